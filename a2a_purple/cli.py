@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from netarena.cli.option import SEED, address_options, read_pairs, timeout_option
-from netarena.cli.text import open_streams
+from netarena.cli.terminal import open_streams
 from netarena.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
-    from netarena.agent import Agent
+    from netarena.agent.interface import Agent
 
 #: Scripted agents by name, each a class of ``a2a_purple.scripted``.
 SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "parser", "heuristic")
@@ -36,7 +36,7 @@ def _end_with_stdin() -> None:
 
 
 def _choose_application(name: str | None) -> str:
-    from netarena.application import application_names
+    from netarena.task.application import application_names
 
     if name is not None:
         return name
@@ -230,8 +230,8 @@ def _scripted(
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
         )
 
-    from netarena.agent import Brief, load_agent
-    from netarena.application import load
+    from netarena.agent.interface import Brief, load_agent
+    from netarena.task.application import load
 
     app = load(_choose_application(application))
     brief = Brief(

@@ -110,7 +110,7 @@ STRATEGIES: dict[str, type[Strategy]] = {"plain": Plain, "react": React}
 
 
 class LanguageModel:
-    """A purple agent (``netarena.agent.Agent``, ``netarena.a2a.purple.Streaming``).
+    """A purple agent (``netarena.agent.interface.Agent``, ``netarena.a2a.purple.Streaming``).
 
     No reply takes longer than ``timeout_s``.
     """

@@ -46,7 +46,7 @@ import httpx
 from a2a_purple.dialect import translate
 from a2a_purple.wait import asked_wait_s
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line
-from netarena.thought import Sieve, drop_thoughts
+from netarena.task.reasoning import Sieve, drop_thoughts
 
 #: Broken answers before a question is abandoned.
 MAX_BROKEN = 5

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netarena.agent import Agent, Brief, load_agent
-from netarena.application import Application
-from netarena.assessment import RESULTS_NAME, conduct
-from netarena.label import EXTENDED
+from netarena.agent.interface import Agent, Brief, load_agent
 from netarena.model import AgentInfo, Reply
 from netarena.report.markdown import replace_section, table
+from netarena.run.assessment import RESULTS_NAME, conduct
+from netarena.task.application import Application
+from netarena.task.label import EXTENDED
 
 WORLDS = ("standard", "varied")
 SECTION = "agents"

@@ -41,10 +41,10 @@ from a2a.helpers import new_text_message
 from a2a.types.a2a_pb2 import Role, SendMessageRequest
 
 from netarena.a2a.purple import serve_agent
-from netarena.failure import why
-from netarena.journal import JOURNAL_NAME, read_episodes
-from netarena.label import COUNTED
 from netarena.model import AgentInfo, Reply
+from netarena.run.journal import JOURNAL_NAME, read_episodes
+from netarena.task.failure import why
+from netarena.task.label import COUNTED
 
 MIB = 2**20
 #: for a service to end, on a busy machine; then it is killed, and nothing measured is lost

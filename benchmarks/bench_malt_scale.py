@@ -29,7 +29,7 @@ from bench_end_to_end import Watch, cpu_s
 
 from netarena.model import Query
 from netarena_malt.app import Malt
-from netarena_malt.base import Parameters
+from netarena_malt.base_network import Parameters
 from netarena_malt.query import base_for
 from netarena_malt.state import case_of
 from netarena_malt.topology import build

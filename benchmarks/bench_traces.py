@@ -29,10 +29,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from netarena.application import Application, Environment
+from netarena.analysis.intervals import clopper_pearson
 from netarena.errors import EnvironmentFailed
-from netarena.inference import clopper_pearson
 from netarena.model import Query, State
+from netarena.task.application import Application, Environment
 from netarena_k8s.agent.form_reader import repairs
 from netarena_k8s.agent.triage import DUMP
 from netarena_k8s.app import Kubernetes

@@ -27,9 +27,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from netarena.archive import find_participants
-from netarena.assessment import QUERIES_NAME
-from netarena.journal import JOURNAL_NAME
+from netarena.run.archive import find_participants
+from netarena.run.assessment import QUERIES_NAME
+from netarena.run.journal import JOURNAL_NAME
 from netarena.view.app import make_app
 from netarena.view.index import Library
 

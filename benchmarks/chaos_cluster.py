@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from netarena.errors import EnvironmentFailed
-from netarena_k8s.real.claim import MINE
 from netarena_k8s.real.client import Api, path_of
 from netarena_k8s.real.context import current_context
+from netarena_k8s.real.lease import MINE
 
 #: agent -> the outcome that its episodes have, when they are not invalid
 EXPECTED: Mapping[str, str] = {"oracle": "solved", "noop": "unsolved"}

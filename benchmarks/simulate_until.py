@@ -15,8 +15,8 @@ import random
 import sys
 from pathlib import Path
 
+from netarena.analysis.intervals import wilson
 from netarena.cli.until import Until
-from netarena.inference import wilson
 from netarena.report.markdown import replace_section
 
 RATES = (0.02, 0.1, 0.3, 0.5, 0.9)

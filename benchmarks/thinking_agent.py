@@ -13,11 +13,11 @@ import argparse
 import asyncio
 
 from netarena.a2a.purple import serve_agent
-from netarena.agent import Agent, Brief, load_agent
-from netarena.application import load
+from netarena.agent.interface import Agent, Brief, load_agent
 from netarena.cli.option import read_pairs
 from netarena.errors import AgentFailed, FailureReason
 from netarena.model import AgentInfo, Reply
+from netarena.task.application import load
 
 
 class Thinking:

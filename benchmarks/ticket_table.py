@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from netarena.journal import read_episodes
 from netarena.model import Episode, Outcome
 from netarena.report.markdown import table
+from netarena.run.journal import read_episodes
 
 HEADINGS = (
     "faults", "tickets", "solved safely", "correct", "turns", "false claims", "no claim",

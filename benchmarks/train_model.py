@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from netarena.analysis.intervals import wilson
 from netarena.errors import ConfigError, NetArenaError
-from netarena.inference import wilson
 from netarena.model import Record
 from netarena.report.markdown import replace_section
 from netarena.training.arena import config_of, load_for

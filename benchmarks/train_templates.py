@@ -26,7 +26,7 @@ from typing import Any
 import gymnasium
 
 import netarena.training.gym  # noqa: F401 -- registers the ids
-from netarena.inference import wilson
+from netarena.analysis.intervals import wilson
 from netarena.report.markdown import replace_section
 
 TURNS = 3

@@ -30,8 +30,8 @@ from pydantic import (
 
 from netarena.errors import ConfigError, one_line
 from netarena.model import JsonValue, Record
-from netarena.prompts import PromptStyle
-from netarena.ticket import TICKET_TURNS, Briefing
+from netarena.task.prompt import PromptStyle
+from netarena.task.ticket import TICKET_TURNS, Briefing
 
 SEED_BITS = 64
 #: Readers with floating-point numbers (JavaScript, jq) round larger integers.

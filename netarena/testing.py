@@ -28,13 +28,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from unittest import SkipTest
 
-from netarena.agent import Agent, Brief, context_id
-from netarena.application import Application, Environment, load
-from netarena.assessment import conduct, make_record
+from netarena.agent.interface import Agent, Brief, context_id
 from netarena.config import Config
 from netarena.errors import ReplyRefused
-from netarena.evidence import RULE, Evidence
-from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import (
     AgentInfo,
     Episode,
@@ -46,10 +42,14 @@ from netarena.model import (
     Reply,
     State,
 )
-from netarena.picture import Matrix
-from netarena.prompts import PromptStyle, render
+from netarena.run.assessment import conduct, make_record
+from netarena.run.journal import JOURNAL_NAME, read_journal
 from netarena.sandbox.child import module_path
-from netarena.ticket import NOT_HERE, Briefing
+from netarena.task.application import Application, Environment, load
+from netarena.task.evidence import RULE, Evidence
+from netarena.task.picture import Matrix
+from netarena.task.prompt import PromptStyle, render
+from netarena.task.ticket import NOT_HERE, Briefing
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ GARBAGE: tuple[str, ...] = (
 
 _DRAW = """
 import json, sys
-from netarena.application import load
+from netarena.task.application import load
 application = load(sys.argv[1])
 config = application.config_type.parse(json.loads(sys.argv[2]))
 for query in application.generate(config, int(sys.argv[3])):

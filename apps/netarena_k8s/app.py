@@ -10,11 +10,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
-from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.evidence import Evidence
-from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
     Cause,
@@ -29,20 +26,23 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.picture import Picture
-from netarena.prompts import (
+from netarena.sandbox.cell import Cell
+from netarena.task.application import Drawer, Environment
+from netarena.task.evidence import Evidence
+from netarena.task.label import EXTENDED, Catalogue
+from netarena.task.picture import Picture
+from netarena.task.prompt import (
     MAX_LOGGED_CHARS,
     MAX_TICKET_OUTPUT_CHARS,
     CommandLimits,
     PromptParts,
     clip,
 )
-from netarena.reactive import Reactive, Repair
-from netarena.sandbox.cell import Cell
-from netarena.ticket import Briefing
-from netarena.tool import Parameter, Tool, fence
+from netarena.task.reactive import Reactive, Repair
+from netarena.task.ticket import Briefing
+from netarena.task.tool import Parameter, Tool, fence
 from netarena_k8s import (
-    claim,
+    declaration,
     diagnosis,
     evidence,
     kubectl,
@@ -204,13 +204,13 @@ class Kubernetes(Reactive):
         return ticket.ticket_parts(query, namespace_of(state), steps, _TICKET_LIMITS, rng)
 
     def claim(self, move: Move) -> Claim | None:
-        return claim.claim_of(move)
+        return declaration.claim_of(move)
 
     def declare(self, causes: Sequence[Cause]) -> str:
-        return solution.fenced(claim.write_claim(causes))
+        return solution.fenced(declaration.write_claim(causes))
 
     def causes(self, query_: Query) -> Sequence[Cause]:
-        return claim.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
+        return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
         """Each cause that is as right an answer as an injected one counts as that."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
-from netarena.evidence import RULE, Candidate, Evidence, relative
 from netarena.model import Query
+from netarena.task.evidence import RULE, Candidate, Evidence, relative
 from netarena_k8s.cluster import NAMESPACE
-from netarena_k8s.embedded.apiserver.fresh import applied, objects
+from netarena_k8s.embedded.apiserver.default_objects import applied, objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.fault.table import faulty

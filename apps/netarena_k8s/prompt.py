@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import Template
 
-from netarena.kept import Kept
+from netarena.cache import Kept
 from netarena.model import Finding, Query, State, Step
-from netarena.prompts import (
+from netarena.task.prompt import (
     CommandLimits,
     PromptParts,
     clip,

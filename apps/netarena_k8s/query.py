@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
 
-from netarena.application import Drawer, Drawn
 from netarena.errors import ConfigError
-from netarena.label import COUNTED, kinds_of, read_labels
 from netarena.model import Query
-from netarena.reactive import broken, world_reader
-from netarena.ticket import Briefing
+from netarena.task.application import Drawer, Drawn
+from netarena.task.label import COUNTED, kinds_of, read_labels
+from netarena.task.reactive import broken, world_reader
+from netarena.task.ticket import Briefing
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import draw_number
@@ -21,7 +21,7 @@ from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import CATALOGUE, Fault, action_of, draw, fault_of
 from netarena_k8s.source.alter import alter
 from netarena_k8s.source.checkout import KEY, digest_checkout, read_checkout
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.source.varied import varied
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World

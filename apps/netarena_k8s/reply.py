@@ -17,10 +17,10 @@ import json
 import re
 import textwrap
 
-from netarena import bash
 from netarena.errors import ReplyRefused
-from netarena.thought import Found, is_kept, read_answer
-from netarena_k8s.claim import read_claim
+from netarena.task import command_line
+from netarena.task.reasoning import Found, is_kept, read_answer
+from netarena_k8s.declaration import read_claim
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
@@ -176,7 +176,7 @@ class _Block:
             if bare.endswith(fence) and tries < _MAX_TRIES:
                 tries += 1
                 body = self._joined([*lines, line.rstrip(" \t")[: -self._length]])
-                if len(body) <= MAX_COMMAND_BYTES and not bash.lacks(body.strip()):
+                if len(body) <= MAX_COMMAND_BYTES and not command_line.lacks(body.strip()):
                     return first.strip(), body, place + len(raw)
             lines.append(line)
             place = after
@@ -229,8 +229,8 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
             return _meant(info, body, inner=True)
     if re.match(r'\{\s*+"', command) or (tag in _DATA and not _COMMAND.match(command)):
         return _object(command)
-    command = _unprompted(command) if bash.has_prompt(command) else command
-    lines = bash.read_lines(command)
+    command = _unprompted(command) if command_line.has_prompt(command) else command
+    lines = command_line.read_lines(command)
     texts = [text for line in lines for text in line.texts]
     for fence in _INNER_FENCE.finditer(command):
         if not any(begin <= fence.start() and fence.end() <= end for begin, end in texts):
@@ -249,14 +249,14 @@ def _object(text: str) -> str:
     match pairs:
         case [("command", str(command))]:
             command = command.strip()
-            return _unprompted(command) if bash.has_prompt(command) else command
+            return _unprompted(command) if command_line.has_prompt(command) else command
     raise ReplyRefused(f'the code block is neither a command nor {{"command": ...}}: {_FORM}')
 
 
 def _unprompted(session: str) -> str:
     """The commands of a session that has prompts, and nothing that was printed."""
     try:
-        return bash.strip_prompts(_SECOND_PROMPT.sub("", session))
+        return command_line.strip_prompts(_SECOND_PROMPT.sub("", session))
     except ValueError as error:
         raise ReplyRefused(f"{error}: {_FORM}") from None
 
@@ -270,9 +270,9 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
         if tries == _MAX_TRIES:
             break
         start = begin.end()
-        line = bash.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
+        line = command_line.read_line(part[start : start + MAX_COMMAND_BYTES + 1])
         command = part[start : start + line.end].rstrip()
-        plain = bash.blank(command, line.texts)
+        plain = command_line.blank(command, line.texts)
         calls, others = _parts(command, line)
         if any(map(_PROSE.search, [*calls, *others])):
             continue
@@ -281,7 +281,7 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
         if line.end > MAX_COMMAND_BYTES or (cut and start + line.end == len(part)):
             why = f"the command is too long; {MAX_COMMAND_BYTES} bytes are allowed"
             return Found("", start, end, keeps, why)
-        if line.why or _GOES_ON.search(plain.strip()) or bash.is_rest(part, end):
+        if line.why or _GOES_ON.search(plain.strip()) or command_line.is_rest(part, end):
             why = line.why or "it goes on in the lines after it"
             return Found("", start, end, keeps, f"{_HALF} ({why}): {_FORM}")
         writes = [one for one in map(_writing, calls) if one is not None]
@@ -295,9 +295,9 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
     raise ReplyRefused(f"the reply holds no command: {_FORM}")
 
 
-def _parts(command: str, line: bash.Line) -> tuple[list[str], list[str]]:
+def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
     """What a bare line calls kubectl with, and what in it begins as no other program is called."""
-    texts = bash.blank(command, line.texts)
+    texts = command_line.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):
         pieces.append(texts[place:begin])
@@ -341,7 +341,7 @@ def _checked(command: str) -> str:
         raise ReplyRefused("the command holds a NUL character, which no command can")
     if size > MAX_COMMAND_BYTES:
         raise ReplyRefused(f"the command has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
-    if lacks := bash.lacks(command):
+    if lacks := command_line.lacks(command):
         raise ReplyRefused(f"{_HALF} ({lacks}): {_FORM}")
     if _OPTION_FILE.search(command):
         raise ReplyRefused(f"a line begins with the prompt '>' and an option: {_FORM}")

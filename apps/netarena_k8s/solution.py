@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from netarena.model import Query
-from netarena.reactive import Repair
+from netarena.task.reactive import Repair
 from netarena_k8s.fault.table import patch
 from netarena_k8s.query import faults_of, world_of
 

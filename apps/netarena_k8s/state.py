@@ -22,9 +22,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from netarena.kept import Kept
+from netarena.cache import Kept
 from netarena.model import Finding, JsonValue, Judgement, State
 from netarena_k8s.cluster import NAMESPACE, Sight
+from netarena_k8s.world.exposure import (
+    Opening,
+    narrowed,
+    opened,
+    opened_by_each,
+    strayed_by_each,
+    weigh,
+)
 from netarena_k8s.world.model import (
     Marks,
     Net,
@@ -34,14 +42,6 @@ from netarena_k8s.world.model import (
     Write,
     entries_of,
     read_policy,
-)
-from netarena_k8s.world.opening import (
-    Opening,
-    narrowed,
-    opened,
-    opened_by_each,
-    strayed_by_each,
-    weigh,
 )
 from netarena_k8s.world.plan import Use
 

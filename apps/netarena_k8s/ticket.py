@@ -12,10 +12,10 @@ from string import Template
 from typing import TypeAlias
 
 from netarena.model import Query, Step
-from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
-from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena.task.prompt import CommandLimits, PromptParts, read_text, tell_turns
+from netarena.task.ticket import MAX_SYMPTOMS, Sights, tell_ticket
 from netarena_k8s.catalogue import tell_catalogue
-from netarena_k8s.claim import WORDS
+from netarena_k8s.declaration import WORDS
 from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.fault.table import Fault, faulty
 from netarena_k8s.prompt import KEYS, PACKAGE, tell_intent

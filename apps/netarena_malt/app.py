@@ -8,11 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, cast, get_args
 
-from netarena.application import Drawer, Environment, Labelled
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.evidence import Evidence
-from netarena.identity import read_id
 from netarena.model import (
     Action,
     Check,
@@ -26,10 +23,13 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.picture import Picture
-from netarena.prompts import PromptParts
 from netarena.sandbox import python as sandbox
-from netarena.tool import Parameter, Tool, fence
+from netarena.task.application import Drawer, Environment, Labelled
+from netarena.task.evidence import Evidence
+from netarena.task.identity import read_id
+from netarena.task.picture import Picture
+from netarena.task.prompt import PromptParts
+from netarena.task.tool import Parameter, Tool, fence
 from netarena_malt import (
     action,
     evidence,
@@ -42,11 +42,11 @@ from netarena_malt import (
     solution,
     state,
 )
-from netarena_malt.base import Key, key_of
+from netarena_malt.base_network import Key, key_of
 from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
-from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.query import MaltConfig
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
+from netarena_malt.sandbox_program import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 
 
 def _told_limits(key: Key) -> prompt.Limits:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, cast
 
-from netarena.application import Environment
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, JsonValue, Move, Query, State
 from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
-from netarena_malt.base import Base, Key, base_of, growth_of, released_base
+from netarena.task.application import Environment
+from netarena_malt.base_network import Base, Key, base_of, growth_of, released_base
 from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify

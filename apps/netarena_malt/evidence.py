@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from netarena.evidence import RULE, Candidate, Evidence, relative
 from netarena.model import Action, Query
+from netarena.task.evidence import RULE, Candidate, Evidence, relative
 from netarena_malt.action import OPERATIONS, Addition, Loop, Question, Removal, Update
-from netarena_malt.base import Base, base_of
+from netarena_malt.base_network import Base, base_of
 from netarena_malt.overlay import changes_of
 from netarena_malt.query import initial_graph
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS

@@ -28,7 +28,7 @@ from netarena_malt.action import (
     Update,
     act,
 )
-from netarena_malt.draft import Draft
+from netarena_malt.network_builder import Draft
 from netarena_malt.topology import (
     CAPACITY,
     CONTAINMENT,

@@ -32,10 +32,10 @@ from netarena_malt.action import (
     Update,
     describe,
 )
-from netarena_malt.course import Passage, passages
-from netarena_malt.draft import Draft
 from netarena_malt.grammar import Grammar, Operand, private, shipped, start_sentences
+from netarena_malt.network_builder import Draft
 from netarena_malt.reference import Reference, propose
+from netarena_malt.replay import Passage, passages
 from netarena_malt.topology import (
     CAPACITY,
     EK_AGG_BLOCK,

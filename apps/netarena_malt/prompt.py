@@ -13,7 +13,7 @@ from string import Template
 from types import MappingProxyType
 
 from netarena.model import Action, Query
-from netarena.prompts import Example, PromptParts, read_text
+from netarena.task.prompt import Example, PromptParts, read_text
 from netarena_malt.action import (
     Addition,
     Condition,
@@ -25,7 +25,7 @@ from netarena_malt.action import (
     Update,
     act,
 )
-from netarena_malt.base import TOPOLOGY
+from netarena_malt.base_network import TOPOLOGY
 from netarena_malt.query import render
 from netarena_malt.topology import (
     CAPACITY,

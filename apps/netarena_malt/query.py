@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import ValidationError, field_validator
 
-from netarena.application import Drawer, Drawn
 from netarena.config import Config, shapes
 from netarena.errors import ConfigError
 from netarena.model import Action, JsonValue, Query
+from netarena.task.application import Drawer, Drawn
 from netarena_malt.action import (
     OPERATIONS,
     Addition,
@@ -39,7 +39,7 @@ from netarena_malt.action import (
     describe,
     effect,
 )
-from netarena_malt.base import (
+from netarena_malt.base_network import (
     TOPOLOGY,
     Base,
     Parameters,
@@ -49,10 +49,10 @@ from netarena_malt.base import (
     digest_of,
     released_base,
 )
-from netarena_malt.draft import Draft
 from netarena_malt.edit import apply_edits, group
 from netarena_malt.grammar import private
 from netarena_malt.loop import FACTORS, SHAPES, draw_loop, matters
+from netarena_malt.network_builder import Draft
 from netarena_malt.overlay import overlay
 from netarena_malt.phrasing import phrase
 from netarena_malt.spread import SETS_PER_SWITCH, add_new, intensity, new_port, new_switch, spread

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from netarena_malt.draft import Draft
+from netarena_malt.network_builder import Draft
 from netarena_malt.topology import (
     CONTAINMENT,
     EK_AGG_BLOCK,

@@ -6,7 +6,7 @@ Fences follow CommonMark (three or more backticks or tildes, closed by a line of
 many), widened by what language models do: an opening fence behind a word (``Action: ```python``),
 a block inside a block, a docstring that holds fences, a block that is never closed, a last fence
 glued to the code, a block in a quotation (``> ```python``). Thoughts are not read
-(``netarena.thought``).
+(``netarena.task.reasoning``).
 
 Everything here is linear in the length of the reply, whatever the reply is.
 """
@@ -24,7 +24,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from netarena.errors import ReplyRefused
-from netarena.thought import Found, ends_of, read_answer
+from netarena.task.reasoning import Found, ends_of, read_answer
 
 #: characters; the longest program that is run
 MAX_CODE_CHARS = 100_000

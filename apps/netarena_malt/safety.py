@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from netarena.model import Finding
-from netarena_malt.base import Base
+from netarena_malt.base_network import Base
 from netarena_malt.correctness import RELATIVE_TOLERANCE, first_outside
 from netarena_malt.failure import UNASKED_CHANGE
 from netarena_malt.network import (

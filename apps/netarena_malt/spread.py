@@ -11,8 +11,8 @@ import random
 from typing import cast
 
 from netarena_malt.action import NewNode
-from netarena_malt.base import Base
-from netarena_malt.draft import Draft
+from netarena_malt.base_network import Base
+from netarena_malt.network_builder import Draft
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
 
 #: changed capacities for each switch, on average; each switch has at least one

@@ -24,7 +24,7 @@ from typing import Any
 
 from netarena.model import Finding, JsonValue, Judgement, Query, State
 from netarena_malt import correctness
-from netarena_malt.base import Base, base_of
+from netarena_malt.base_network import Base, base_of
 from netarena_malt.correctness import differences, wrong_data, wrong_form, wrong_graph
 from netarena_malt.edit import apply_edits
 from netarena_malt.failure import (
@@ -35,11 +35,11 @@ from netarena_malt.failure import (
     UPDATED_GRAPH,
     USABLE_ANSWER,
 )
-from netarena_malt.guest import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.network import Changes, Network, compare, touched
 from netarena_malt.overlay import changes_of, overlay
 from netarena_malt.query import Truth, execute, initial_changes
 from netarena_malt.safety import Frame, find, make_frame
+from netarena_malt.sandbox_program import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.structure import affected, structure
 
 #: Limits of a state in the journal: bytes of JSON, and values. An honest guest's message is at

@@ -11,11 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self, cast
 
-from netarena.application import Drawer, Environment
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
-from netarena.evidence import Evidence
-from netarena.label import EXTENDED, Catalogue
 from netarena.model import (
     Action,
     Cause,
@@ -29,20 +26,23 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.picture import Picture
-from netarena.prompts import (
+from netarena.task.application import Drawer, Environment
+from netarena.task.evidence import Evidence
+from netarena.task.label import EXTENDED, Catalogue
+from netarena.task.picture import Picture
+from netarena.task.prompt import (
     MAX_LOGGED_CHARS,
     MAX_OUTPUT_CHARS,
     CommandLimits,
     PromptParts,
     clip,
 )
-from netarena.reactive import Reactive, Repair
-from netarena.ticket import Briefing
-from netarena.tool import Parameter, Tool
+from netarena.task.reactive import Reactive, Repair
+from netarena.task.ticket import Briefing
+from netarena.task.tool import Parameter, Tool
 from netarena_route import (
     action,
-    claim,
+    declaration,
     diagnosis,
     picture,
     prompt,
@@ -235,13 +235,13 @@ class Route(Reactive):
         return ticket.ticket_parts(query, _world(query), steps, _TOLD_LIMITS, rng)
 
     def claim(self, move: Move) -> Claim | None:
-        return claim.claim_of(move)
+        return declaration.claim_of(move)
 
     def declare(self, causes: Sequence[Cause]) -> str:
-        return json.dumps(claim.make_move(causes))
+        return json.dumps(declaration.make_move(causes))
 
     def causes(self, query_: Query) -> Sequence[Cause]:
-        return claim.causes_of(query.faults_of(query_))
+        return declaration.causes_of(query.faults_of(query_))
 
     def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
         """A machine may be called as in a command, and a fault by any word that describes it."""
@@ -251,8 +251,8 @@ class Route(Reactive):
             else partial(resolve, _world(query_))
         )
         found = [one._replace(place=find(one.place) or one.place) for one in causes]
-        places = backbone.places(query_) if _is_backbone(query_) else claim.machines_of
-        return claim.as_injected(query.faults_of(query_), found, places)
+        places = backbone.places(query_) if _is_backbone(query_) else declaration.machines_of
+        return declaration.as_injected(query.faults_of(query_), found, places)
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         if _is_backbone(query):

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from netarena.errors import EnvironmentFailed
 from netarena.model import Query, State
-from netarena.ticket import Briefing
+from netarena.task.ticket import Briefing
 from netarena_route.action import Fault
 from netarena_route.backbone.fault.table import read
 from netarena_route.backbone.intent import expected
+from netarena_route.backbone.lab_spec import Edit
 from netarena_route.backbone.model import Router, World
 from netarena_route.backbone.query import Case, case_of, faults_of
-from netarena_route.backbone.recipe import Edit
 from netarena_route.backbone.render import recipe, render
 from netarena_route.backbone.routing import neighbours, settle
 from netarena_route.backbone.state import Facts, facts_of, first, misfits

@@ -13,7 +13,7 @@ from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, mod
 
 from netarena.config import shapes
 from netarena.errors import ConfigError
-from netarena.label import FaultConfig
+from netarena.task.label import FaultConfig
 
 #: hosts of a network at most: names fit 15 characters, a round of pings fits its memory
 MAX_HOSTS = 1024

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from netarena import errors
 from netarena.errors import ConfigError, NetArenaError, one_line
-from netarena.label import JOINT
 from netarena.model import Check, Severity
 from netarena.sandbox import shell
 from netarena.sandbox.child import program
 from netarena.sandbox.namespace import Unavailable, isolate, most_user_namespaces, new_network
+from netarena.task.label import JOINT
 from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
 from netarena_route.real.backbone import frr

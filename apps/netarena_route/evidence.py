@@ -34,8 +34,8 @@ from statistics import median
 from typing import Any, Protocol
 
 from netarena.errors import EnvironmentFailed
-from netarena.evidence import RULE, Candidate, Evidence, relative
 from netarena.model import Execution, Move, Query, State
+from netarena.task.evidence import RULE, Candidate, Evidence, relative
 
 #: observations whose times are measured, after the first one
 OBSERVATIONS = 2

@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from netarena.model import Query, State, Step
-from netarena.prompts import (
+from netarena.task.prompt import (
     CommandLimits,
     PromptParts,
     read_examples,

@@ -9,7 +9,7 @@ text that is not closed is none: half a command is another command. Where there 
 two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command and the
 line after it is not its rest. A reply that has no command may declare the end of a ticket
 (``claim``): the last object counts that says so.
-Thoughts are not read (``netarena.thought``). Whether the machine exists and the command says
+Thoughts are not read (``netarena.task.reasoning``). Whether the machine exists and the command says
 anything is the world's to tell.
 
 Own code, since libraries that repair JSON guess where a text ends, and take time that grows with
@@ -25,11 +25,11 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from netarena import bash
 from netarena.errors import ReplyRefused
 from netarena.model import Move
-from netarena.thought import Found, is_kept, read_answer
-from netarena_route.claim import make_move, read_causes
+from netarena.task import command_line
+from netarena.task.reasoning import Found, is_kept, read_answer
+from netarena_route.declaration import make_move, read_causes
 
 #: bytes of one command; Linux takes no argument beyond 128 KiB
 MAX_COMMAND_BYTES = 65_536
@@ -120,13 +120,13 @@ def _move(machine: object, command: object) -> Move:
     if not isinstance(machine, str) or not isinstance(command, str):
         raise ReplyRefused(f"machine and command must be texts: {_FORM}")
     command = _checked(command)
-    if bash.has_prompt(command.lstrip()):
+    if command_line.has_prompt(command.lstrip()):
         try:
-            command = bash.strip_prompts(command.strip())
+            command = command_line.strip_prompts(command.strip())
         except ValueError as error:
             raise ReplyRefused(f"{error}: {_FORM}") from None
     move: Move = {"machine": _checked(machine.strip(), "machine"), "command": command}
-    if why := bash.lacks(command):
+    if why := command_line.lacks(command):
         raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
     return move
 
@@ -329,7 +329,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
                 and _NAME.fullmatch(found["machine"])
                 and _is_command(found["command"])
                 # its rest may stand below it
-                and not ("command" in second and bash.is_rest(text, _begin(text, end)))
+                and not ("command" in second and command_line.is_rest(text, _begin(text, end)))
             ):
                 kept = is_kept(found["command"], text[begin:end], bare=True)
                 yield _Said(found, begin, end, kept)
@@ -344,7 +344,7 @@ def _begin(text: str, place: int) -> int:
 
 def _is_command(line: str) -> bool:
     """Whether it says something, is whole, and is no prose about commands."""
-    return not line.startswith(("`", "#")) and line != "" and not bash.lacks(line)
+    return not line.startswith(("`", "#")) and line != "" and not command_line.lacks(line)
 
 
 def _bare(value: str) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 
 from netarena.model import Query
-from netarena.reactive import Repair
+from netarena.task.reactive import Repair
 from netarena_route.query import faults_of, world_of
 
 

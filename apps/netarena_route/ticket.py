@@ -12,11 +12,11 @@ from dataclasses import asdict
 from string import Template
 
 from netarena.model import Query, Step
-from netarena.prompts import CommandLimits, PromptParts, read_text, tell_turns
-from netarena.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena.task.prompt import CommandLimits, PromptParts, read_text, tell_turns
+from netarena.task.ticket import MAX_SYMPTOMS, Sights, tell_ticket
 from netarena_route.action import Fault
 from netarena_route.bounds import tell_bounds
-from netarena_route.claim import WORDS
+from netarena_route.declaration import WORDS
 from netarena_route.fault.table import expected
 from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_plan
 from netarena_route.query import faults_of

@@ -3,5 +3,5 @@
 This is the only package that imports the A2A SDK. ``request`` and ``credential`` are pure.
 ``transport`` and ``client`` talk to the agent under test. ``boundary``, ``card``, ``store`` and
 ``service`` are shared by all served agents. ``server`` is a green agent; ``purple`` serves any
-``netarena.agent.Agent``.
+``netarena.agent.interface.Agent``.
 """

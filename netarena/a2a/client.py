@@ -7,7 +7,8 @@ another agent may answer there.
 
 The reply is the first of these that holds text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
-artifacts and messages that are marked as thoughts (``netarena.marker``) are used only if there is
+artifacts and messages that are marked as thoughts (``netarena.task.reasoning_marker``) are used
+only if there is
 no other text. If the card promises a stream and none comes, the client requests the whole reply.
 
 Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed`` and one of these
@@ -76,8 +77,8 @@ from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
 from netarena.errors import AgentFailed, ConfigError, FailureReason
-from netarena.marker import marks_thought, names_thought
 from netarena.model import AgentInfo, JsonValue, Reply
+from netarena.task.reasoning_marker import marks_thought, names_thought
 
 #: Bytes of text of one reply, as JSON in UTF-8; about 250,000 tokens.
 MAX_TEXT = 2**20
@@ -160,7 +161,7 @@ class Card:
 
 
 class A2AAgent:
-    """A participant at a URL (``netarena.agent.Agent``).
+    """A participant at a URL (``netarena.agent.interface.Agent``).
 
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
     agent has one of its own. ``connect_timeout_s`` limits the wait for the card while nothing

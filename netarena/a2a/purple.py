@@ -1,4 +1,4 @@
-"""Server that exposes any ``netarena.agent.Agent`` over A2A.
+"""Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
 A task is sent at once with the state "working", so gateways and 0.3 streams see activity. The reply
 is an artifact with one text part, or with several parts as they arrive from an agent that has a
@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from netarena.a2a.card import CardText
 from netarena.a2a.request import check_url
 from netarena.a2a.service import bound_url, build_app, identify, listen, run_app, url_of
-from netarena.agent import Agent
+from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
 

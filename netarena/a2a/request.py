@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from netarena.a2a.document import parse_document
 from netarena.config import SEED_BITS, Config, without_seed_text
 from netarena.errors import ConfigError
-from netarena.journal import LOCK_NAME
 from netarena.model import JsonValue
+from netarena.run.journal import LOCK_NAME
 
 #: participants of one request; each runs all queries
 MAX_PARTICIPANTS = 16

@@ -36,17 +36,17 @@ from netarena.a2a.network import Network
 from netarena.a2a.purple import serve_agent
 from netarena.a2a.request import EvalRequest, Place, check_url, derive_seed, read_config
 from netarena.a2a.service import bound_url, build_app, identify, listen, run_app, url_of
-from netarena.agent import Agent
-from netarena.application import Application
-from netarena.assessment import MAX_EPISODES, Reporter
-from netarena.assessment import conduct as conduct_assessment
+from netarena.agent.interface import Agent
 from netarena.config import Config
-from netarena.engine import clock
 from netarena.errors import AssessmentFailed, ConfigError, without_folders
-from netarena.identity import Secrecy
 from netarena.model import Check, JsonValue, Severity
 from netarena.report.markdown import duration
-from netarena.slot import Slots
+from netarena.run.assessment import MAX_EPISODES, Reporter
+from netarena.run.assessment import conduct as conduct_assessment
+from netarena.run.capacity import Slots
+from netarena.run.engine import clock
+from netarena.task.application import Application
+from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 class Conduct(Protocol):
-    """``netarena.assessment.conduct``, or a replacement in tests."""
+    """``netarena.run.assessment.conduct``, or a replacement in tests."""
 
     async def __call__(  # noqa: PLR0913 -- the parties of an assessment
         self,
@@ -373,7 +373,7 @@ class _Sheet:
 
 
 class ArtifactReporter:
-    """Appends records to artifacts as they are graded (``netarena.assessment.Reporter``).
+    """Appends records to artifacts as they are graded (``netarena.run.assessment.Reporter``).
 
     The first ``SINGLE_PARTS`` of a task are sent one by one, later ones in batches of at least
     (total − 200) / 300, the rest with the summary, since each event has a cost. Each record is a

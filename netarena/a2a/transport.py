@@ -32,7 +32,7 @@ from typing import cast
 
 import httpx
 
-from netarena import trace
+from netarena import telemetry
 from netarena.a2a.credential import Credential
 from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
 from netarena.a2a.network import Unserved
@@ -107,7 +107,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
         # spans of the agent belong to the same trace, if there is one
-        request.headers.update(trace.carrier())
+        request.headers.update(telemetry.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
         request.extensions = {

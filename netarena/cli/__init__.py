@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from netarena.cli.text import open_streams
+from netarena.cli.terminal import open_streams
 from netarena.errors import ConfigError, NetArenaError, suggest
 
 #: Sub-commands in the order of the help: name, module, description.

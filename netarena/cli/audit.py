@@ -11,19 +11,19 @@ from pathlib import Path
 
 import click
 
-from netarena.application import load
-from netarena.audit import CONCURRENCY, Audit, Depth, Flaw, Ledger, audit, chosen_of
+from netarena.audit.check import CONCURRENCY, Audit, Depth, Flaw, Ledger, audit, chosen_of
 from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.cli.traces import examine_traces
 from netarena.config import SEED_BITS
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
-from netarena.ticket import Briefing
+from netarena.task.application import load
+from netarena.task.ticket import Briefing
 
 #: Default number of queries.
 TOTAL = 100

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from netarena.agent import STRANGE, Agent
-from netarena.application import Application, application_names, load
-from netarena.cli.choice import connect
+from netarena.agent.interface import STRANGE, Agent
+from netarena.cli.agent_spec import connect
 from netarena.cli.doctor import show_checks
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import json_option, timeout_option
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.config import SEED_BITS
 from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused
 from netarena.model import Check, Reply, Severity, Usage
-from netarena.prompts import render
+from netarena.task.application import Application, application_names, load
+from netarena.task.prompt import render
 
 if TYPE_CHECKING:
     from netarena.a2a.client import Card

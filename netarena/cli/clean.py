@@ -6,7 +6,7 @@ import os
 
 import click
 
-from netarena.application import load
+from netarena.task.application import load
 
 
 @click.command("clean")

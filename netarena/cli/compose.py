@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import yaml
 
+from netarena.a2a.scenario import compose, read_scenario
 from netarena.cli.option import file_option, write_out
 from netarena.errors import ConfigError
-from netarena.scenario import compose, read_scenario
 
 
 @click.command("compose")

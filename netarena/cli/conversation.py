@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from netarena.agent import Agent
+from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed
 from netarena.model import AgentInfo, Reply, Usage
 from netarena.report.markdown import plain
@@ -19,7 +19,7 @@ FEWEST_LEFT_OUT = 4
 
 
 class Watched:
-    """An agent (``netarena.agent.Agent``) whose conversations are shown as they go."""
+    """An agent (``netarena.agent.interface.Agent``) whose conversations are shown as they go."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

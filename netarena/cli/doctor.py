@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 import click
 
-from netarena.agent import agent_names
-from netarena.application import application_names, load
+from netarena.agent.interface import agent_names
 from netarena.cli.option import RUNS, json_option
 from netarena.cli.screen import show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.model import Check, Severity
 from netarena.report.markdown import plain
+from netarena.task.application import application_names, load
 
 #: Bytes of a journal of some thousand episodes with all their texts.
 _ROOM = 2**30

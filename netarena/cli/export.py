@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from netarena.archive import read_run
 from netarena.report.export import KINDS, export
+from netarena.run.archive import read_run
 
 
 @click.command("export")

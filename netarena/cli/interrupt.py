@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netarena.assessment import CONFIG_NAME
 from netarena.cli import Stopped
+from netarena.run.assessment import CONFIG_NAME
 
 T = TypeVar("T")
 _SIGNAL_STATUS = 128

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from netarena.assessment import RESULTS_NAME
 from netarena.cli.option import json_option
 from netarena.cli.screen import bounded, show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.report.leaderboard import Board, Entry, Overall, floors_of, rank
 from netarena.report.markdown import number, percent, plain
+from netarena.run.assessment import RESULTS_NAME
 
 
 @click.command("leaderboard")

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from netarena.application import Application, load
-from netarena.assessment import RESULTS_NAME, conduct
-from netarena.cli.desk import GUIDE, Desk
+from netarena.agent.tool_agent import GUIDE, Desk
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, read_name, read_pairs
-from netarena.cli.place import place
-from netarena.cli.text import open_log
+from netarena.cli.run_directory import place
+from netarena.cli.terminal import open_log
 from netarena.config import Config
 from netarena.errors import ConfigError, one_line
-from netarena.tool import Tool
+from netarena.run.assessment import RESULTS_NAME, conduct
+from netarena.task.application import Application, load
+from netarena.task.tool import Tool
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from netarena.cli.option import read_pairs
-from netarena.cli.text import open_log
+from netarena.cli.terminal import open_log
 from netarena.training.reward import PRESETS
 
 

@@ -14,22 +14,22 @@ from typing import Any
 
 import click
 
-from netarena.application import Application, load
-from netarena.archive import read_run
-from netarena.assessment import conduct
 from netarena.cli.conversation import harmless_line
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, config_options, read_name, read_pairs
-from netarena.cli.place import choose_query, place
-from netarena.cli.text import open_log
+from netarena.cli.run_directory import choose_query, place
+from netarena.cli.terminal import open_log
 from netarena.config import Config
 from netarena.errors import AgentFailed, FailureReason
-from netarena.identity import Secrecy
 from netarena.model import AgentInfo, Outcome, Reply
-from netarena.prompts import news, without_form
 from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
-from netarena.tool import Tool
+from netarena.run.archive import read_run
+from netarena.run.assessment import conduct
+from netarena.task.application import Application, load
+from netarena.task.identity import Secrecy
+from netarena.task.prompt import news, without_form
+from netarena.task.tool import Tool
 
 #: a person has a day for each turn, unless somebody says otherwise, s
 PATIENCE_S = 86_400.0
@@ -107,7 +107,8 @@ def one_query(application: Application, config: Config) -> Config:
 
 
 class Person:
-    """An agent (``netarena.agent.Agent``) who reads standard error and types on standard input."""
+    """An agent (``netarena.agent.interface.Agent``) who reads standard error and types on standard
+    input."""
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application

@@ -9,10 +9,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
-from netarena.application import Application
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.sandbox.child import program
+from netarena.task.application import Application
 
 #: Seconds until it can be reached, and until it has ended.
 START_S, STOP_S = 30.0, 5.0

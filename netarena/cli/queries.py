@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from netarena.application import load
-from netarena.assessment import choose_queries
 from netarena.cli.option import RUNS, config_options, read_pairs
-from netarena.cli.place import choose_query
-from netarena.cli.text import json_text
-from netarena.identity import Secrecy, seal
+from netarena.cli.run_directory import choose_query
+from netarena.cli.terminal import json_text
+from netarena.run.assessment import choose_queries
+from netarena.task.application import load
+from netarena.task.identity import Secrecy, seal
 
 
 @click.command("queries")

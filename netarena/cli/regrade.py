@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from netarena.archive import read_run
 from netarena.cli.option import json_option
 from netarena.cli.screen import show_table
-from netarena.cli.text import json_text
-from netarena.regrade import Regrade, regrade, write_results
+from netarena.cli.terminal import json_text
 from netarena.report.markdown import plain
+from netarena.run.archive import read_run
+from netarena.run.regrade import Regrade, regrade, write_results
 
 #: Differences in the table; ``--json`` has all.
 SHOWN = 50

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from netarena.cli.option import file_option, json_option, write_out
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants

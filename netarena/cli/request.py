@@ -12,14 +12,14 @@ import click
 
 from netarena.a2a.green import TAKES_GREEN, Assessed, request_assessment
 from netarena.a2a.request import EvalRequest, check_url
-from netarena.assessment import RESULTS_NAME
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, json_option
 from netarena.cli.screen import Meter, bounded, show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.markdown import number, percent
-from netarena.result import write_json
+from netarena.run.assessment import RESULTS_NAME
+from netarena.run.result import write_json
 
 #: Records of an incomplete assessment: without a summary, and read by no leaderboard.
 PARTIAL_NAME = "results.partial.json"

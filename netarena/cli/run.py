@@ -13,20 +13,14 @@ from typing import Any
 
 import click
 
-from netarena.agent import Agent, Brief, Named, load_agent
-from netarena.application import Application, load
-from netarena.archive import read_run
-from netarena.assessment import (
-    CONFIG_NAME,
-    MAX_EPISODES,
-    RESULTS_NAME,
-    conduct,
-    with_size_of_file,
-)
-from netarena.cli.choice import Choice, choose, connect, resume_choice
+from netarena.agent.interface import Agent, Brief, Named, load_agent
+from netarena.agent.process import START_S, free_port, running, split_command
+from netarena.agent.program_agent import TurnAgent
+from netarena.agent.wait import WAIT_S, knock
+from netarena.cli.agent_spec import Choice, choose, connect, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
+from netarena.cli.failures import tell_losses
 from netarena.cli.interrupt import resumable, run_until_stopped
-from netarena.cli.loss import tell_losses
 from netarena.cli.option import (
     RUNS,
     config_options,
@@ -35,21 +29,27 @@ from netarena.cli.option import (
     read_pairs,
     wait_option,
 )
-from netarena.cli.place import choose_query, place
-from netarena.cli.program import START_S, free_port, running, split_command
+from netarena.cli.run_directory import choose_query, place
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.text import escape, open_log, tell_more
-from netarena.cli.turn import TurnAgent
+from netarena.cli.terminal import escape, open_log, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
-from netarena.cli.wait import WAIT_S, knock
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
-from netarena.identity import Secrecy
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
-from netarena.slot import Slots
+from netarena.run.archive import read_run
+from netarena.run.assessment import (
+    CONFIG_NAME,
+    MAX_EPISODES,
+    RESULTS_NAME,
+    conduct,
+    with_size_of_file,
+)
+from netarena.run.capacity import Slots
+from netarena.task.application import Application, load
+from netarena.task.identity import Secrecy
 
 EXAMPLES = """\b
 Examples:

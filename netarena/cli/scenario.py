@@ -12,33 +12,33 @@ from typing import Any
 
 import click
 
-from netarena.agent import Agent
-from netarena.application import load
-from netarena.archive import read_run
-from netarena.assessment import MAX_EPISODES, RESULTS_NAME, conduct
-from netarena.cli.choice import connect
-from netarena.cli.comparison import show_comparison
-from netarena.cli.conversation import Watched, show_verdict
-from netarena.cli.interrupt import resumable, run_until_stopped
-from netarena.cli.loss import tell_losses, tell_lost_records
-from netarena.cli.option import RUNS
-from netarena.cli.place import place
-from netarena.cli.program import (
+from netarena.a2a.scenario import Party, Scenario, read_scenario, read_series
+from netarena.agent.interface import Agent
+from netarena.agent.process import (
     START_S,
     agent_environ,
     running,
     split_command,
     wait_for_card,
 )
+from netarena.agent.program_agent import TurnAgent
+from netarena.agent.wait import WAIT_S
+from netarena.cli.agent_spec import connect
+from netarena.cli.comparison import show_comparison
+from netarena.cli.conversation import Watched, show_verdict
+from netarena.cli.failures import tell_losses, tell_lost_records
+from netarena.cli.interrupt import resumable, run_until_stopped
+from netarena.cli.option import RUNS
 from netarena.cli.request import Arrived, assess, print_documents, show_documents
+from netarena.cli.run_directory import place
 from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.turn import TurnAgent
-from netarena.cli.wait import WAIT_S
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
-from netarena.scenario import Party, Scenario, read_scenario, read_series
-from netarena.slot import Slots
+from netarena.run.archive import read_run
+from netarena.run.assessment import MAX_EPISODES, RESULTS_NAME, conduct
+from netarena.run.capacity import Slots
+from netarena.task.application import load
 
 
 def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from netarena.application import load
-from netarena.assessment import MAX_EPISODES
 from netarena.cli.option import RUNS, address_options
-from netarena.cli.text import open_log, tell_more
+from netarena.cli.terminal import open_log, tell_more
+from netarena.run.assessment import MAX_EPISODES
+from netarena.task.application import load
 
 
 @click.command("serve")

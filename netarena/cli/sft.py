@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from netarena.application import load
-from netarena.assessment import QUERIES_NAME, load_queries
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import RUNS, SEED, read_pairs
-from netarena.cli.text import open_log
+from netarena.cli.terminal import open_log
 from netarena.config import SEED_BITS
 from netarena.errors import ConfigError
 from netarena.model import Query
+from netarena.run.assessment import QUERIES_NAME, load_queries
+from netarena.task.application import load
 from netarena.training.arena import load_for
 from netarena.training.sft import (
     PAPER_SIZES,

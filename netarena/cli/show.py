@@ -10,15 +10,15 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from netarena.archive import Stored, read_run
 from netarena.cli.option import json_option
 from netarena.cli.screen import console, show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.model import Ask, Episode, Outcome
-from netarena.picture import Change, Difference, Matrix, Picture
 from netarena.report.markdown import harmless, plain
 from netarena.report.story import Story, Turn, is_lost, tell, why
+from netarena.run.archive import Stored, read_run
+from netarena.task.picture import Change, Difference, Matrix, Picture
 
 #: Lines of one output, and changes of one difference, that are shown without ``--full``.
 SHOWN = 40

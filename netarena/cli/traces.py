@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from netarena.application import Application
-from netarena.audit import CONCURRENCY, chosen_of, collect
+from netarena.audit.check import CONCURRENCY, chosen_of, collect
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.screen import Meter, bounded, show_table
-from netarena.cli.text import json_text
+from netarena.cli.terminal import json_text
 from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
-from netarena.evidence import Evidence, Kind
 from netarena.model import read_jsonl
+from netarena.task.application import Application
+from netarena.task.evidence import Evidence, Kind
 
 if TYPE_CHECKING:
-    from netarena.leakage import Estimate, Found, Report
+    from netarena.audit.leakage import Estimate, Found, Report
 
 
 def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
@@ -38,7 +38,7 @@ def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
     that cannot be read, and for an application without evidence.
     """
     try:
-        from netarena.leakage import examine
+        from netarena.audit.leakage import examine
     except ModuleNotFoundError as error:
         raise ConfigError(
             "--traces", f'needs {error.name}, which is not installed: pip install "netarena[audit]"'

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Self
 
-from netarena.application import Application
+from netarena.analysis.intervals import most_needed, next_size
 from netarena.config import Config
 from netarena.errors import ConfigError
-from netarena.inference import most_needed, next_size
+from netarena.task.application import Application
 
 #: Queries before the first check of the interval: with fewer it is too narrow too often
 #: (``benchmarks/simulate_until.py``)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from netarena.cli.screen import Meter
-from netarena.cli.text import open_log
+from netarena.cli.terminal import open_log
 from netarena.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,12 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from netarena.errors import ConfigError
-from netarena.inference import holm, paired_size, unpaired_interval, unpaired_size
-from netarena.model import Episode, Outcome
-from netarena.report.entrant import Entrant, Lost, text_of
-from netarena.report.story import is_lost, why
-from netarena.stats import (
+from netarena.analysis.intervals import holm, paired_size, unpaired_interval, unpaired_size
+from netarena.analysis.stats import (
     break_down,
     compare,
     failure_types,
@@ -26,6 +22,10 @@ from netarena.stats import (
     time_spent,
     unsafe_types,
 )
+from netarena.errors import ConfigError
+from netarena.model import Episode, Outcome
+from netarena.report.entrant import Entrant, Lost, text_of
+from netarena.report.story import is_lost, why
 
 #: Measures that rank participants, in order.
 RANKING = ("solved_safely", "correctness", "safety")

@@ -21,17 +21,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netarena.application import Application, application_names, load
-from netarena.archive import Stored, read_run
-from netarena.assessment import RESULTS_NAME
+from netarena.analysis.intervals import wilson
+from netarena.analysis.stats import count_unasked, rate_all, summarise, tell_repeats
 from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
-from netarena.inference import wilson
-from netarena.journal import JOURNAL_NAME, Header
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
-from netarena.stats import count_unasked, rate_all, summarise, tell_repeats
-from netarena.ticket import LEFTOVER, Briefing
+from netarena.run.archive import Stored, read_run
+from netarena.run.assessment import RESULTS_NAME
+from netarena.run.journal import JOURNAL_NAME, Header
+from netarena.task.application import Application, application_names, load
+from netarena.task.ticket import LEFTOVER, Briefing
 
 #: Keys that shaped queries in older versions, and now only determine their number.
 COUNTS = frozenset({"num_queries"})

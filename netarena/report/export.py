@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from netarena.archive import Stored
 from netarena.errors import ConfigError
 from netarena.report.inspection import end_of_name, name_log, write_log
 from netarena.report.table import (
@@ -25,7 +24,8 @@ from netarena.report.table import (
     turns,
 )
 from netarena.report.trajectory import make_trajectory
-from netarena.result import replace_file
+from netarena.run.archive import Stored
+from netarena.run.result import replace_file
 
 #: A table's name, its columns, and the source of its rows.
 _TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]], ...] = (

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from netarena.archive import Stored
+from netarena.analysis.stats import VERDICTS, count_unasked, summarise
 from netarena.config import with_seed_text
-from netarena.journal import JOURNAL_NAME
 from netarena.model import Judgement, Outcome, Usage
 from netarena.report.story import why
 from netarena.report.table import Told, public_id
 from netarena.report.trajectory import call_of
-from netarena.stats import VERDICTS, count_unasked, summarise
+from netarena.run.archive import Stored
+from netarena.run.journal import JOURNAL_NAME
 
 VERSION = 2
 #: Scores, the headline first.

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
-from netarena.application import Application
+from netarena.analysis.intervals import wilson
 from netarena.errors import ConfigError
-from netarena.inference import wilson
 from netarena.model import Record
 from netarena.report.entrant import (
     GREEN,
@@ -29,6 +28,7 @@ from netarena.report.entrant import (
     text_of,
 )
 from netarena.report.file import read_documents, summary_of
+from netarena.task.application import Application
 
 if TYPE_CHECKING:
     import duckdb

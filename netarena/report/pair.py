@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from netarena.analysis.stats import VERDICTS, compare
 from netarena.errors import ConfigError
 from netarena.model import Ask, Outcome, Outline, Step
 from netarena.report.document import lost_of
 from netarena.report.entrant import Entrant
 from netarena.report.markdown import clean, table
 from netarena.report.story import parting_step
-from netarena.stats import VERDICTS, compare
 
 #: Pairs of each table of the text; the JSON document has all of them.
 MOST_ROWS = 200

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netarena.application import Application
-from netarena.failure import is_lost, why
 from netarena.model import Episode, Move, Query, Step
-from netarena.picture import Matrix, Picture, Turned, turned
+from netarena.task.application import Application
+from netarena.task.failure import is_lost, why
+from netarena.task.picture import Matrix, Picture, Turned, turned
 
 __all__ = ["Story", "Turn", "asked_text", "is_lost", "move_text", "parting_step", "tell", "why"]
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from netarena.archive import Stored
 from netarena.config import with_seed_text
-from netarena.identity import read_id, seal_id
 from netarena.model import Episode, Query, Step, Usage
 from netarena.report.story import move_text, why
+from netarena.run.archive import Stored
+from netarena.task.identity import read_id, seal_id
 
 T = TypeVar("T")
 #: Cells that start with these are formulas to a spreadsheet.

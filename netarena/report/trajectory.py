@@ -12,7 +12,7 @@ from typing import Any
 from netarena.model import JsonValue, Move, Step, Usage
 from netarena.report.story import why
 from netarena.report.table import Told
-from netarena.tool import Tool
+from netarena.task.tool import Tool
 
 VERSION = "ATIF-v1.8"
 

@@ -44,8 +44,8 @@ from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import Forker, Forking, program, surroundings, try_out
 from netarena.sandbox.folder import OwnFolder
 from netarena.sandbox.fork import Forks
-from netarena.sandbox.keep import Keep, pack, unpack
 from netarena.sandbox.relay import Relay
+from netarena.sandbox.scratch import Keep, pack, unpack
 from netarena.sandbox.shell import Limits, Result, Room
 
 __all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "examine", "lacking"]

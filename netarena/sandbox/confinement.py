@@ -40,8 +40,8 @@ from typing import NoReturn
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import namespace, protection, shell, syntax
 from netarena.sandbox.caller import descendants
-from netarena.sandbox.keep import Keep
 from netarena.sandbox.protection import Guard, Unprotected
+from netarena.sandbox.scratch import Keep
 from netarena.sandbox.shell import Clock, Kept, Limits, Result
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]

@@ -4,8 +4,8 @@ A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can impor
 library and the preloaded packages. It runs the guest's ``load`` once. Each answer is a forked
 child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
 code. Request and result are JSON over a socket of that child. Agent code may have forged the
-result (``netarena.sandbox.claim``). Therefore nothing that decides a verdict may be in the request
-or the context, and nothing counts only because the guest reported it.
+result (``netarena.sandbox.untrusted``). Therefore nothing that decides a verdict may be in the
+request or the context, and nothing counts only because the guest reported it.
 
 ``docs/sandbox.md`` lists limits and remaining risks,
 ``docs/evidence/sandbox-walls.md`` each protection.
@@ -35,7 +35,7 @@ from netarena.errors import ConfigError, EnvironmentFailed, one_line
 from netarena.model import Check, JsonValue, Severity
 from netarena.sandbox import protection, warm
 from netarena.sandbox.child import Forker, Forking
-from netarena.sandbox.claim import ClaimRefused, TooLarge, read_json
+from netarena.sandbox.untrusted import ClaimRefused, TooLarge, read_json
 
 __all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
 

@@ -8,8 +8,8 @@ Standard input holds a header (length in 8 bytes, JSON) and the payload. The con
 descriptor is the only argument, is that of a ``child.Forker`` (see ``fork``).
 
 The answer's socket delivers the request until its end, and takes the message described in
-``netarena.sandbox.claim``. When the control socket closes, the service has ended: every child is
-killed, and this process exits.
+``netarena.sandbox.untrusted``. When the control socket closes, the service has ended: every child
+is killed, and this process exits.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from netarena.application import Application, load
 from netarena.config import Config
 from netarena.model import Query, Step
+from netarena.task.application import Application, load
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted, Session, Snapshot
 

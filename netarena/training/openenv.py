@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from netarena.application import load
 from netarena.config import SEED_TEXT, without_seed_text
 from netarena.errors import ConfigError, one_line
+from netarena.task.application import load
 
 try:
     from openenv.core.env_server import create_app

@@ -4,7 +4,7 @@
     observation = await session.start(seed=7, task=0)
     observation, reward, done, info = await session.act(reply)
 
-The session is the agent of ``netarena.engine.Play``, which runs every turn as in an assessment:
+The session is the agent of ``netarena.run.engine.Play``, which runs every turn as in an assessment:
 the same prompts, parser, sandbox and judge. The observation is the prompt and nothing else, so
 what is hidden from an agent is hidden here too. Rewards are computed in addition.
 
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netarena.aio import finish
-from netarena.application import Application
 from netarena.config import Config
-from netarena.engine import TRIES, Play, World, close_world, open_world
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Outcome, Query, Reply, Step
-from netarena.ticket import Briefing
+from netarena.run.engine import TRIES, Play, World, close_world, open_world
+from netarena.task.application import Application
+from netarena.task.ticket import Briefing
 from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: Seconds that a policy may think: the maximum of a config.

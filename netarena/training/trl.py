@@ -22,11 +22,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from netarena.application import Application
 from netarena.config import with_seed_text
 from netarena.errors import ConfigError, ReplyRefused
-from netarena.prompts import news
-from netarena.tool import DONE, Tool
+from netarena.task.application import Application
+from netarena.task.prompt import news
+from netarena.task.tool import DONE, Tool
 from netarena.training.arena import Seat, config_of, load_for
 from netarena.training.reward import Rewards
 

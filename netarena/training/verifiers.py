@@ -24,7 +24,7 @@ try:
 except ImportError:
     raise ConfigError("verifiers", 'is not installed: pip install "netarena[verifiers]"') from None
 
-from netarena.prompts import news
+from netarena.task.prompt import news
 from netarena.training.arena import Seat, config_of, load_for
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from netarena.picture import Change, Difference, Mark, Matrix, Topology, Turned
+from netarena.task.picture import Change, Difference, Mark, Matrix, Topology, Turned
 
 #: A sign for each mark, so that colours are not needed.
 SIGNS = {

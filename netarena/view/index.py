@@ -22,13 +22,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from netarena.application import Application, load
-from netarena.archive import find_participants
-from netarena.assessment import QUERIES_NAME
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.file import open_regular
-from netarena.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, is_running, read_events
 from netarena.model import (
     AgentInfo,
     Ask,
@@ -49,6 +45,10 @@ from netarena.model import (
 from netarena.report.entrant import terms_of_run
 from netarena.report.story import Story, Turn, is_lost, move_text, tell, why
 from netarena.report.table import public_id
+from netarena.run.archive import find_participants
+from netarena.run.assessment import QUERIES_NAME
+from netarena.run.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, is_running, read_events
+from netarena.task.application import Application, load
 from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 

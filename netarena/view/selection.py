@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
+from netarena.analysis.stats import VERDICTS, rate_all
 from netarena.model import Ask, Outcome
-from netarena.stats import VERDICTS, rate_all
 from netarena.view.index import Entry
 
 #: Rows of one page.

@@ -22,12 +22,12 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from netarena.analysis.stats import VERDICTS
 from netarena.errors import ConfigError
 from netarena.model import Ask, JsonValue, Move, Outcome, Step
-from netarena.picture import Difference, Matrix, Picture, Topology, Turned, turned
 from netarena.report.markdown import interval, number, percent, shorten, unsafe_text
 from netarena.report.story import Story, Turn, asked_text, move_text, parting_step
-from netarena.stats import VERDICTS
+from netarena.task.picture import Difference, Matrix, Picture, Topology, Turned, turned
 from netarena.view import drawing, summary
 from netarena.view.index import Entry, Library, Run
 from netarena.view.selection import (

@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from netarena.errors import ConfigError
-from netarena.identity import Secrecy
-from netarena.inference import holm
-from netarena.model import JsonValue, Outcome, Outline
-from netarena.report.entrant import list_terms
-from netarena.stats import (
+from netarena.analysis.intervals import holm
+from netarena.analysis.stats import (
     break_down,
     compare,
     failure_types,
@@ -20,6 +16,10 @@ from netarena.stats import (
     rate_all,
     unsafe_types,
 )
+from netarena.errors import ConfigError
+from netarena.model import JsonValue, Outcome, Outline
+from netarena.report.entrant import list_terms
+from netarena.task.identity import Secrecy
 from netarena.view.index import Run
 
 

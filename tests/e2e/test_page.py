@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from netarena.application import load
+from netarena.agent.process import free_port
 from netarena.cli import main
-from netarena.cli.program import free_port
+from netarena.task.application import load
 
 ROOT = Path(__file__).parents[2]
 #: what is not run here, and where it is

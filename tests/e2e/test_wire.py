@@ -30,15 +30,15 @@ from a2a.types.a2a_pb2 import (
 from netarena_toy import VALVES, Toy
 from peer import Answering
 
-from netarena import archive
 from netarena.a2a.client import A2AAgent
 from netarena.a2a.purple import purple_app
 from netarena.a2a.request import derive_seed
 from netarena.a2a.service import listen, serving
-from netarena.archive import read_run
 from netarena.errors import AgentFailed, FailureReason
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
+from netarena.run import archive
+from netarena.run.archive import read_run
 
 pytestmark = pytest.mark.anyio
 HERE = Path(__file__).parent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from netarena.application import Application
 from netarena.config import Config
 from netarena.model import Query
+from netarena.task.application import Application
 
 
 def deal(

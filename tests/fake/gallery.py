@@ -9,9 +9,6 @@ from typing import Any
 
 from netarena_toy import Toy
 
-from netarena.assessment import QUERIES_NAME
-from netarena.identity import Secrecy
-from netarena.journal import JOURNAL_NAME, Header
 from netarena.model import (
     Action,
     AgentInfo,
@@ -29,7 +26,10 @@ from netarena.model import (
     Reply,
     Step,
 )
-from netarena.picture import (
+from netarena.run.assessment import QUERIES_NAME
+from netarena.run.journal import JOURNAL_NAME, Header
+from netarena.task.identity import Secrecy
+from netarena.task.picture import (
     Change,
     Difference,
     Link,

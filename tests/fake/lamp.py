@@ -10,8 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from netarena.agent import Brief
-from netarena.application import Application, Environment
+from netarena.agent.interface import Brief
 from netarena.config import Config, shapes
 from netarena.errors import ReplyRefused
 from netarena.model import (
@@ -30,7 +29,8 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.prompts import PromptParts
+from netarena.task.application import Application, Environment
+from netarena.task.prompt import PromptParts
 
 
 class LampConfig(Config):

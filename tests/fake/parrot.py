@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from netarena.application import Application, Environment
 from netarena.config import Config
 from netarena.model import Action, Judgement, Query
-from netarena.prompts import PromptParts
+from netarena.task.application import Application, Environment
+from netarena.task.prompt import PromptParts
 
 
 class Parrot(Application):

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from netarena.bash import lacks
 from netarena.model import Step
 from netarena.sandbox.shell import Result
+from netarena.task.command_line import lacks
 from netarena_k8s.refusal import came_to_nothing
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from netarena.application import load
 from netarena.errors import ConfigError
+from netarena.task.application import load
 
 BOARD = "RDI-Foundation/netarena-agentbeats-leaderboard"
 TEMPLATE = "RDI-Foundation/agentbeats-leaderboard-template, quick-submit-runner.yml"

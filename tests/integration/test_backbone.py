@@ -19,7 +19,7 @@ from netarena.sandbox.child import surroundings
 from netarena.sandbox.daemon import family
 from netarena_route.agent.attack import BREACH
 from netarena_route.agent.attack_frr import FAMILIES, attacks
-from netarena_route.backbone.recipe import Heard, Observation
+from netarena_route.backbone.lab_spec import Heard, Observation
 from netarena_route.real.backbone.frr import LOGS
 from netarena_route.real.client import Net, Warm
 

@@ -12,8 +12,8 @@ import pytest
 from netarena.sandbox.namespace import current_network, leave_network
 from netarena_route.real.backbone.frr import Terminals
 from netarena_route.real.backbone.setting import Setting, Settings
+from netarena_route.real.links import run_shell
 from netarena_route.real.netlink import Netlink
-from netarena_route.real.wiring import run_shell
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.requires("netns")]
 

@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from netarena.a2a.service import listen, serving
-from netarena.agent import STRANGE
-from netarena.application import load
+from netarena.agent.interface import STRANGE
 from netarena.cli.check_agent import examine_agent
 from netarena.model import Check, Severity
+from netarena.task.application import load
 
 #: for one reply, s: of agents that answer, and of those that never do
 PATIENCE_S, BRIEF_S = 30.0, 5.0

@@ -16,10 +16,10 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.archive import read_run
-from netarena.cli.program import free_port
+from netarena.agent.process import free_port
 from netarena.model import Reply
 from netarena.report.export import export
+from netarena.run.archive import read_run
 
 PATIENCE_S = 200
 READ_LOG = """

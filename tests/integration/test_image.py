@@ -528,8 +528,8 @@ def test_a_k8s_cluster_of_a_mounted_kubeconfig_is_worked_on_and_left_as_it_was(
 
 async def left_namespaces() -> list[str]:
     """Those of ours that stand on the cluster, and whose service has ended."""
-    from netarena_k8s.real.claim import MINE
     from netarena_k8s.real.client import Api
+    from netarena_k8s.real.lease import MINE
     from netarena_k8s.real.owner import is_seen_alive
 
     api = await Api.connect()

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from netarena.agent import Brief, load_agent
-from netarena.assessment import conduct
+from netarena.agent.interface import Brief, load_agent
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
+from netarena.run.assessment import conduct
+from netarena.run.journal import JOURNAL_NAME, read_journal
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
@@ -494,18 +494,18 @@ def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluste
 def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(
     cluster, monkeypatch, always, told
 ):
-    from netarena_k8s.real import shop
+    from netarena_k8s.real import workload_set
     from netarena_k8s.real.measure import Finding, Round
 
     # a policy that is stored and not in force, as with a plug-in that reads none
-    monkeypatch.setattr(shop, "DISAGREE_S", 3.0)
-    measured = shop.Meter.measure
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 3.0)
+    measured = workload_set.Meter.measure
 
     async def measure(self, net, wait, pairs):
         found = await measured(self, net, wait, pairs)
         return Round(tuple(Finding("ok", always) for _ in found.found), found.slowest_ms)
 
-    monkeypatch.setattr(shop.Meter, "measure", measure)
+    monkeypatch.setattr(workload_set.Meter, "measure", measure)
 
     async def scene():
         with pytest.raises(EnvironmentFailed, match=told):
@@ -547,11 +547,11 @@ BY_NAME = {
 @pytest.fixture
 def briefly(monkeypatch):
     """A disagreement counts sooner."""
-    from netarena_k8s.real import shop
+    from netarena_k8s.real import workload_set
 
-    monkeypatch.setattr(shop, "DISAGREE_S", 4.0)
-    monkeypatch.setattr(shop, "_MOST_EXPECTED_MS", 1000)
-    monkeypatch.setattr(shop, "TRIALS_S", (2.0, 2.0, 3.0))
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 4.0)
+    monkeypatch.setattr(workload_set, "_MOST_EXPECTED_MS", 1000)
+    monkeypatch.setattr(workload_set, "TRIALS_S", (2.0, 2.0, 3.0))
 
 
 @pytest.mark.usefixtures("briefly")
@@ -711,10 +711,10 @@ def test_what_is_deleted_is_never_an_object_that_was_made_later(cluster):
 def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict(
     cluster, monkeypatch
 ):
-    from netarena_k8s.real import shop
+    from netarena_k8s.real import workload_set
     from netarena_k8s.real.measure import Finding, Round
 
-    measured = shop.Meter.measure
+    measured = workload_set.Meter.measure
 
     async def measure(self, net, wait, pairs):
         found = await measured(self, net, wait, pairs)
@@ -725,8 +725,8 @@ def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict
             deployed = await one.deploy(SMALL)
             assert not (await deployed.look()).disagreement
             with monkeypatch.context() as patched:
-                patched.setattr(shop, "DISAGREE_S", 3.0)
-                patched.setattr(shop.Meter, "measure", measure)
+                patched.setattr(workload_set, "DISAGREE_S", 3.0)
+                patched.setattr(workload_set.Meter, "measure", measure)
                 sight = await deployed.look()
                 assert sight.disagreement
                 with pytest.raises(EnvironmentFailed, match="does not enforce policies") as told:
@@ -760,7 +760,7 @@ def test_rights_that_end_at_a_namespace_are_enough_for_it(cluster, tmp_path):
     """The doctor says so, and an assessment runs with them."""
     from netarena_k8s.cluster import render_kubeconfig
     from netarena_k8s.real.client import encoded, path_of
-    from netarena_k8s.real.right import INSIDE, SHARED
+    from netarena_k8s.real.rbac import INSIDE, SHARED
 
     about = {"name": "bound", "namespace": "default"}
     rbac = "rbac.authorization.k8s.io"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from netarena.assessment import conduct
 from netarena.errors import EnvironmentFailed
-from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
+from netarena.run.assessment import conduct
+from netarena.run.journal import JOURNAL_NAME, read_journal
 from netarena.sandbox.caller import Caller
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig

@@ -21,7 +21,7 @@ import pytest
 from netarena.sandbox.caller import Caller
 from netarena_k8s.cluster import Deployed
 from netarena_k8s.embedded.apiserver.process import CONNECTIONS
-from netarena_k8s.embedded.apiserver.share import AT_ONCE_S, PART
+from netarena_k8s.embedded.apiserver.quota import AT_ONCE_S, PART
 from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.world.boutique import boutique
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from netarena.archive import read_run
-from netarena.assessment import conduct
-from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Outcome, Reply
-from netarena.regrade import regrade
+from netarena.run.archive import read_run
+from netarena.run.assessment import conduct
+from netarena.run.journal import JOURNAL_NAME, read_journal
+from netarena.run.regrade import regrade
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell, Walls
 from netarena_k8s.app import Kubernetes

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from netarena.audit import audit
+from netarena.audit.check import audit
 from netarena.model import Query, State
 from netarena_malt.app import Malt
 from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, Phrasing

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from netarena_malt.base import released_base
+from netarena_malt.base_network import released_base
 from netarena_malt.edit import apply_edits
 from netarena_malt.overlay import overlay
 from netarena_malt.query import LABELS, PROGRAMS, _draw, execute

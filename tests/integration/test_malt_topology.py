@@ -10,7 +10,7 @@ from malt.foreign import as_text, foreign
 
 from netarena.errors import EnvironmentFailed
 from netarena_malt.app import Malt
-from netarena_malt.base import base_of, released_base
+from netarena_malt.base_network import base_of, released_base
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from netarena.a2a.client import A2AAgent
-from netarena.agent import context_id
-from netarena.application import load
+from netarena.agent.interface import context_id
+from netarena.task.application import load
 
 COMMAND = [sys.executable, "-m", "a2a_purple.cli", "--application", "toy"]
 

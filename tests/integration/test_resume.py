@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from netarena.journal import read_journal
+from netarena.run.journal import read_journal
 
 #: opens five of eight valves: solves some queries and not others, whoever asks and when
 CHILD = """
 import asyncio, sys
 from pathlib import Path
 from netarena_toy import Toy
-from netarena.assessment import conduct
+from netarena.run.assessment import conduct
 from netarena.model import AgentInfo, Reply
 
 class Agent:

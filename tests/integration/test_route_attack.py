@@ -17,9 +17,9 @@ from functools import cache
 import pytest
 from route_attacks import ENDS, WRECKS, left_behind, short_commands
 
-from netarena.application import Application
 from netarena.config import Config
 from netarena.model import Judgement, Query, State
+from netarena.task.application import Application
 from netarena_route import environment
 from netarena_route.agent.attack import BREACH, FAMILIES, attacks
 from netarena_route.app import Route

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from netarena.application import load
+from netarena.task.application import load
 
 pytestmark = pytest.mark.requires("episodes")
 

@@ -18,8 +18,8 @@ from netarena_route.fault import table
 from netarena_route.real import netns
 from netarena_route.real.draft import draft
 from netarena_route.real.form import LISTING, Form, plain, read, sysctls
+from netarena_route.real.links import configure, known_neighbours, run_shell
 from netarena_route.real.netlink import Netlink
-from netarena_route.real.wiring import configure, known_neighbours, run_shell
 from netarena_route.world.model import Machine, World, standard, varied
 from netarena_route.world.path import Plan
 

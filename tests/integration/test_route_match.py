@@ -20,7 +20,7 @@ import pytest
 
 from netarena.sandbox.namespace import leave_network, raise_loopback
 from netarena.sandbox.shell import entered
-from netarena_route.backbone.recipe import Ask
+from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.backbone import serve
 from netarena_route.real.netlink import Netlink, cable
 from netarena_route.real.prober import Echo

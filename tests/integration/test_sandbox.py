@@ -20,8 +20,8 @@ import pytest
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import JsonValue
 from netarena.sandbox import warm
-from netarena.sandbox.claim import read_json
 from netarena.sandbox.python import Limits, PythonSandbox, Status, _End, _judge_end
+from netarena.sandbox.untrusted import read_json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
 

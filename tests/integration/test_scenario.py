@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from netarena.archive import read_run
+from netarena.agent.process import free_port
 from netarena.cli import main
-from netarena.cli.program import free_port
+from netarena.run.archive import read_run
 from tests.fake.process import find_processes
 
 PATIENCE_S = 90.0

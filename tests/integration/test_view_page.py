@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from netarena.journal import lock_folder
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.page import render_html
+from netarena.run.journal import lock_folder
 from netarena.view.app import make_app
 from netarena.view.index import Library
 from netarena.view.static import write_episode, write_site
@@ -224,7 +224,7 @@ def test_the_report_is_readable_and_harmless(
     browser: Browser, folder: Path, tmp_path: Path, size: Any, scheme: Any
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("netarena.archive.load", lambda name: gallery.Drawn())
+        patch.setattr("netarena.run.archive.load", lambda name: gallery.Drawn())
         entrants = read_entrants([folder / "one", folder / "two"])
     path = tmp_path / "report.html"
     path.write_text(render_html(make_report(entrants)))

@@ -18,10 +18,8 @@ from typing import ClassVar
 
 from pydantic import StrictBool
 
-from netarena.application import Application, Environment
 from netarena.config import Config, shapes
 from netarena.errors import EnvironmentFailed, ReplyRefused
-from netarena.evidence import Candidate, Evidence
 from netarena.model import (
     Action,
     Cause,
@@ -36,8 +34,10 @@ from netarena.model import (
     State,
     Step,
 )
-from netarena.prompts import PromptParts
-from netarena.ticket import Briefing
+from netarena.task.application import Application, Environment
+from netarena.task.evidence import Candidate, Evidence
+from netarena.task.prompt import PromptParts
+from netarena.task.ticket import Briefing
 
 VALVES = tuple(f"v{number}" for number in range(1, 9))
 DONE = re.compile(r"done((?: v\d)*)")

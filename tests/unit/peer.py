@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netarena.agent import Agent
+from netarena.agent.interface import Agent
 from netarena.model import AgentInfo, JsonValue, Reply
 
 
@@ -253,7 +253,8 @@ class Answering:
 
 
 class FakeConduct:
-    """Stands for ``netarena.assessment.conduct``: reports ``total`` records of ``size`` bytes."""
+    """Stands for ``netarena.run.assessment.conduct``: reports ``total`` records of ``size``
+    bytes."""
 
     def __init__(self, total: int = 3, *, size: int = 10, pause_s: float = 0.0) -> None:
         self.total = total

@@ -10,13 +10,13 @@ from typing import Any
 
 from netarena_toy import Toy, Waterworks
 
-from netarena.application import Environment
-from netarena.assessment import RESULTS_NAME, conduct
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
-from netarena.identity import Secrecy
-from netarena.journal import JOURNAL_NAME, read_journal
 from netarena.model import AgentInfo, Episode, Execution, Move, Query, Reply, State
+from netarena.run.assessment import RESULTS_NAME, conduct
+from netarena.run.journal import JOURNAL_NAME, read_journal
+from netarena.task.application import Environment
+from netarena.task.identity import Secrecy
 
 Answer = Callable[[str, int], Any]
 

@@ -24,23 +24,23 @@ import pytest
 from netarena.a2a.purple import purple_app
 from netarena.a2a.service import listen
 from netarena.a2a.service import serving as serving_here
-from netarena.agent import Brief, load_agent
-from netarena.application import load
-from netarena.assessment import conduct
+from netarena.agent.interface import Brief, load_agent
+from netarena.agent.process import free_port, running
+from netarena.agent.wait import knock
 from netarena.cli import COMMANDS, main
 from netarena.cli.check_agent import examine_agent
 from netarena.cli.conversation import Watched
 from netarena.cli.doctor import EXTRAS
-from netarena.cli.loss import tell_lost_records
+from netarena.cli.failures import tell_lost_records
 from netarena.cli.option import read_pairs
-from netarena.cli.program import free_port, running
-from netarena.cli.text import PlainFormatter, json_text
+from netarena.cli.terminal import PlainFormatter, json_text
 from netarena.cli.until import Until
-from netarena.cli.wait import knock
 from netarena.errors import AgentFailed, ConfigError, FailureReason
-from netarena.evidence import Candidate, Evidence
-from netarena.identity import Secrecy, seal_id
 from netarena.model import AgentInfo, Check, Reply, Severity
+from netarena.run.assessment import conduct
+from netarena.task.application import load
+from netarena.task.evidence import Candidate, Evidence
+from netarena.task.identity import Secrecy, seal_id
 from tests.fake.process import find_processes
 
 ROOT = Path(__file__).parents[2]
@@ -1143,7 +1143,7 @@ def test_audit_of_traces_refuses_applications_without_evidence(fake, capsys):
 
 
 def test_audit_of_traces_without_scikit_learn_names_the_extra(fake, capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "netarena.leakage", raising=False)
+    monkeypatch.delitem(sys.modules, "netarena.audit.leakage", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     assert main(["audit", "lamp", "--traces"]) == 2
     assert 'pip install "netarena[audit]"' in capsys.readouterr().err
@@ -1279,7 +1279,7 @@ HARMLESS = "naïve 網路 ✓"
 
 def test_json_that_is_printed_has_escapes_and_the_same_value(fake, capsys, monkeypatch):
     monkeypatch.setattr(
-        "netarena.assessment.make_record",
+        "netarena.run.assessment.make_record",
         lambda *_: {"outcome": "solved", "said": HOSTILE + HARMLESS},
     )
     assert run_lamp("--out", "run", "--json") == 0

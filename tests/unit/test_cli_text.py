@@ -11,7 +11,7 @@ import pytest
 import a2a_purple.cli
 from netarena.cli import main
 from netarena.cli.screen import show_table
-from netarena.cli.text import json_text, open_streams
+from netarena.cli.terminal import json_text, open_streams
 
 ENCODINGS = ("ascii", "latin-1", "cp1252", "koi8-r", "shift_jis", "utf-8")
 

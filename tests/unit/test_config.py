@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netarena.config import Config, with_seed_text
 from netarena.errors import ConfigError
-from netarena.prompts import PromptStyle
+from netarena.task.prompt import PromptStyle
 
 
 def test_every_key_has_the_contracts_default() -> None:

@@ -12,11 +12,11 @@ import pytest
 from netarena_toy import Toy, Waterworks
 from stage import Fragile, Scripted, assess, never, open_all
 
-import netarena.engine
-from netarena.assessment import conduct
+import netarena.run.engine
 from netarena.errors import AgentFailed, AssessmentFailed, EnvironmentFailed, FailureReason
 from netarena.model import Execution, Outcome
-from netarena.slot import Slots
+from netarena.run.assessment import conduct
+from netarena.run.capacity import Slots
 
 
 def deep(levels: int) -> Any:
@@ -175,7 +175,7 @@ def test_a_retry_ends_with_the_budget_and_nobody_pays(tmp_path: Path) -> None:
 def test_tear_down_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(netarena.engine, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(netarena.run.engine, "CLOSE_TIMEOUT_S", 0.1)
 
     async def close(self):
         await Waterworks.close(self)
@@ -221,7 +221,7 @@ def solve(prompt: str) -> str:
 def test_a_world_that_broke_while_it_waited_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(netarena.engine, "STALE_AFTER_S", 0.0)
+    monkeypatch.setattr(netarena.run.engine, "STALE_AFTER_S", 0.0)
     broken: set[str] = set()
 
     async def open_(self):
@@ -239,9 +239,9 @@ def test_a_world_that_broke_while_it_waited_is_ours(
 def test_a_full_disk_fails_the_assessment_and_leaves_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import netarena.journal
+    import netarena.run.journal
 
-    write = netarena.journal.os.write
+    write = netarena.run.journal.os.write
     full: list[bool] = []
 
     def fills(handle: int, data: Any) -> int:
@@ -252,7 +252,7 @@ def test_a_full_disk_fails_the_assessment_and_leaves_whole_lines(
             return write(handle, bytes(data[:20]))
         return write(handle, data)
 
-    monkeypatch.setattr(netarena.journal.os, "write", fills)
+    monkeypatch.setattr(netarena.run.journal.os, "write", fills)
     with pytest.raises(AssessmentFailed, match="journal cannot be written: No space left"):
         assess(Toy(), Scripted(open_all), tmp_path, concurrency=2)
     monkeypatch.undo()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from netarena.application import Application, load
 from netarena.model import Query, State
-from netarena.prompts import PromptStyle, render
+from netarena.task.application import Application, load
+from netarena.task.prompt import PromptStyle, render
 from netarena_k8s.cluster import Sight
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of

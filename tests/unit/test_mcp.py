@@ -20,11 +20,11 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from netarena.a2a.service import listen, serving
-from netarena.application import load
+from netarena.agent.tool_agent import Desk
 from netarena.cli import main
-from netarena.cli.desk import Desk
 from netarena.cli.mcp import MOST_SESSIONS, PATH, _assess, build_http, build_server
-from netarena.journal import JOURNAL_NAME, read_journal
+from netarena.run.journal import JOURNAL_NAME, read_journal
+from netarena.task.application import load
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-of-a-test"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from netarena.application import load
 from netarena.report.markdown import replace_section
+from netarena.task.application import load
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -110,7 +110,7 @@ def test_every_page_that_is_named_is_there() -> None:
         for path in files
         for name in NAMED.findall(path.read_text(encoding="utf-8", errors="replace"))
     }
-    assert ("docs/cluster.md", "apps/netarena_k8s/real/shop.py") in named
+    assert ("docs/cluster.md", "apps/netarena_k8s/real/workload_set.py") in named
     assert not [pair for pair in named if not (ROOT / pair[0]).exists()]
 
 

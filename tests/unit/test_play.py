@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from netarena.application import load
 from netarena.cli import main
 from netarena.cli.play import Person, one_query
+from netarena.task.application import load
 
 
 @pytest.fixture

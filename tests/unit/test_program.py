@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from netarena.cli.program import agent_environ, free_port, running
+from netarena.a2a.scenario import read_scenario
+from netarena.agent.process import agent_environ, free_port, running
+from netarena.agent.program_agent import CONTEXT, TurnAgent
 from netarena.cli.scenario import started
-from netarena.cli.turn import CONTEXT, TurnAgent
 from netarena.errors import ConfigError
-from netarena.scenario import read_scenario
 
 SECRETS = (
     "NETARENA_SEED",

@@ -11,14 +11,14 @@ from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
 from a2a_purple.scripted import Oracle
-from netarena.agent import Brief
-from netarena.application import Application
-from netarena.archive import read_run
-from netarena.assessment import conduct
+from netarena.agent.interface import Brief
 from netarena.errors import ConfigError
-from netarena.regrade import regrade
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
+from netarena.run.archive import read_run
+from netarena.run.assessment import conduct
+from netarena.run.regrade import regrade
+from netarena.task.application import Application
 from tests.fake.lamp import Lamp, LampConfig
 
 
@@ -28,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert name == Toy.name
         return Toy()
 
-    monkeypatch.setattr("netarena.archive.load", load)
+    monkeypatch.setattr("netarena.run.archive.load", load)
 
 
 def test_the_first_repeat_is_the_run_without(tmp_path: Path) -> None:

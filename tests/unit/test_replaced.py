@@ -12,15 +12,15 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, open_all
 
-from netarena import archive
-from netarena.assessment import conduct
-from netarena.cli.place import choose_query
-from netarena.engine import order_queries
+from netarena.cli.run_directory import choose_query
 from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
-from netarena.identity import Secrecy
-from netarena.journal import read_events, read_journal
 from netarena.model import Query
-from netarena.regrade import regrade
+from netarena.run import archive
+from netarena.run.assessment import conduct
+from netarena.run.engine import order_queries
+from netarena.run.journal import read_events, read_journal
+from netarena.run.regrade import regrade
+from netarena.task.identity import Secrecy
 from netarena.view.index import Library
 
 LABELS = 3
@@ -180,7 +180,7 @@ def test_a_process_that_died_between_drawing_and_recording_shows_nothing_again(
     stop(Stopped(1), tmp_path, 1)
     before = set(shown(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr("netarena.assessment._record_replaced", None)
+        patched.setattr("netarena.run.assessment._record_replaced", None)
         with pytest.raises(TypeError):
             examine(Scripted(open_all), tmp_path, 2, resume=True)
     agent = Scripted(open_all)

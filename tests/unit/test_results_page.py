@@ -13,8 +13,8 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.journal import Header
 from netarena.model import Episode, Outline, Step
+from netarena.run.journal import Header
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 JOURNAL = PAGE[PAGE.index("## The journal") : PAGE.index("## Comparing")]

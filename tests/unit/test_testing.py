@@ -14,7 +14,7 @@ from netarena_toy import Toy, Waterworks
 
 import netarena.testing
 from netarena.model import Execution, Judgement
-from netarena.prompts import PromptParts
+from netarena.task.prompt import PromptParts
 from netarena.testing import ApplicationContract
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from netarena.agent.program_agent import MOST_ERROR_BYTES, MOST_REPLY_BYTES, TurnAgent
 from netarena.cli import main
-from netarena.cli.turn import MOST_ERROR_BYTES, MOST_REPLY_BYTES, TurnAgent
 from netarena.errors import AgentFailed, FailureReason
 from netarena.model import Reply, Usage
 from tests.fake.process import find_processes

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from netarena.a2a.credential import read_seed_secret
-from netarena.application import load
-from netarena.scenario import compose, read_scenario
+from netarena.a2a.scenario import compose, read_scenario
+from netarena.task.application import load
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml")) + sorted(

@@ -20,9 +20,9 @@ from io import BytesIO
 from typing import Any, TypeAlias, cast
 
 from netarena.model import Cause
-from netarena.prompts import MAX_TICKET_OUTPUT_CHARS
+from netarena.task.prompt import MAX_TICKET_OUTPUT_CHARS
 from netarena_k8s.catalogue import read_names
-from netarena_k8s.claim import write_claim
+from netarena_k8s.declaration import write_claim
 from netarena_k8s.solution import fenced, patch_command
 from netarena_k8s.world.model import App, ContainerPort, Net, Policy, ServicePort, Spec, World
 from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan, Use

@@ -23,7 +23,7 @@ from netarena.aio import finish
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import program
-from netarena.sandbox.servant import Servant
+from netarena.sandbox.worker import Servant
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world.model import Net, Policy, World, Write, entries_of, read_policy
 

@@ -21,13 +21,13 @@ from typing import Any, TypeAlias, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from netarena.label import Catalogue
 from netarena.model import Action, JsonValue, Record
-from netarena.order import places
+from netarena.task.label import Catalogue
+from netarena.task.repair_order import places
+from netarena_k8s.world.exposure import opened_by_each, selected_anew
 from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
-from netarena_k8s.world.opening import opened_by_each, selected_anew
-from netarena_k8s.world.stretch import difference, union
+from netarena_k8s.world.port_set import difference, union
 
 #: draws of one part of a combination before it is begun anew, and beginnings before it is given up
 _TRIES, _STARTS = 60, 6

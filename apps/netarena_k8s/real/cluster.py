@@ -24,14 +24,14 @@ from netarena.aio import Background, finish
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
-from netarena_k8s.real import claim
+from netarena_k8s.real import lease
 from netarena_k8s.real.client import Api, Refused, each, path_of
 from netarena_k8s.real.context import kubeconfig_paths, namespace_of
 from netarena_k8s.real.manifest import namespace_manifest
 from netarena_k8s.real.owner import LISTEN_S, LISTENING, RENEW_S, Listener, is_mine, self_notes
 from netarena_k8s.real.pool import Pool
-from netarena_k8s.real.right import missing_rights
-from netarena_k8s.real.shop import NotHealthy, RealShop, Shop
+from netarena_k8s.real.rbac import missing_rights
+from netarena_k8s.real.workload_set import NotHealthy, RealShop, Shop
 from netarena_k8s.world.model import App, ContainerPort, Policy, ServicePort, World, render_policy
 from netarena_k8s.world.policy import Manifest
 
@@ -152,7 +152,7 @@ class RealCluster(Cluster):
                 f"the kubeconfig may not, {where}: {', '.join(missing)} (docs/cluster.md)",
             )
         if self._fixed:
-            await claim.settle(self.api, self._fixed)
+            await lease.settle(self.api, self._fixed)
         else:
             await _clean(self.api, self._listener)
         self._background.start(self._again(self._stay))
@@ -231,7 +231,7 @@ class RealCluster(Cluster):
             self.api, name, world, self._image, workloads=workloads, shared=bool(self._fixed)
         )
         if self._fixed:
-            await claim.claim(self.api, name, [policy.name for policy in world.policies])
+            await lease.claim(self.api, name, [policy.name for policy in world.policies])
         self._shops[name] = shop
         try:
             if not self._fixed:
@@ -251,7 +251,7 @@ class RealCluster(Cluster):
         await shop.close()
         if self._fixed:
             with contextlib.suppress(EnvironmentFailed):
-                await claim.vacate(self.api, shop.namespace)
+                await lease.vacate(self.api, shop.namespace)
         else:
             try:
                 await _remove(self.api, shop.namespace)
@@ -279,7 +279,7 @@ class RealCluster(Cluster):
 
     async def _say(self, shop: Shop) -> None:
         if self._fixed:
-            if not await claim.renew(self.api, shop.namespace) and shop in self._shops.values():
+            if not await lease.renew(self.api, shop.namespace) and shop in self._shops.values():
                 shop.lost = f"namespace {shop.namespace} was taken by another service"
             return
         notes = {"metadata": {"annotations": self_notes(self.api.now)}}
@@ -337,7 +337,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
     """With the rights of one ``namespace`` only, what is ours in that."""
     removed, kept = [], []
     try:
-        for one in await api.find("Namespace", **claim.MINE):
+        for one in await api.find("Namespace", **lease.MINE):
             about = one["metadata"]
             name, notes = about["name"], about.get("annotations")
             why = listener.why_kept(name, notes, api.now)
@@ -354,14 +354,14 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
             raise
     with contextlib.suppress(Refused):
         try:
-            claims = await claim.claims(api)
+            claims = await lease.claims(api)
         except Refused:
-            claims = await claim.claims(api, *filter(None, [namespace]))
+            claims = await lease.claims(api, *filter(None, [namespace]))
         for there in claims:
             name = f"what is ours in {there.namespace}"
             why = listener.why_kept(there.namespace, there.notes, api.now)
             if not why:
-                why = await _tried(claim.clear(api, there))
+                why = await _tried(lease.clear(api, there))
             kept.append(f"{name}: {why}") if why else removed.append(name)
     return Cleaned(removed=tuple(removed), kept=tuple(kept))
 
@@ -380,5 +380,5 @@ async def _tried(removal: Coroutine[Any, Any, None]) -> str:
 async def _remove(api: Api, namespace: str, uid: str = "") -> None:
     """Delete a namespace of ours. It goes in its own time, but it goes."""
     with contextlib.suppress(EnvironmentFailed):
-        await claim.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
+        await lease.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace), uid)

@@ -136,9 +136,9 @@ async def _lacking(
 
 
 async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -> str:
-    from netarena_k8s.real.claim import absent
     from netarena_k8s.real.client import Refused, path_of
-    from netarena_k8s.real.right import missing_rights
+    from netarena_k8s.real.lease import absent
+    from netarena_k8s.real.rbac import missing_rights
 
     if namespace:
         try:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from netarena.errors import EnvironmentFailed
-from netarena_k8s.embedded.apiserver.right import OPERATOR, RULES
+from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
 from netarena_k8s.world.policy import Manifest
 

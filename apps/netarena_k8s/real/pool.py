@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from netarena.aio import Background
 from netarena.errors import EnvironmentFailed
-from netarena_k8s.real.shop import Shop
+from netarena_k8s.real.workload_set import Shop
 from netarena_k8s.world.model import World
 
 #: of a shop, in times that it takes to build it: to remove it costs nearly as much (measured on an

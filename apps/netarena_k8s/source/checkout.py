@@ -33,7 +33,7 @@ from netarena_k8s.embedded.apiserver.document import count_values, parse_documen
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.shape import MistypedError, shape
 from netarena_k8s.embedded.apiserver.validity import find_flaws
-from netarena_k8s.world.mark import labels_by, letters_of
+from netarena_k8s.world.generated_name import labels_by, letters_of
 from netarena_k8s.world.model import (
     NAME_LABEL,
     App,

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from netarena.kept import Memo
-from netarena_k8s.world.ground import Ground
+from netarena.cache import Memo
+from netarena_k8s.world.placement import Ground
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import (
     EGRESS,
@@ -26,7 +26,7 @@ from netarena_k8s.world.policy import (
     selects,
     stretches_of,
 )
-from netarena_k8s.world.stretch import contains
+from netarena_k8s.world.port_set import contains
 
 #: effects and peers of a world that are cached
 _KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096

@@ -19,12 +19,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from netarena.kept import Kept, Memo
+from netarena.cache import Kept, Memo
 from netarena.model import JsonValue, Record
 from netarena_k8s.world.block import network_of
-from netarena_k8s.world.ground import Ground
-from netarena_k8s.world.mark import labels_by
+from netarena_k8s.world.generated_name import labels_by
 from netarena_k8s.world.matrix import Effect, Matrix, flags, numbers
+from netarena_k8s.world.placement import Ground
 from netarena_k8s.world.plan import Grant, Group, Guest, Plan, Use
 from netarena_k8s.world.policy import (
     EGRESS,

@@ -31,9 +31,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from netarena.kept import Memo
+from netarena.cache import Memo
 from netarena_k8s.world.block import network_of
-from netarena_k8s.world.stretch import (
+from netarena_k8s.world.port_set import (
     ALL,
     Stretches,
     contains,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 
 from netarena.model import Cause
-from netarena_route.claim import make_move
+from netarena_route.declaration import make_move
 
 #: what only a prompt about a backbone says
 MARK = "the backbone of autonomous system"

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from netarena_route.backbone import odd
 from netarena_route.backbone.fault.table import KINDS
-from netarena_route.backbone.follow import SMALL_BYTES, Follower
+from netarena_route.backbone.forwarding import SMALL_BYTES, Follower
 from netarena_route.backbone.intent import expected, is_expected, is_told, reached
+from netarena_route.backbone.lab_spec import Observation, Protocol
 from netarena_route.backbone.mix import mix
 from netarena_route.backbone.model import (
     BACKBONE_AREA,
@@ -46,7 +47,6 @@ from netarena_route.backbone.model import (
     Zone,
     bare,
 )
-from netarena_route.backbone.recipe import Observation, Protocol
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, settle
 

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from netarena.model import Episode, Judgement, Query, State, Step
-from netarena.picture import Picture
-from netarena.prompts import CommandLimits, PromptParts
+from netarena.task.picture import Picture
+from netarena.task.prompt import CommandLimits, PromptParts
 from netarena_route.action import Fault
 from netarena_route.backbone import guess, picture, prompt, query, solution, state, ticket
 from netarena_route.backbone.fault import table
 from netarena_route.backbone.form import shapes
-from netarena_route.claim import machines_of
 from netarena_route.config import RouteConfig
+from netarena_route.declaration import machines_of
 
 MAX_TICKET_OUTPUT_CHARS = ticket.MAX_OUTPUT_CHARS
 

@@ -7,9 +7,9 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from netarena_route.backbone.fib import is_on
-from netarena_route.backbone.follow import SMALL_BYTES, Follower
+from netarena_route.backbone.forwarding import SMALL_BYTES, Follower
+from netarena_route.backbone.lab_spec import Heard, Neighbour, Observation
 from netarena_route.backbone.model import Link, Router, World
-from netarena_route.backbone.recipe import Heard, Neighbour, Observation
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, neighbours, settle
 

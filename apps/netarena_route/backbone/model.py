@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from netarena.model import Record
-from netarena_route.backbone.recipe import Protocol
+from netarena_route.backbone.lab_spec import Protocol
 
 Verdict: TypeAlias = Literal["permit", "deny"]
 NetworkType: TypeAlias = Literal["point-to-point", "broadcast"]

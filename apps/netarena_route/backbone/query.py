@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
-from netarena.application import Drawer, Drawn
+from netarena.cache import Kept
 from netarena.errors import ConfigError
-from netarena.kept import Kept
-from netarena.label import COUNTED, JOINT, Catalogue, kinds_of
 from netarena.model import JsonValue, Query
+from netarena.task.application import Drawer, Drawn
+from netarena.task.label import COUNTED, JOINT, Catalogue, kinds_of
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.backbone.draw import draw as draw_world
 from netarena_route.backbone.fault import table

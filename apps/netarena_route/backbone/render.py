@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Interface
 
+from netarena_route.backbone.lab_spec import Ask, Cable, End, Recipe, Setup
 from netarena_route.backbone.model import (
     LOOPBACK,
     Bgp,
@@ -28,7 +29,6 @@ from netarena_route.backbone.model import (
     Static,
     World,
 )
-from netarena_route.backbone.recipe import Ask, Cable, End, Recipe, Setup
 from netarena_route.backbone.routing import externals
 
 

@@ -27,7 +27,8 @@ from netarena_route.backbone.fib import (
     number_of,
     resolve,
 )
-from netarena_route.backbone.follow import Follower
+from netarena_route.backbone.forwarding import Follower
+from netarena_route.backbone.lab_spec import Neighbour
 from netarena_route.backbone.model import (
     BACKBONE_AREA,
     Bgp,
@@ -43,7 +44,6 @@ from netarena_route.backbone.model import (
     World,
     bare,
 )
-from netarena_route.backbone.recipe import Neighbour
 
 #: administrative distances of FRR; routes of the kernel are of nobody's choice
 _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200

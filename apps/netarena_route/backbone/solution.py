@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from netarena.model import Query
-from netarena.reactive import Repair
+from netarena.task.reactive import Repair
 from netarena_route.backbone.query import case_of, faults_of
 
 #: what tells most of what a router does, or a host

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from netarena.model import Episode, Finding, JsonValue, Judgement, State
 from netarena_route.action import Fault
 from netarena_route.backbone.intent import expected
+from netarena_route.backbone.lab_spec import Observation
 from netarena_route.backbone.model import World
-from netarena_route.backbone.recipe import Observation
 from netarena_route.backbone.render import asks
 
 #: facts that a judgement names, of each sort; it counts them all

@@ -13,14 +13,14 @@ from string import Template
 from types import MappingProxyType
 
 from netarena.model import Step
-from netarena.prompts import CommandLimits, PromptParts, read_examples, read_text, tell_turns
+from netarena.task.prompt import CommandLimits, PromptParts, read_examples, read_text, tell_turns
 from netarena_route.action import Fault
 from netarena_route.backbone.fault.table import broken, read
 from netarena_route.backbone.prompt import KEYS, PACKAGE, document
 from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
 from netarena_route.bounds import tell_bounds
-from netarena_route.claim import BACKBONE_WORDS
+from netarena_route.declaration import BACKBONE_WORDS
 
 #: of the output of a command that are shown: a question, not a router's whole configuration, which
 #: read one after the other tells all but what to do first

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.model import JsonValue, Record
 from netarena.sandbox.child import Forker, Forking, Talk, program, try_out
-from netarena_route.backbone.recipe import Neighbour, Setup
+from netarena_route.backbone.lab_spec import Neighbour, Setup
 from netarena_route.world.model import World
 
 _START_S = 60.0  # interpreter and imports

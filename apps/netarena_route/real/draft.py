@@ -27,8 +27,8 @@ from netarena_route.real.form import (
     sysctls,
     write,
 )
+from netarena_route.real.links import hardware, known_neighbours, run_shell, set_baseline
 from netarena_route.real.netlink import Netlink, cable, raise_link
-from netarena_route.real.wiring import hardware, known_neighbours, run_shell, set_baseline
 from netarena_route.world.model import Machine, World
 
 T = TypeVar("T")

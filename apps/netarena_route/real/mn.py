@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from netarena.sandbox.namespace import new_network
 from netarena.sandbox.shell import entered
-from netarena_route.real.wiring import cables
+from netarena_route.real.links import cables
 from netarena_route.world.model import World
 
 with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from subprocess import CalledProcessError, TimeoutExpired
 from typing import NamedTuple
 
 from netarena.sandbox.shell import entered
+from netarena_route.real.links import run_shell
 from netarena_route.real.netlink import (
     GETADDR,
     GETROUTE,
@@ -30,7 +31,6 @@ from netarena_route.real.netlink import (
     attributes,
     links,
 )
-from netarena_route.real.wiring import run_shell
 from netarena_route.world.model import Machine, World
 
 #: (what it is: address, route, rule, filter or sysctl; its text)

@@ -30,6 +30,8 @@ from netarena.sandbox.shell import Room, entered
 from netarena_route.real import mn, netns
 from netarena_route.real.draft import draft
 from netarena_route.real.guard import Guard, process_limit
+from netarena_route.real.kernel_lock import Turns
+from netarena_route.real.links import configure, run_shell
 from netarena_route.real.netlink import (
     NETFILTER,
     Netlink,
@@ -54,10 +56,8 @@ from netarena_route.real.prober import CONVERSATIONS, Echo, Prober, Pulse, Round
 from netarena_route.real.reading import fleeting
 from netarena_route.real.record import Records
 from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
+from netarena_route.real.state_dump import Trace, state
 from netarena_route.real.tool import hide_consoles, room
-from netarena_route.real.trace import Trace, state
-from netarena_route.real.turn import Turns
-from netarena_route.real.wiring import configure, run_shell
 from netarena_route.world.model import Machine, World
 
 EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {

@@ -23,7 +23,7 @@ from netarena.sandbox.fork import Forks
 from netarena.sandbox.namespace import Unavailable, isolate, lacking
 from netarena.sandbox.shell import environment
 from netarena_route.real.backbone.lab import Lab
-from netarena_route.real.turn import MACHINE, Turns
+from netarena_route.real.kernel_lock import MACHINE, Turns
 from netarena_route.real.worker import Worker
 
 if TYPE_CHECKING:

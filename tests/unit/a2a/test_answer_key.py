@@ -15,13 +15,13 @@ import pytest
 from netarena_toy import Toy
 from peer import Answering
 
-from netarena import archive
 from netarena.a2a.purple import purple_app
 from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
-from netarena.archive import read_run
-from netarena.regrade import regrade
+from netarena.run import archive
+from netarena.run.archive import read_run
+from netarena.run.regrade import regrade
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from netarena.a2a.request import (
     derive_seed,
     read_config,
 )
-from netarena.assessment import OWN_NAMES
 from netarena.config import Config
 from netarena.errors import ConfigError
+from netarena.run.assessment import OWN_NAMES
 
 URL = "http://agent:9010/"
 

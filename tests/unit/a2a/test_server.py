@@ -26,10 +26,10 @@ from netarena.a2a.request import derive_seed
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
 from netarena.a2a.store import BoundedTaskStore
-from netarena.application import load
-from netarena.assessment import conduct
 from netarena.errors import AssessmentFailed, ConfigError
-from netarena.identity import Secrecy
+from netarena.run.assessment import conduct
+from netarena.task.application import load
+from netarena.task.identity import Secrecy
 
 pytestmark = pytest.mark.anyio
 REQUEST = {"participants": {"toy_operator": "http://127.0.0.1:1/"}, "config": {}}

@@ -6,7 +6,7 @@ import pytest
 
 from netarena_k8s.catalogue import read_names, tell_catalogue, tell_names
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Plan
 

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from netarena.model import Step
-from netarena.prompts import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, PromptStyle, render
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig

@@ -11,8 +11,8 @@ from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.world.exposure import opened
 from netarena_k8s.world.model import reach
-from netarena_k8s.world.opening import opened
 from tests.fake.deal import deal
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena.task import command_line
 from netarena_k8s.agent import attack
 from netarena_k8s.agent.guess import blanket
 from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
@@ -247,7 +247,7 @@ def test_what_is_run_is_whole_and_stands_outside_of_thoughts(text):
     except ReplyRefused:
         return
     assert command
-    assert not bash.lacks(command)
+    assert not command_line.lacks(command)
     # line by line, since prompts and marks of quotations go
     _, _, rest = text.rpartition("</think>") if "</think>" not in command else ("", "", text)
     assert "<think>" not in rest[: rest.find(command.partition("\n")[0])]

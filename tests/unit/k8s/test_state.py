@@ -9,7 +9,7 @@ import pytest
 from netarena.model import AgentInfo, Episode, FailureKind, Finding, Judgement, Outcome, Query, Step
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.state import (
     MAX_ENTRIES,
     MAX_NAMED,

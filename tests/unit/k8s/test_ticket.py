@@ -5,16 +5,16 @@ import random
 import pytest
 
 from netarena.errors import ConfigError
-from netarena.label import COUNTED
 from netarena.model import Query
-from netarena.ticket import Briefing
+from netarena.task.label import COUNTED
+from netarena.task.ticket import Briefing
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.subtle import KINDS_OF_LARGE
 from netarena_k8s.fault.table import action_of, draw_one, faulty
 from netarena_k8s.query import faults_of, world_of
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.state import judge, make_state
 from netarena_k8s.ticket import _SEEN, _SEEN_BESIDE
 from netarena_k8s.world.model import Net, Policy, reach

@@ -11,9 +11,9 @@ import pytest
 
 from netarena.model import Query
 from netarena_malt.action import Addition, NewNode, Question, Removal, Selection, Update, act
-from netarena_malt.base import released_base
-from netarena_malt.guest import difference, doubtful, parts_of
+from netarena_malt.base_network import released_base
 from netarena_malt.query import Truth, initial_graph, render, solve_truth
+from netarena_malt.sandbox_program import difference, doubtful, parts_of
 from netarena_malt.topology import (
     CAPACITY,
     EK_PACKET_SWITCH,

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from netarena.assessment import choose_queries
-from netarena.cli.place import choose_query
+from netarena.cli.run_directory import choose_query
 from netarena.errors import ConfigError
-from netarena.identity import seal
 from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step
-from netarena.prompts import PromptStyle, render
+from netarena.run.assessment import choose_queries
+from netarena.task.identity import seal
+from netarena.task.prompt import PromptStyle, render
 from netarena_malt.app import Malt
 from netarena_malt.environment import LIMITS
-from netarena_malt.guest import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.query import LABELS, solve_truth
 from netarena_malt.reply import MAX_CODE_CHARS
+from netarena_malt.sandbox_program import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
 from netarena_malt.state import read_claim
 
 RIGHT = Judgement(correct=True)

@@ -8,8 +8,8 @@ from statistics import fmean
 
 import pytest
 
-from netarena.evidence import Evidence, Kind
 from netarena.model import Query
+from netarena.task.evidence import Evidence, Kind
 from netarena_malt.app import Malt
 from netarena_malt.evidence import evidence
 from netarena_malt.query import MaltConfig

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from netarena.application import load
 from netarena.model import Query
+from netarena.task.application import load
 from tests.malt_matcher import Matcher, is_right
 from tests.malt_reader.meaning import Do, Select, meaning
 

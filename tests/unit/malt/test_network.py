@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena_malt.guest import difference, parts_of
 from netarena_malt.network import Changes, Network, compare, equal, touched
 from netarena_malt.overlay import changes_of, overlay
+from netarena_malt.sandbox_program import difference, parts_of
 from netarena_malt.topology import Topology, build
 
 SMALL = Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2, exceptions_bps={})

@@ -25,9 +25,9 @@ from netarena_malt.action import (
     act,
 )
 from netarena_malt.app import Malt
-from netarena_malt.draft import Draft
 from netarena_malt.edit import names_of
 from netarena_malt.grammar import PACK_VARIABLE, shipped
+from netarena_malt.network_builder import Draft
 from netarena_malt.phrasing import Writer, in_words, ordinal_in_words, phrase
 from netarena_malt.query import LABELS, PROGRAMS, MaltConfig
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from netarena.model import Query
-from netarena.prompts import Example, PromptStyle
-from netarena.prompts import render as render_prompt
+from netarena.task.prompt import Example, PromptStyle
+from netarena.task.prompt import render as render_prompt
 from netarena_malt.app import Malt
 from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts
 from netarena_malt.query import MaltConfig, execute

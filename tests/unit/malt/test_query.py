@@ -21,14 +21,6 @@ from netarena.errors import ConfigError
 from netarena.model import Action, Query
 from netarena_malt.action import Loop, act, effect
 from netarena_malt.app import Malt
-from netarena_malt.guest import (
-    MAX_CHANGES,
-    MAX_CHANGES_BYTES,
-    MAX_DATA_BYTES,
-    MAX_DATA_VALUES,
-    difference,
-    parts_of,
-)
 from netarena_malt.network import Changes
 from netarena_malt.overlay import changes_of
 from netarena_malt.query import (
@@ -40,6 +32,14 @@ from netarena_malt.query import (
     initial_graph,
     render,
     solve_truth,
+)
+from netarena_malt.sandbox_program import (
+    MAX_CHANGES,
+    MAX_CHANGES_BYTES,
+    MAX_DATA_BYTES,
+    MAX_DATA_VALUES,
+    difference,
+    parts_of,
 )
 from netarena_malt.topology import NODE_KINDS, RELEASED, Graph, build
 from tests.fake.deal import deal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from netarena.application import load
 from netarena.model import Query
+from netarena.task.application import load
 from netarena_malt import parser
 from netarena_malt.query import LABELS, initial_graph
 from tests.malt_reader.meaning import meaning

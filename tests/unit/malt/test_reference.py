@@ -6,9 +6,9 @@ import pytest
 
 from netarena_malt import topology as net
 from netarena_malt.action import Removal, Selection, Update, act
-from netarena_malt.course import passages
-from netarena_malt.draft import Draft
+from netarena_malt.network_builder import Draft
 from netarena_malt.reference import WAYS, Reference, propose, resolve
+from netarena_malt.replay import passages
 
 SWITCH = "ju1.a1.m1.s2c1"  # its ports p2 and p3 have 2 and 4 Gbps, all others 1
 PORT = f"{SWITCH}.p3"

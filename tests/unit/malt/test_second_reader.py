@@ -11,10 +11,10 @@ from functools import cache
 
 import pytest
 
-from netarena.application import load
 from netarena.model import Query
+from netarena.task.application import load
 from netarena_malt.action import Question, Removal, Selection, Update, act
-from netarena_malt.draft import Draft
+from netarena_malt.network_builder import Draft
 from netarena_malt.phrasing import phrase
 from netarena_malt.query import LABELS
 from netarena_malt.topology import EK_PACKET_SWITCH

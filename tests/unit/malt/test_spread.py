@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netarena_malt.action import total_port_capacity
-from netarena_malt.base import Parameters, base_of_parameters, released_base
-from netarena_malt.draft import Draft
+from netarena_malt.base_network import Parameters, base_of_parameters, released_base
 from netarena_malt.edit import apply_edits, descendants, group
+from netarena_malt.network_builder import Draft
 from netarena_malt.overlay import changes_of, overlay
 from netarena_malt.query import _draw
 from netarena_malt.spread import intensity, spread

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena.agent import Brief
+from netarena.agent.interface import Brief
 from netarena.config import Config
 from tests.fake.parrot import Parrot
 

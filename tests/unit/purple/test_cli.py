@@ -134,8 +134,8 @@ def served(monkeypatch):
     monkeypatch.setattr(
         "netarena.a2a.purple.serve_agent", lambda agent, **how: calls.append((agent, how))
     )
-    monkeypatch.setattr("netarena.application.load", lambda name: Parrot())
-    monkeypatch.setattr("netarena.agent.load_agent", lambda name, brief: (name, brief))
+    monkeypatch.setattr("netarena.task.application.load", lambda name: Parrot())
+    monkeypatch.setattr("netarena.agent.interface.load_agent", lambda name, brief: (name, brief))
     return calls
 
 
@@ -172,7 +172,7 @@ def test_it_ends_when_its_standard_input_does():
         "import os, sys, threading\n"
         "import a2a_purple.cli as cli\n"
         "import netarena.a2a.purple as purple\n"
-        "import netarena.application as application\n"
+        "import netarena.task.application as application\n"
         "from tests.fake.parrot import Parrot\n"
         "application.load = lambda name: Parrot()\n"
         "cli.main(['--strategy', 'noop', '--application', 'p', '--port', '0',\n"
@@ -199,12 +199,12 @@ def test_a_wrong_config_key_ends_in_one_line(served, capsys):
 
 
 def test_the_only_application_needs_no_naming(served, monkeypatch):
-    monkeypatch.setattr("netarena.application.application_names", lambda: ["parrot"])
+    monkeypatch.setattr("netarena.task.application.application_names", lambda: ["parrot"])
     assert main(["--strategy", "noop"]) == 0
     assert served
 
 
 def test_among_several_applications_one_must_be_named(served, monkeypatch, capsys):
-    monkeypatch.setattr("netarena.application.application_names", lambda: ["malt", "parrot"])
+    monkeypatch.setattr("netarena.task.application.application_names", lambda: ["malt", "parrot"])
     assert main(["--strategy", "noop"]) == 2
     assert "--application: must be one of malt, parrot" in capsys.readouterr().err

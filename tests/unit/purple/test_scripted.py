@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from a2a_purple.scripted import Blanket, Heuristic, Hostile, Noop, Oracle, Parser, Random
-from netarena.agent import Agent, Brief, context_id
-from netarena.application import Drawn, Labelled
+from netarena.agent.interface import Agent, Brief, context_id
 from netarena.config import Config
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Action
+from netarena.task.application import Drawn, Labelled
 from tests.fake.parrot import Parrot
 
 pytestmark = pytest.mark.anyio

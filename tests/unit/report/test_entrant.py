@@ -30,7 +30,7 @@ FOREIGN = {
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+    monkeypatch.setattr("netarena.run.archive.load", lambda name: Toy())
 
 
 def foreign(path: Path, role: str, *records: object, summary: object = None) -> Path:

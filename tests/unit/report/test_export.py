@@ -11,12 +11,12 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.archive import read_run
 from netarena.cli import main
 from netarena.errors import ConfigError
 from netarena.model import Reply
 from netarena.report.export import KINDS, export
 from netarena.report.table import EPISODES, STEPS, csv_cell
+from netarena.run.archive import read_run
 
 PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 

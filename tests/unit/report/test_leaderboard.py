@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from netarena.analysis.intervals import wilson
 from netarena.cli import main
 from netarena.errors import ConfigError
-from netarena.inference import wilson
 from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
 
 duckdb = pytest.importorskip("duckdb")

@@ -29,7 +29,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+    monkeypatch.setattr("netarena.run.archive.load", lambda name: Toy())
 
 
 class Reader(HTMLParser):

@@ -20,7 +20,7 @@ def stuck_at_two(prompt: str, turn: int) -> str:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+    monkeypatch.setattr("netarena.run.archive.load", lambda name: Toy())
     assess(Toy(), Scripted(open_all), tmp_path / "good")
     assess(Toy(), Scripted(stuck_at_two), tmp_path / "bad")
     return tmp_path

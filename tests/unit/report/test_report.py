@@ -8,21 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena import archive, stats
-from netarena.agent import Brief
-from netarena.application import Environment
-from netarena.archive import read_run
-from netarena.assessment import conduct
+from netarena.agent.interface import Brief
+from netarena.analysis import stats
 from netarena.cli.comparison import show_comparison
 from netarena.cli.screen import show_result
 from netarena.config import Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import Failure, FailureKind, Query, State
-from netarena.regrade import regrade
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run, read_entrants
 from netarena.report.markdown import clean, plain, render_markdown
 from netarena.report.page import render_html
+from netarena.run import archive
+from netarena.run.archive import read_run
+from netarena.run.assessment import conduct
+from netarena.run.regrade import regrade
+from netarena.task.application import Environment
 from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
 
 CONFIG = LampConfig(num_queries=3, seed=5)

@@ -9,12 +9,12 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
-from netarena.application import Application
-from netarena.archive import Stored, read_run
 from netarena.cli import main
 from netarena.model import Episode, Outcome, Query
-from netarena.picture import Mark, Matrix
 from netarena.report.story import Story, move_text, tell, why
+from netarena.run.archive import Stored, read_run
+from netarena.task.application import Application
+from netarena.task.picture import Mark, Matrix
 from tests.fake import gallery
 
 ODD = "open v1 \x1b[31m"
@@ -35,7 +35,7 @@ class Drawn(Toy):
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netarena.archive.load", lambda name: Toy())
+    monkeypatch.setattr("netarena.run.archive.load", lambda name: Toy())
 
 
 def breaker(prompt: str, turn: int) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from netarena.application import load
-from netarena.assessment import make_record
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Cause, Episode, FailureKind, Outcome, Query, Step
-from netarena.prompts import MAX_LOGGED_CHARS
+from netarena.run.assessment import make_record
+from netarena.task.application import load
+from netarena.task.prompt import MAX_LOGGED_CHARS
 from netarena_route.app import Route
 from netarena_route.backbone.query import case_of
 from netarena_route.config import RouteConfig

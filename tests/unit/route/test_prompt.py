@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from netarena.model import Query, Step
-from netarena.prompts import MAX_OUTPUT_CHARS, CommandLimits, PromptStyle, read_examples, render
+from netarena.task.prompt import MAX_OUTPUT_CHARS, CommandLimits, PromptStyle, read_examples, render
 from netarena_route.prompt import (
     MAX_HISTORY_CHARS,
     MAX_TABLE_CHARS,

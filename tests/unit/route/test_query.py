@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from netarena.errors import ConfigError
-from netarena.label import kinds_of
 from netarena.model import Query
+from netarena.task.label import kinds_of
 from netarena_route import query
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from netarena import bash
 from netarena.errors import ReplyRefused
+from netarena.task import command_line
 from netarena_route import reply
 from netarena_route.reply import MAX_COMMAND_BYTES, read_reply
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
-_COMMAND = _TEXT.filter(lambda text: not bash.lacks(text))
+_COMMAND = _TEXT.filter(lambda text: not command_line.lacks(text))
 
 
 _QUOTED = "{'machine': 'b', 'command': 'y'}"

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from netarena.errors import ConfigError
-from netarena.label import COUNTED
 from netarena.model import Query
+from netarena.task.label import COUNTED
 from netarena_route.agent.heuristic import Plan
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig

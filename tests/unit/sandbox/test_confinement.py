@@ -10,7 +10,7 @@ import seccomp
 from seccomp import ALLOW, COLUMN, MACHINES, decide, refused
 
 from netarena.sandbox import confinement, protection, shell
-from netarena.sandbox.keep import Keep
+from netarena.sandbox.scratch import Keep
 
 TABLES = {
     **confinement.REFUSED,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from netarena.bash import lacks
 from netarena.sandbox.syntax import REFUSED, STATUS, arguments
+from netarena.task.command_line import lacks
 
 #: what stands in the second line, or from there on, and is never closed
 HALF = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from netarena.application import load
 from netarena.errors import ConfigError
+from netarena.task.application import load
 from netarena.training.arena import Seat, close_all
 from netarena.training.trl import make_dialogues, make_environment, make_rows
 

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from netarena.application import load
 from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.task.application import load
 from netarena.training.fleet import Fleet, Start
 
 CONFIG = {"num_queries": 3}

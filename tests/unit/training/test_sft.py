@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from netarena_toy import Toy
 
-from netarena.application import load
 from netarena.cli import main
+from netarena.task.application import load
 from netarena.training import sft
 from netarena.training.sft import draw_level
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from netarena.picture import Change, Link, Mark, Node, Topology
+from netarena.task.picture import Change, Link, Mark, Node, Topology
 from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, marked, plan
 from tests.growth import is_linear
 

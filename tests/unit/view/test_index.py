@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from netarena.assessment import QUERIES_NAME
 from netarena.errors import ConfigError
-from netarena.journal import JOURNAL_NAME, lock_folder, read_journal
 from netarena.model import Episode, Outline
 from netarena.report.story import why
+from netarena.run.assessment import QUERIES_NAME
+from netarena.run.journal import JOURNAL_NAME, lock_folder, read_journal
 from netarena.view.index import Library, _Episode
 from tests.fake import gallery
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netarena.inference import wilson
+from netarena.analysis.intervals import wilson
 from netarena.model import Finding, Judgement, Reply, Usage
 from netarena.view.index import Entry, Library
 from netarena.view.selection import Selection, tally

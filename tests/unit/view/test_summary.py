@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from netarena.assessment import QUERIES_NAME
-from netarena.journal import JOURNAL_NAME
+from netarena.run.assessment import QUERIES_NAME
+from netarena.run.journal import JOURNAL_NAME
 from netarena.view.index import Library
 from netarena.view.site import Site
 from netarena.view.summary import oppose

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from netarena_k8s.embedded.apiserver.fresh import objects
+from netarena_k8s.embedded.apiserver.default_objects import objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, Resource, resources
 from netarena_k8s.embedded.apiserver.schema import META_TYPES, POLICY_TYPES, Types
 from netarena_k8s.world.boutique import boutique

@@ -32,11 +32,11 @@ from netarena.sandbox.caller import Caller
 from netarena_k8s.embedded.apiserver import discovery, openapi
 from netarena_k8s.embedded.apiserver.authority import Authority
 from netarena_k8s.embedded.apiserver.call import User
-from netarena_k8s.embedded.apiserver.fresh import applied, objects
+from netarena_k8s.embedded.apiserver.default_objects import applied, objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, resources
-from netarena_k8s.embedded.apiserver.right import OPERATOR
+from netarena_k8s.embedded.apiserver.quota import Share
+from netarena_k8s.embedded.apiserver.rbac import OPERATOR
 from netarena_k8s.embedded.apiserver.server import Server
-from netarena_k8s.embedded.apiserver.share import Share
 from netarena_k8s.embedded.apiserver.status import Refused, not_found
 from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.world.model import World

@@ -26,11 +26,10 @@ from starlette.types import Receive, Scope, Send
 from netarena_k8s.embedded.apiserver import discovery, openapi
 from netarena_k8s.embedded.apiserver.call import BODY_BYTES, Answer, Call, User
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, Resource, by_path
-from netarena_k8s.embedded.apiserver.ledger import Ledger
 from netarena_k8s.embedded.apiserver.patch import JSON, MERGE, STRATEGIC
-from netarena_k8s.embedded.apiserver.right import Rights
+from netarena_k8s.embedded.apiserver.quota import Pool, Room
+from netarena_k8s.embedded.apiserver.rbac import Rights
 from netarena_k8s.embedded.apiserver.selector import Test, field_test, label_test
-from netarena_k8s.embedded.apiserver.share import Pool, Room
 from netarena_k8s.embedded.apiserver.status import (
     Refused,
     bad_request,
@@ -44,6 +43,7 @@ from netarena_k8s.embedded.apiserver.status import (
 from netarena_k8s.embedded.apiserver.store import Change, Key, Store
 from netarena_k8s.embedded.apiserver.table import make_table, wants_table
 from netarena_k8s.embedded.apiserver.write import write
+from netarena_k8s.embedded.apiserver.write_log import Ledger
 
 Object: TypeAlias = Mapping[str, Any]
 #: method -> verb on one object, and on all

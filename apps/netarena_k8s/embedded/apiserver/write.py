@@ -45,7 +45,7 @@ from netarena_k8s.embedded.apiserver.validity import (
     flaw_required,
     flaw_unsupported,
 )
-from netarena_k8s.world.mark import LETTERS
+from netarena_k8s.world.generated_name import LETTERS
 
 Object: TypeAlias = Mapping[str, Any]
 #: text of what is wrong with an object -> how it is refused

@@ -23,7 +23,7 @@ from typing import Any
 from netarena.errors import EnvironmentFailed, one_line
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.child import program, surroundings, try_out
-from netarena.sandbox.servant import Servant
+from netarena.sandbox.worker import Servant
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world.model import (
     NAME_LABEL,

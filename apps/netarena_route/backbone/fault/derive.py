@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from netarena_route.backbone.lab_spec import RESOLVER, SERVICES, ZONE
 from netarena_route.backbone.model import Host, Router, Rule, World
-from netarena_route.backbone.recipe import RESOLVER, SERVICES, ZONE
 from netarena_route.backbone.render import (
     frr_conf,
     kernel_route,

@@ -23,8 +23,8 @@ from pyroute2 import IPRoute
 
 from netarena.sandbox.namespace import new_network
 from netarena.sandbox.shell import entered
-from netarena_route.backbone.recipe import Setup
-from netarena_route.real.wiring import BASELINE, ENVIRONMENT, number_settings
+from netarena_route.backbone.lab_spec import Setup
+from netarena_route.real.links import BASELINE, ENVIRONMENT, number_settings
 
 #: of all machines' commands together, which run at the same time
 _CONFIGURE_S = 60.0

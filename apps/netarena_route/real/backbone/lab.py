@@ -21,13 +21,14 @@ from netarena.sandbox import shell
 from netarena.sandbox.daemon import Confined, family
 from netarena.sandbox.namespace import mount_memory
 from netarena.sandbox.shell import Room, entered
-from netarena_route.backbone.recipe import Heard, Neighbour, Observation, Recipe, Setup
+from netarena_route.backbone.lab_spec import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_route.real import worker
 from netarena_route.real.backbone import frr, leftover, serve, way
 from netarena_route.real.backbone.build import EMULATORS, configure
+from netarena_route.real.backbone.convergence import Settling
 from netarena_route.real.backbone.setting import Settings, routes
-from netarena_route.real.backbone.settle import Settling
 from netarena_route.real.guard import process_limit
+from netarena_route.real.kernel_lock import Turns
 from netarena_route.real.netlink import (
     GETADDR,
     Netlink,
@@ -40,7 +41,6 @@ from netarena_route.real.netlink import (
 from netarena_route.real.pace import backbone_s, padded
 from netarena_route.real.prober import Echo, Prober, Pulse, open_socket
 from netarena_route.real.tool import hide_consoles, room
-from netarena_route.real.turn import Turns
 from netarena_route.real.worker import Worker
 
 #: of what machines' files hold together

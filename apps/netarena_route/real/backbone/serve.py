@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from netarena.sandbox.shell import entered
-from netarena_route.backbone.recipe import Ask
+from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.netlink import SOCK_DIAG, Message, Netlink
 
 #: of a machine's files: hostile, so little of them is read

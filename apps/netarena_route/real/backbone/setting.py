@@ -20,6 +20,7 @@ from typing import NamedTuple
 from netarena.sandbox.shell import entered
 from netarena_route.real.backbone import serve
 from netarena_route.real.backbone.frr import LONG_S, Terminals
+from netarena_route.real.links import run_shell
 from netarena_route.real.netlink import (
     GETADDR,
     GETNEIGH,
@@ -33,7 +34,6 @@ from netarena_route.real.netlink import (
     ruleset_generation,
 )
 from netarena_route.real.reading import ages, are_fleeting, effective, is_bucket, unfold, waits
-from netarena_route.real.wiring import run_shell
 
 #: of daemons: what acts late, with no timer that tells when
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)

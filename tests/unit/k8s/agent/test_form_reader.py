@@ -9,7 +9,7 @@ import pytest
 
 from netarena_k8s.agent.form_reader import repairs
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.world.boutique import boutique
 from tests.unit.k8s.agent.test_triage import pack
 

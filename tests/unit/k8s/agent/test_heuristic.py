@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 
 from netarena.model import Step
-from netarena.prompts import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, PromptStyle, render
 from netarena_k8s.agent.heuristic import Operator, Plan
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight

@@ -11,17 +11,17 @@ import jsonpatch
 import pytest
 
 from netarena.model import Query
-from netarena.prompts import render
+from netarena.task.prompt import render
 from netarena_k8s.agent import triage
 from netarena_k8s.agent.triage import Triage, read_documents
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.claim import claim_of
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.declaration import claim_of
 from netarena_k8s.fault.subtle import KINDS_OF_LARGE
 from netarena_k8s.fault.table import action_of, draw_one, faulty
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.reply import read_reply
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.world.model import Net, Policy, World
 
 CONFIG = KubernetesConfig.parse({"briefing": "ticket"})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from netarena_k8s.embedded.apiserver import discovery
 from netarena_k8s.embedded.apiserver.call import BODY_BYTES, User
-from netarena_k8s.embedded.apiserver.fresh import applied, objects
+from netarena_k8s.embedded.apiserver.default_objects import applied, objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, by_kind, by_path, resources
 from netarena_k8s.embedded.apiserver.protobuf import Field, Repeated, Text, read
 from netarena_k8s.embedded.apiserver.selector import field_test, label_test

@@ -10,7 +10,7 @@ from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import doubts
 from netarena_k8s.fault.table import faulty, seen
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.source.varied import varied
 from netarena_k8s.world.policy import selects
 

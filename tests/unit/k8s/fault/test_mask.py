@@ -5,13 +5,13 @@ import random
 import pytest
 
 from netarena.model import Query
-from netarena.order import hasty_orders, safe_orders
+from netarena.task.repair_order import hasty_orders, safe_orders
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.mask import doubts, draw_number
 from netarena_k8s.fault.table import Fault, action_of, harmful, reached, seen, waits
 from netarena_k8s.query import faults_of, world_of
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.world.model import reach
 
 

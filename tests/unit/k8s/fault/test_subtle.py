@@ -9,7 +9,7 @@ import pytest
 from netarena_k8s.fault.subtle import KINDS_OF_LARGE, methods_of
 from netarena_k8s.fault.table import KINDS, WORDS, WORDS_OF_LARGE, Scene, draw_one
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
 

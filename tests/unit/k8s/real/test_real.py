@@ -25,9 +25,9 @@ from netarena.model import Severity
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded.apiserver.right import OPERATOR, RULES
+from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.environment import KubernetesEnvironment
-from netarena_k8s.real import claim, client, cluster, diagnosis, measure, owner, right, shop
+from netarena_k8s.real import client, cluster, diagnosis, lease, measure, owner, rbac, workload_set
 from netarena_k8s.real.client import Api, Refused, Server, path_of
 from netarena_k8s.real.context import check_context, current_context, namespace_of
 from netarena_k8s.real.manifest import (
@@ -50,8 +50,8 @@ from netarena_k8s.real.owner import (
     self_notes,
     why_kept,
 )
-from netarena_k8s.real.right import INSIDE
-from netarena_k8s.real.shop import _Course
+from netarena_k8s.real.rbac import INSIDE
+from netarena_k8s.real.workload_set import _Course
 from netarena_k8s.state import make_state
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import (
@@ -197,7 +197,7 @@ def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
         raise Refused(403, "may not be seen")
 
     unanswered(tmp_path, monkeypatch, **context)
-    monkeypatch.setattr(right, "missing_rights", missing)
+    monkeypatch.setattr(rbac, "missing_rights", missing)
     monkeypatch.setattr(client.Api, "get", get)
     (check,) = diagnosis.diagnose(os.environ)
     assert check.ok == bool(told)
@@ -319,7 +319,7 @@ def test_notes_that_are_poison_are_nobodys():
     late = {**elsewhere(self_notes(NOW)), HEARD_NOTE: "9" * 400}
     assert why_kept(late, NOW) == ""
     there = claimed(self_notes(NOW))
-    assert claim.Claim.read({**there, "data": {"policies": deep}}).policies == frozenset()
+    assert lease.Claim.read({**there, "data": {"policies": deep}}).policies == frozenset()
 
 
 # manifests
@@ -488,7 +488,7 @@ def test_pods_that_are_over_or_go_with_what_is_replaced_are_in_nobodys_way():
         thing("Pod", "late", deletionTimestamp="2026-01-01T00:00:00Z"),
         {**thing("Pod", "job"), "status": {"phase": "Succeeded"}},
     ))  # fmt: skip
-    asyncio.run(claim.settle(api, "ns"))
+    asyncio.run(lease.settle(api, "ns"))
     assert {name for kind, name in api.held if kind != "Pod"} == set()
 
 
@@ -500,14 +500,14 @@ def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
     api = cast("Any", Objects(*THEIRS, *reference, thing("Role", "operator", OURS)))
 
     async def scene():
-        await claim.settle(api, "ns")
+        await lease.settle(api, "ns")
         assert list(api.held.values()) == list(THEIRS)
-        await claim.claim(api, "ns", ["deny-all", "web"])
+        await lease.claim(api, "ns", ["deny-all", "web"])
         kept = {"finalizers": ["stay"]}
         for one in (thing("NetworkPolicy", "web", **kept), thing("Deployment", "web", OURS)):
             await api.apply(one)
         await api.apply(theirs := thing("NetworkPolicy", "theirs"))
-        await claim.vacate(api, "ns")
+        await lease.vacate(api, "ns")
         assert list(api.held.values()) == [*THEIRS, theirs]
 
     asyncio.run(scene())
@@ -530,7 +530,7 @@ def test_a_namespace_in_use_is_refused_before_anything_is_touched(found, told):
     api = cast("Any", Objects(thing("Deployment", "frontend"), found))
     before = dict(api.held)
     with pytest.raises(ConfigError, match=told):
-        asyncio.run(claim.settle(api, "ns"))
+        asyncio.run(lease.settle(api, "ns"))
     assert api.held == before
 
 
@@ -554,13 +554,13 @@ class Passing(Objects):
 
 
 def test_a_namespace_that_another_service_uses_is_refused_when_it_is_heard_again(monkeypatch):
-    monkeypatch.setattr(claim, "_PAUSE_S", 0)
+    monkeypatch.setattr(lease, "_PAUSE_S", 0)
     api = Passing(
         claimed(elsewhere(self_notes(NOW))),
         says=lambda notes, now: {**notes, HEARD_NOTE: str(int(now // 60 * 60))},
     )
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
-        asyncio.run(claim.settle(cast("Any", api), "ns"))
+        asyncio.run(lease.settle(cast("Any", api), "ns"))
     assert api.now < NOW + SILENT_S
     assert ("ConfigMap", "netarena") in api.held
 
@@ -568,13 +568,13 @@ def test_a_namespace_that_another_service_uses_is_refused_when_it_is_heard_again
 def test_a_namespace_whose_service_has_ended_elsewhere_is_taken_after_its_silence(
     monkeypatch, caplog
 ):
-    monkeypatch.setattr(claim, "_PAUSE_S", 0)
+    monkeypatch.setattr(lease, "_PAUSE_S", 0)
     monkeypatch.setattr(owner, "LISTEN_S", 0.05)
     api = Passing(
         claimed(elsewhere(self_notes(NOW))), thing("Deployment", "web", OURS),
         says=lambda notes, now: notes,
     )  # fmt: skip
-    asyncio.run(claim.settle(cast("Any", api), "ns"))
+    asyncio.run(lease.settle(cast("Any", api), "ns"))
     assert api.held == {}
     assert api.now > NOW + SILENT_S
     (line,) = caplog.messages
@@ -585,11 +585,11 @@ def test_a_claim_is_not_taken_from_a_service_that_came_meanwhile():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
-        asyncio.run(claim.claim(api, "ns", ["web"]))
+        asyncio.run(lease.claim(api, "ns", ["web"]))
     assert api.held["ConfigMap", "netarena"] == there
 
 
-class Placed(shop.Shop):
+class Placed(workload_set.Shop):
     """A shop by its objects alone."""
 
     async def build(self):
@@ -710,13 +710,13 @@ def test_a_claim_that_was_taken_meanwhile_is_not_cleared():
     api = cast("Any", Cluster(claimed(gone), thing("Deployment", "web", OURS)))
 
     async def scene():
-        (there,) = await claim.claims(api)
+        (there,) = await lease.claims(api)
         # another service starts there between the look and the removal
         api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
         api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
         with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
-            await claim.clear(api, there)
-        await claim.vacate(api, "ns")
+            await lease.clear(api, there)
+        await lease.vacate(api, "ns")
 
     asyncio.run(scene())
     assert ("Deployment", "web") in api.held
@@ -727,13 +727,13 @@ def test_of_two_who_claim_at_once_one_comes_second():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
-        await claim._make(api, "ns", ["theirs"])
+        await lease._make(api, "ns", ["theirs"])
         held = api.held["ConfigMap", "netarena"]["metadata"]
         held["annotations"] = elsewhere(self_notes(NOW))
         # nobody was there when this one looked
         with pytest.raises(ConfigError, match="another service"):
-            await claim._make(api, "ns", ["web"])
-        assert not await claim.renew(api, "ns")
+            await lease._make(api, "ns", ["web"])
+        assert not await lease.renew(api, "ns")
 
     asyncio.run(scene())
     assert json.loads(api.held["ConfigMap", "netarena"]["data"]["policies"]) == ["theirs"]
@@ -743,22 +743,22 @@ def test_a_claim_whose_answer_was_lost_is_ours_when_it_is_made_again():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
-        await claim._make(api, "ns", ["web"])
-        await claim._make(api, "ns", ["web"])
-        assert await claim.renew(api, "ns")
+        await lease._make(api, "ns", ["web"])
+        await lease._make(api, "ns", ["web"])
+        assert await lease.renew(api, "ns")
 
     asyncio.run(scene())
 
 
 def test_a_namespace_that_another_service_took_gives_no_verdict():
     api = cast("Any", Objects(*THEIRS))
-    one = shop.Shop(api, "ns", PAIR, "image", shared=True)
+    one = workload_set.Shop(api, "ns", PAIR, "image", shared=True)
     holder = cluster.RealCluster("context", "ns")
     holder._api = api
     holder._shops["ns"] = one
 
     async def scene():
-        await claim.claim(api, "ns", ["web"])
+        await lease.claim(api, "ns", ["web"])
         await holder._stay()
         assert not one.lost
         held = api.held["ConfigMap", "netarena"]["metadata"]
@@ -774,11 +774,11 @@ def test_what_was_left_of_a_claim_of_ours_goes_before_the_next():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
-        await claim.claim(api, "ns", ["alpha"])
+        await lease.claim(api, "ns", ["alpha"])
         await api.apply(thing("NetworkPolicy", "alpha"))
         await api.apply(thing("Deployment", "alpha", OURS))
         # it could not be removed when its episode ended
-        await claim.claim(api, "ns", ["beta"])
+        await lease.claim(api, "ns", ["beta"])
 
     asyncio.run(scene())
     assert ("NetworkPolicy", "alpha") not in api.held
@@ -1038,7 +1038,7 @@ def at_once(scene):
 
 def standing(enforcer, world, **more):
     """A shop in which this measures."""
-    one = shop.Shop(enforcer, "shop", world, "image", **more)
+    one = workload_set.Shop(enforcer, "shop", world, "image", **more)
     one._meter = enforcer
     return one
 
@@ -1049,7 +1049,7 @@ def episode(one, enforcer):
     async def end(_):
         pass
 
-    return shop.RealShop(one, enforcer, end, lambda _: contextlib.nullcontext())
+    return workload_set.RealShop(one, enforcer, end, lambda _: contextlib.nullcontext())
 
 
 # names
@@ -1285,7 +1285,7 @@ def test_what_was_seen_amiss_is_looked_at_again():
         seen = await one.look()
         assert seen.others
         enforcer.asked.clear()
-        with pytest.raises(shop.NotHealthy):
+        with pytest.raises(workload_set.NotHealthy):
             await one.renew()
         assert enforcer.asked
         one._deployed = {}
@@ -1295,7 +1295,7 @@ def test_what_was_seen_amiss_is_looked_at_again():
 
 
 def test_what_disagreed_is_looked_at_again(monkeypatch):
-    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     enforcer = cast("Any", Enforcer(PAIR, lambda _: False))
     one = standing(enforcer, PAIR)
 
@@ -1456,8 +1456,8 @@ WRONG = "user -> web should be open by the policies, measured: silent"
 def after_a_patch(hears, monkeypatch):
     """What an episode sees whose agent heals a fault, and what it finds there; the plug-in hears
     as said from then on."""
-    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
-    monkeypatch.setattr(shop, "TRIALS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
     async def scene():
         enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
@@ -1554,7 +1554,7 @@ class Losing(Late):
         return found
 
 
-class Replaced(shop.Shop):
+class Replaced(workload_set.Shop):
     """Its pods are there again half a minute later."""
 
     async def _find_pods(self, within_s):
@@ -1878,8 +1878,8 @@ class Lagging(Enforcer):
 
 def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
     """It is wrong about the agent's policies, and as they say is also as it was before."""
-    monkeypatch.setattr(shop, "DISAGREE_S", 1.0)
-    monkeypatch.setattr(shop, "TRIALS_S", (0.1, 0.1, 0.1))
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 1.0)
+    monkeypatch.setattr(workload_set, "TRIALS_S", (0.1, 0.1, 0.1))
 
     async def scene():
         enforcer = cast("Any", Lagging(PAIR, lambda _: True))
@@ -1917,8 +1917,8 @@ STOPPING = {**OPEN, "ingress": [{"ports": [{"port": 3}, {"port": 8080}]}]}
 
 def side_by_side(scene, monkeypatch, number=2):
     """Episodes on one cluster, whose shops were healthy once."""
-    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
-    monkeypatch.setattr(shop, "TRIALS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
     async def whole():
         there = cluster.RealCluster("context")
@@ -1928,7 +1928,7 @@ def side_by_side(scene, monkeypatch, number=2):
             one = standing(enforcer, PAIR)
             await one.put(policy_manifests(PAIR, "shop"))
             await one.look()
-            there._episodes.append(shop.RealShop(one, enforcer, there._end, there._alone))
+            there._episodes.append(workload_set.RealShop(one, enforcer, there._end, there._alone))
         await scene(there, *there._episodes)
 
     asyncio.run(whole())
@@ -1992,7 +1992,7 @@ def test_a_shop_is_made_as_new_beside_who_stops_the_plug_in(monkeypatch):
         await ended.look()
         await have(stopping, STOPPING)
         there._episodes.remove(ended)
-        with pytest.raises(shop.NotHealthy):
+        with pytest.raises(workload_set.NotHealthy):
             await ended.shop.renew()
         await there._make_healthy(ended.shop)
         assert await specs_of(stopping) == [STOPPING]
@@ -2153,15 +2153,15 @@ def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(tim
 
 
 def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(monkeypatch):
-    assert shop.TRIALS_S == (10.0, 10.0, 30.0)
+    assert workload_set.TRIALS_S == (10.0, 10.0, 30.0)
     within = []
-    looked = shop.Shop.look
+    looked = workload_set.Shop.look
 
     async def look(self, disagree_s=None):
         within.append(disagree_s)
         return await looked(self, disagree_s)
 
-    monkeypatch.setattr(shop.Shop, "look", look)
+    monkeypatch.setattr(workload_set.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
     # healthy; faulty; disagrees; alone too; healthy, shut, the agent's, three times; healthy, shut
     trials = [None, None, 0.0] * 3
@@ -2169,7 +2169,7 @@ def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(mon
 
 
 def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
-    monkeypatch.setattr(shop, "DISAGREE_S", 0.0)
+    monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     # a plug-in that has heard of the first policies, and of none since
     enforcer = cast("Any", Enforcer(PAIR, lambda spec: spec == SHUT))
     one = standing(enforcer, PAIR)
@@ -2178,7 +2178,7 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
         await one.renew()
 
-    with pytest.raises(shop.NotHealthy, match="user -> web should be open") as caught:
+    with pytest.raises(workload_set.NotHealthy, match="user -> web should be open") as caught:
         asyncio.run(scene())
     assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.source.varied import varied
 
 PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add_egress"]

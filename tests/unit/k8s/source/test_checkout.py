@@ -14,7 +14,7 @@ import pytest
 from netarena.errors import ConfigError
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
-from netarena_k8s.embedded.apiserver.fresh import objects
+from netarena_k8s.embedded.apiserver.default_objects import objects
 from netarena_k8s.fault.table import KINDS, draw
 from netarena_k8s.prompt import tell_intent
 from netarena_k8s.query import world_of

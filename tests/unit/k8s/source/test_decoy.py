@@ -18,8 +18,8 @@ from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.source.varied import varied
+from netarena_k8s.world.exposure import opened
 from netarena_k8s.world.model import Net, reach, target_port
-from netarena_k8s.world.opening import opened
 from netarena_k8s.world.policy import selects
 
 BOTH = ["Ingress", "Egress"]

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from netarena_k8s.source.alter import alter
-from netarena_k8s.source.estate import estate
+from netarena_k8s.source.large import estate
 from netarena_k8s.source.varied import varied
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.matrix import copied, flags, numbers

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from netarena_k8s.world.boutique import boutique
+from netarena_k8s.world.exposure import opened
 from netarena_k8s.world.model import Net, Pair, Policy, outside_of, reach
-from netarena_k8s.world.opening import opened
 
 WORLD = boutique()
 

@@ -11,7 +11,7 @@ from itertools import combinations
 import pytest
 
 from netarena.model import Query, Step
-from netarena.prompts import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, PromptStyle, render
 from netarena_route.agent.heuristic import Operator, Plan
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig

@@ -7,12 +7,12 @@ from typing import cast
 import pytest
 
 from netarena.model import Episode
-from netarena.picture import Difference, Mark, Matrix, Topology
+from netarena.task.picture import Difference, Mark, Matrix, Topology
 from netarena_route.backbone.intent import expected
+from netarena_route.backbone.lab_spec import Heard, Observation
 from netarena_route.backbone.model import World
 from netarena_route.backbone.picture import draw
 from netarena_route.backbone.query import Case
-from netarena_route.backbone.recipe import Heard, Observation
 
 
 def _drawn(world: World, seen: Observation) -> dict[str, Matrix | Topology | Difference]:

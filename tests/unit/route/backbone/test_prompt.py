@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from netarena_route.backbone.intent import expected
+from netarena_route.backbone.lab_spec import Neighbour
 from netarena_route.backbone.model import World
 from netarena_route.backbone.prompt import document, tell_misfits
 from netarena_route.backbone.query import Case
-from netarena_route.backbone.recipe import Neighbour
 from netarena_route.backbone.state import Fact, Facts
 
 

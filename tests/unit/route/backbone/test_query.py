@@ -10,7 +10,7 @@ import pytest
 
 from netarena.errors import ConfigError
 from netarena.model import Query
-from netarena.prompts import CommandLimits
+from netarena.task.prompt import CommandLimits
 from netarena_route.app import Route
 from netarena_route.backbone import query
 from netarena_route.backbone.fault import table

@@ -22,7 +22,7 @@ from netarena_route.backbone.fault.change import (
 )
 from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.fib import BLACKHOLE, Hop, Route, Table, resolve
-from netarena_route.backbone.follow import SMALL_BYTES, Follower
+from netarena_route.backbone.forwarding import SMALL_BYTES, Follower
 from netarena_route.backbone.model import (
     Bgp,
     Link,

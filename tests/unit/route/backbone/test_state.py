@@ -5,8 +5,8 @@ from __future__ import annotations
 from netarena.model import Episode, JsonValue
 from netarena_route.action import Command, Fault
 from netarena_route.backbone.intent import expected
+from netarena_route.backbone.lab_spec import Heard
 from netarena_route.backbone.model import World
-from netarena_route.backbone.recipe import Heard
 from netarena_route.backbone.state import (
     STANDS,
     Fact,

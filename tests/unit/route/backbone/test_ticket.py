@@ -16,8 +16,8 @@ from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import intended, misfits
 from netarena_route.backbone.ticket import observe
 from netarena_route.bounds import most_neighbours
-from netarena_route.claim import BACKBONE_WORDS, read_causes, word_of
 from netarena_route.config import RouteConfig
+from netarena_route.declaration import BACKBONE_WORDS, read_causes, word_of
 
 
 def _ticket(label: str) -> Query:

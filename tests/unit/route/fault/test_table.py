@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from netarena.label import MAX_PARTS
 from netarena.model import Action
+from netarena.task.label import MAX_PARTS
 from netarena_route.action import Fault, action_of, describe, fault_of
 from netarena_route.fault import table as fault
 from netarena_route.fault.method import Method, Site

@@ -11,8 +11,8 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena_route.real import prober, worker
+from netarena_route.real.kernel_lock import Turns
 from netarena_route.real.netlink import Unsent
-from netarena_route.real.turn import Turns
 from netarena_route.world.model import Machine, World
 
 NAMES = ("r0", "h1", "h2")

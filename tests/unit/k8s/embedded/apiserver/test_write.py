@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netarena_k8s.embedded.apiserver.bound import POLICY_CHARS, POLICY_ENTRIES
 from netarena_k8s.embedded.apiserver.call import Call, User
-from netarena_k8s.embedded.apiserver.fresh import objects
+from netarena_k8s.embedded.apiserver.default_objects import objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, by_path
 from netarena_k8s.embedded.apiserver.ownership import leaves, read_owners, show_owners
 from netarena_k8s.embedded.apiserver.patch import APPLY, JSON, MERGE, STRATEGIC

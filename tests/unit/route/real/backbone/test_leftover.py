@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena_route.backbone.recipe import Edit, Recipe
+from netarena_route.backbone.lab_spec import Edit, Recipe
 from netarena_route.real.backbone.leftover import traces
 from netarena_route.real.backbone.setting import FRR, Setting
 from netarena_route.real.reading import unfold

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from netarena_route.backbone.recipe import Ask
+from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.backbone import serve
 
 

@@ -1,0 +1,117 @@
+"""Declarations: the end of a ticket, and what was wrong, as the agent says it.
+
+    done
+    cart-policy: port
+    order-rules: selector
+
+OBJECT is a network policy, WORD one of ``WORDS``; causes may be left out. A block that begins with
+``done`` is a declaration or refused: no part of it is ever run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from netarena.errors import ReplyRefused
+from netarena.model import Cause, Claim, Move
+from netarena.task.ticket import MAX_CAUSES, check_causes
+
+DONE = "done"
+#: word -> what it says is wrong with a policy, as the prompt lists it
+WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
+        "extra": "an ingress rule or peer must not exist (example: a rule allows a foreign caller)",
+        "peer": "the podSelector of an ingress peer selects the wrong pods (example: app=till1 "
+        "instead of app=till)",
+        "namespace": "an ingress peer selects the wrong namespaces (example: namespaceSelector "
+        "team=shop, which this namespace is not labelled with)",
+        "address": "an ingress rule has an ipBlock instead of pods (example: 10.0.0.0/8)",
+        "port": "an ingress port has the wrong number, name or range (example: the service's port "
+        "instead of the pod's port)",
+        "protocol": "an ingress port has the wrong protocol (example: UDP instead of TCP)",
+        "selector": "the policy applies to the wrong pods (example: a wrong label in "
+        "spec.podSelector)",
+        "types": "policyTypes is wrong (example: Ingress is missing, so no ingress rule applies)",
+        "egress": "the egress rules are wrong (example: the rule for one called application is "
+        "missing)",
+        "lookup": "egress does not allow name lookups (example: the rule for UDP 53 is missing)",
+    }
+)
+#: kind of fault -> the word for it
+WORD_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "remove_ingress": "missing",
+        "add_ingress": "extra",
+        "change_port": "port",
+        "change_protocol": "protocol",
+        "add_egress": "egress",
+        "pod_selector": "selector",
+        "wrong_app": "selector",
+        "peer_label": "peer",
+        "peer_expression": "peer",
+        "namespace_peer": "namespace",
+        "joined_peers": "peer",
+        "policy_types": "types",
+        "ip_block": "address",
+        "named_port": "port",
+        "service_port": "port",
+        "port_range": "port",
+        "empty_rules": "missing",
+        "open_rule": "extra",
+        "open_peer": "peer",
+        "dns_egress": "lookup",
+        "egress_port": "egress",
+    }
+)
+
+_FORM = "after a line 'done' each line is POLICY: WORD"
+#: no block beyond this is looked at line by line
+_MAX_CHARS = 32_768
+_CAUSE = re.compile(r"(?:[-*][ \t]++)?([a-z0-9][a-z0-9.-]{0,252})[ \t]*+:[ \t]*+([A-Za-z_-]{1,40})")
+
+
+def read_claim(info: str, body: str) -> str | None:
+    """The declaration that a code block is, in its one form; None where it is none.
+
+    ``info`` is what stands behind the backticks. Raises ReplyRefused for half a declaration.
+    """
+    text = body.strip()
+    if info.strip().lower() == DONE:
+        text = f"{DONE}\n{text}".strip()
+    first, _, rest = text.partition("\n")
+    if first.strip().lower() != DONE:
+        return None
+    if len(rest) > _MAX_CHARS:
+        raise ReplyRefused(f"the declaration is too long: {_FORM}, {MAX_CAUSES} at most")
+    lines = [line.strip() for line in rest.split("\n") if line.strip()]
+    return write_claim(check_causes([*map(_read_cause, lines)], WORDS))
+
+
+def _read_cause(line: str) -> Cause:
+    found = _CAUSE.fullmatch(line)
+    if found is None:
+        raise ReplyRefused(f"the declaration has a line that is no cause: {_FORM}")
+    return Cause(found[1], found[2])
+
+
+def write_claim(causes: Iterable[Cause]) -> str:
+    """The declaration of these causes, as a move."""
+    return "\n".join([DONE, *(f"{cause.place}: {cause.what}" for cause in causes)])
+
+
+def claim_of(move: Move) -> Claim | None:
+    """The declaration that a move is, if it is one; a command never is."""
+    if not isinstance(move, str):
+        return None
+    first, *lines = move.split("\n")
+    if first != DONE or not all(map(_CAUSE.fullmatch, lines)):
+        return None
+    return Claim(causes=tuple(map(_read_cause, lines)) or None)
+
+
+def causes_of(faults: Sequence[tuple[str, str]]) -> list[Cause]:
+    """Policies and kinds of fault as a right declaration names them."""
+    return [Cause(policy, WORD_OF[kind]) for policy, kind in faults]

@@ -1,0 +1,92 @@
+"""Rights that the service's own kubeconfig needs on a cluster, and those that are missing.
+
+It administers its namespaces, and otherwise only creates and deletes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from netarena_k8s.embedded.apiserver.rbac import RULES
+from netarena_k8s.real.client import Api, each, path_of
+
+_READ = ("get", "list")
+_WRITE = (*_READ, "create", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Verbs on a resource; ``resource`` may have a subresource behind a slash."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+#: to have a namespace per episode
+SPACES = (Need("", "namespaces", _WRITE),)
+#: to share one with others: the claim on it
+SHARED = (Need("", "configmaps", _WRITE),)
+#: in each namespace; the agent's own rights come on top, or its Role could not be made
+INSIDE = (
+    Need("apps", "deployments", _WRITE),
+    Need("", "services", _WRITE),
+    Need("", "pods", _READ),
+    Need("", "pods/exec", ("get", "create")),
+    Need("", "serviceaccounts", _WRITE),
+    Need("", "serviceaccounts/token", ("create",)),
+    Need("networking.k8s.io", "networkpolicies", (*_WRITE, "update")),
+    Need("rbac.authorization.k8s.io", "roles", _WRITE),
+    Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
+    *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
+)
+#: what worlds of manifests may have beside deployments
+WORKLOADS: Mapping[str, Need] = MappingProxyType(
+    {
+        "StatefulSet": Need("apps", "statefulsets", _WRITE),
+        "DaemonSet": Need("apps", "daemonsets", _WRITE),
+        "Pod": Need("", "pods", _WRITE),
+    }
+)
+
+
+async def missing_rights(
+    api: Api, namespace: str | None, workloads: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """What is not allowed, as ``verb resource``; in a namespace, or in any that is made.
+    ``workloads`` are the kinds that a world has."""
+    more = [WORKLOADS[kind] for kind in sorted(workloads & WORKLOADS.keys())]
+    needs = (*(SHARED if namespace else SPACES), *INSIDE, *more)
+    asked = dict.fromkeys(
+        (need.group, need.resource, verb) for need in needs for verb in need.verbs
+    )
+    answers = await each(
+        api.post(
+            path_of("SelfSubjectAccessReview"),
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": _attributes(*one, namespace or "")},
+            },
+        )
+        for one in asked
+    )
+    return [
+        f"{verb} {resource}{f'.{group}' if group else ''}"
+        for (group, resource, verb), answer in zip(asked, answers, strict=True)
+        if not answer["status"].get("allowed")
+    ]
+
+
+def _attributes(group: str, resource: str, verb: str, namespace: str) -> dict[str, str]:
+    plural, _, part = resource.partition("/")
+    return {
+        "group": group,
+        "resource": plural,
+        "subresource": part,
+        "verb": verb,
+        "namespace": "" if plural == "namespaces" else namespace,
+    }

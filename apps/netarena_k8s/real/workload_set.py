@@ -1,0 +1,805 @@
+"""World in one namespace of a real cluster, from its first pod to its last.
+
+Nothing waits for a fixed time. A measurement is settled when it agrees, in two rounds, with the
+evaluator's prediction for the policies at known versions, read before and after. A disagreement
+that lasts ``DISAGREE_S`` is reported: the pairs, each with both answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import TypeAlias
+
+from netarena.aio import finish
+from netarena.errors import EnvironmentFailed
+from netarena.sandbox.caller import Caller
+from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
+from netarena_k8s.embedded.apiserver.rbac import OPERATOR
+from netarena_k8s.real.api_proxy import Gate
+from netarena_k8s.real.client import Api, Json, Refused, each, encoded, path_of
+from netarena_k8s.real.lease import remove_policies, renew
+from netarena_k8s.real.manifest import (
+    MEASURER,
+    app_manifests,
+    policy_manifests,
+    right_manifests,
+)
+from netarena_k8s.real.measure import Meter, Place, Round, Wait, addresses_of, places_of
+from netarena_k8s.state import digits, make_state
+from netarena_k8s.world.model import (
+    DNS_LABELS,
+    Marks,
+    Net,
+    Policy,
+    World,
+    render_policy,
+)
+from netarena_k8s.world.policy import Manifest
+
+#: how long measured and predicted may differ
+DISAGREE_S = 10.0
+#: the same, each time that it must be the agent's policies alone which the cluster does not follow,
+#: before that counts as the agent's: an enforcer that was away just then would have to be away each
+#: time, and one that is slow of hearing has time in the end
+TRIALS_S = (10.0, 10.0, 30.0)
+#: as many times as long as it took to follow policies that are not the agent's, an enforcer has to
+#: follow the agent's
+_HEARD_TIMES = 2
+#: silence means no, at first and at most: where an answer is expected, which ends the wait
+_EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
+#: and where none is
+_UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
+#: silence is believed for as many times as the slowest answer took
+_MARGIN = 3
+#: silence means no while only those are asked of whom another answer is expected than before: at
+#: first, and where an answer was expected and did not come, the next time so many times as long
+_SCOUT_MS, _LONGER = 50, 1.5
+#: and from one such round to the next
+_SCOUT_PAUSE_S = 0.05
+#: rounds that must agree
+_ROUNDS = 2
+#: how long pods may take to be ready: images are pulled, machines are busy
+_READY_S = 180.0
+#: where a user's own images are pulled
+_PULLED_S = 900.0
+#: how long name servers may remember a service of the same name: theirs is 5 to 30 s
+_NAMES_S = 120.0
+#: how long what went may be missed: pods and the API server while they are measured, and policies
+#: that are to go
+_REPLACE_S = 90.0
+_PAUSE_S = 0.1
+#: differences in a line of text
+_TOLD = 3
+#: with one of these an object may go without our doing
+_BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
+#: of an agent's token, of which there is a new one at half of its life; it dies with its account
+_TOKEN_S = 3600
+#: an API server that does not say so for a moment may be away while a command runs
+_BEAT_S = 1.0
+#: how a policy is refused for what is in it
+_CONTENT = frozenset({400, 413, 422})
+#: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
+#: machine and no other, and the server is elsewhere
+_HOST = "127.0.0.1"
+#: what holds a container up for good unless somebody helps
+_STUCK = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerError",
+    }
+)
+
+
+class NotHealthy(EnvironmentFailed):
+    """The healthy policies are there, and are not in force."""
+
+
+class Shop:
+    """A namespace with a world. ``build``, then ``renew`` for each episode; ``look`` at it."""
+
+    def __init__(  # noqa: PLR0913 -- what a shop is made of
+        self,
+        api: Api,
+        namespace: str,
+        world: World,
+        image: str,
+        *,
+        workloads: Mapping[str, Manifest] | None = None,
+        shared: bool = False,
+    ) -> None:
+        self.namespace = namespace
+        self.world = world
+        #: by application, what runs in the place of stand-ins
+        self._workloads = workloads
+        #: others have things there
+        self._shared = shared
+        self._api = api
+        self._image = image
+        self._meter = Meter(api, namespace, world, None if workloads is None else MEASURER)
+        #: of services
+        self._cluster_ips: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
+        #: addresses by application, and of what answers lookups
+        self._pods: dict[str, str] = {}
+        self._name_servers: tuple[str, ...] = ()
+        #: labels, as they were read
+        self._marks = world.marks
+        self._deployed: dict[str, str] = {}
+        #: of all pairs, as they were last measured
+        self._reached: tuple[bool, ...] = ()
+        #: as it was seen last, with nothing amiss, and the specs of its policies then
+        self._seen: tuple[Sight, list[tuple[str, int]]] | None = None
+        #: why the namespace is no longer ours, in words
+        self.lost = ""
+
+    async def build(self) -> None:
+        """Apply the applications, and wait until all pods are ready. The namespace is there
+        already; it has no policies yet. Raises EnvironmentFailed."""
+        apps = app_manifests(self.world, self.namespace, self._image, self._workloads)
+        made = await each(self._api.apply(one) for one in apps)
+        self._cluster_ips = {
+            one["metadata"]["name"]: one["spec"]["clusterIP"]
+            for one in made
+            if one["kind"] == "Service"
+        }
+        await self._find_pods(_READY_S if self._workloads is None else _PULLED_S)
+        await self._wait_for_names()
+        self._deployed = await self._others()
+
+    async def renew(self) -> None:
+        """Take from the agent that was here what it had and what it did: its account is gone, the
+        policies are healthy, and measured to be since they were. Raises EnvironmentFailed."""
+        await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
+        for one in right_manifests(self.namespace):
+            await self._api.apply(one)
+        await self._restore()
+        sight = await self.healthy()
+        if sight.reached != self.world.intended or sight.others:
+            told = (*sight.disagreement, *sight.others)
+            more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+            raise NotHealthy(
+                f"namespace {self.namespace} does not become healthy: "
+                f"{'; '.join(told[:_TOLD])}{more}",
+                evidence=make_state(sight),
+                proven_ours=True,
+            )
+
+    async def healthy(self) -> Sight:
+        """As it was seen last, if the specs of all policies, the pods and all that an agent may not
+        change are the same since; else ``look``."""
+        listed = await self.policies()
+        self._check_strangers(listed)
+        if (
+            self._seen is not None
+            and _specs(listed) == self._seen[1]
+            and await self._others() == self._deployed
+            and places_of(self.world, await self._api.find("Pod", self.namespace)) == self._places
+        ):
+            return self._seen[0]
+        return await self.look()
+
+    async def token(self) -> tuple[str, float]:
+        """For the agent, and for how many seconds: the server may grant less than is asked for.
+        Raises EnvironmentFailed."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _TOKEN_S},
+        }
+        path = path_of("ServiceAccount", self.namespace, OPERATOR, "token")
+        granted = (await self._api.post(path, body))["status"]
+        until = datetime.fromisoformat(granted["expirationTimestamp"]).timestamp()
+        return str(granted["token"]), until - self._api.now
+
+    async def policies(self) -> list[Json]:
+        """Of the namespace, by name."""
+        found = await self._api.find("NetworkPolicy", self.namespace)
+        return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+
+    async def version(self) -> int:
+        """Of the cluster just now: all that has been is older."""
+        listed = await self._api.get(path_of("NetworkPolicy", self.namespace))
+        return int(listed["metadata"]["resourceVersion"])
+
+    async def put(self, manifests: Sequence[Manifest]) -> None:
+        """Have these policies and no others of ours. All are made anew, so that neither age nor
+        version nor generation tells which of them are not as they were."""
+        names = {one.name for one in self.world.policies}
+        names |= {one["metadata"]["name"] for one in manifests}
+        await self._remove(names if self._shared else None)
+        try:
+            await each(self._api.apply(one) for one in manifests)
+        except Refused as refused:
+            if refused.status not in _CONTENT:
+                raise
+            # of policies as an agent left them it is the agent's doing
+            raise EnvironmentFailed(str(refused)) from None
+
+    async def _restore(self) -> None:
+        """Have the healthy policies and no others of ours, each replaced as a whole: what is as it
+        should be stays unchanged, and enforcers hear nothing of it. What others may still delete,
+        as its finalizers or owners say, is made anew."""
+        healthy = {one.name for one in self.world.policies}
+        unwanted = set()
+        for one in await self.policies():
+            about = one["metadata"]
+            if about["name"] in healthy:
+                if about.keys() & _BOUND:
+                    unwanted.add(about["name"])
+            elif not self._shared:
+                unwanted.add(about["name"])
+        if unwanted:
+            await self._remove(unwanted)
+        await each(self._api.replace(one) for one in policy_manifests(self.world, self.namespace))
+
+    async def look(self, disagree_s: float | None = None) -> Sight:
+        """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
+        EnvironmentFailed when it cannot be measured, or is not ours any more."""
+        self._seen = None
+        loop = asyncio.get_running_loop()
+        within_s = DISAGREE_S if disagree_s is None else disagree_s
+        patience = loop.time() + within_s + _REPLACE_S
+        known: list[tuple[str, str]] = []
+        course = _Course(loop.time(), within_s)
+        while True:
+            listed = await self.policies()
+            self._check_strangers(listed)
+            if (versions := _versions(listed)) != known:
+                known = versions
+                course.begin()
+            net = self._net(listed)
+            predicted = net.reached
+            try:
+                await self._scout(net, predicted, course.scout_until)
+                found = await self._meter.measure(net, course.wait, self.world.pairs)
+            except EnvironmentFailed:
+                if loop.time() > patience:
+                    raise
+                await self._find_pods(patience - loop.time())
+                # new pods are open until the enforcer knows them
+                course = _Course(loop.time(), within_s)
+                continue
+            self._reached = found.reached
+            if course.settles(found, predicted, loop.time()):
+                listed = await self.policies()
+                if _versions(listed) == known:
+                    sight = await self._sight(listed, found, predicted)
+                    if not (sight.disagreement or sight.others):
+                        self._seen = sight, _specs(listed)
+                    return sight
+            if loop.time() > patience:
+                raise EnvironmentFailed(
+                    f"namespace {self.namespace} does not settle",
+                    evidence={
+                        "reached": digits(found.reached),
+                        "predicted": digits(predicted),
+                        "disagreement": list(_differences(self.world, found, predicted)),
+                    },
+                )
+
+    async def _scout(self, net: Net, predicted: Sequence[bool], until: float) -> None:
+        """Ask those of whom another answer is expected than the last, until they give it or
+        ``until``: before that to ask all is in vain. Nothing is concluded from what they say."""
+        loop = asyncio.get_running_loop()
+        pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
+        changed = {pair: now for pair, now, before in pairs if now != before}
+        wait_ms = float(_SCOUT_MS)
+        while changed and loop.time() < until:
+            begun = loop.time()
+            wait = Wait(int(wait_ms), _SCOUT_MS)
+            found = await self._meter.measure(net, wait, list(changed))
+            wrong = [
+                now
+                for now, seen in zip(changed.values(), found.reached, strict=True)
+                if now != seen
+            ]
+            if not wrong:
+                return
+            if any(wrong):
+                wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
+            # who is open and should not be answers at once
+            await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
+
+    async def close(self) -> None:
+        """Stop measuring; the namespace stays."""
+        await self._meter.close()
+
+    async def _sight(
+        self, listed: Sequence[Manifest], found: Round, predicted: Sequence[bool]
+    ) -> Sight:
+        names = {one["metadata"]["name"] for one in listed}
+        healthy = {policy.name for policy in self.world.policies}
+        others = [
+            *(f"networkpolicies {self.namespace}/{name} was deleted" for name in healthy - names),
+            *(f"networkpolicies {self.namespace}/{name} was created" for name in names - healthy),
+        ]
+        now = await self._others()
+        for name in self._deployed.keys() | now.keys():
+            if now.get(name) != self._deployed.get(name):
+                what = "changed" if name in now else "deleted"
+                others.append(f"{name} was {what if name in self._deployed else 'created'}")
+        if others and await self._is_gone():
+            raise EnvironmentFailed(
+                f"namespace {self.namespace} was taken or deleted, and not by the agent",
+                evidence=sorted(others),
+                proven_ours=True,
+            )
+        return Sight(
+            tuple(
+                Policy(name=one["metadata"]["name"], spec=one.get("spec") or {}) for one in listed
+            ),
+            found.reached,
+            tuple(sorted(others)),
+            namespace=self.namespace,
+            disagreement=_differences(self.world, found, predicted),
+            predicted=tuple(predicted),
+            marks=self._marks,
+        )
+
+    def _net(self, listed: Sequence[Manifest]) -> Net:
+        """What policies would do here."""
+        return Net(
+            self.world,
+            listed,
+            namespace=self.namespace,
+            addresses=self._pods,
+            name_servers=self._name_servers,
+            marks=self._marks,
+        )
+
+    async def _others(self) -> dict[str, str]:
+        """What the agent may not change, each object with all of it that somebody wrote."""
+        found = {}
+        workloads = {app.workload for app in self.world.apps} - {"Pod"}
+        for kind in ("Service", *sorted(workloads)):
+            for one in await self._api.find(kind, self.namespace):
+                about = one["metadata"]
+                facts = [about["uid"], about.get("labels"), one["spec"]]
+                name = f"{kind.lower()}s {self.namespace}/{about['name']}"
+                found[name] = json.dumps(facts, sort_keys=True)
+        return found
+
+    async def _is_gone(self) -> bool:
+        """Whether the namespace is another's, or going, with all that is in it."""
+        if self._shared:
+            return not await renew(self._api, self.namespace)
+        try:
+            found = await self._api.get(path_of("Namespace", name=self.namespace))
+        except Refused as refused:
+            return refused.status == 404
+        return "deletionTimestamp" in found["metadata"]
+
+    async def _find_dns(self) -> tuple[str, ...]:
+        """The addresses of what answers lookups, for rules about addresses, where they may be
+        seen."""
+        query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
+        try:
+            pods = await self._api.find("Pod", "kube-system", labelSelector=query)
+        except Refused:
+            return ()
+        found = ((one.get("status") or {}).get("podIP") for one in pods)
+        return tuple(sorted(filter(None, found)))
+
+    async def _find_space(self) -> dict[str, str]:
+        """The labels of the namespace, where they may be seen."""
+        try:
+            found = await self._api.get(path_of("Namespace", name=self.namespace))
+        except Refused:
+            return {}
+        return dict(found["metadata"].get("labels") or {})
+
+    def _check_strangers(self, listed: Iterable[Manifest]) -> None:
+        """Raises EnvironmentFailed for a policy of others among ours: an agent can make none; and
+        where the namespace is another's by now."""
+        if self.lost:
+            raise EnvironmentFailed(self.lost, proven_ours=True)
+        if self._shared:
+            known = {policy.name for policy in self.world.policies}
+            for name in sorted({one["metadata"]["name"] for one in listed} - known):
+                raise EnvironmentFailed(
+                    f"namespace {self.namespace} has a NetworkPolicy {name} that is not ours",
+                    proven_ours=True,
+                )
+
+    async def _remove(self, names: AbstractSet[str] | None) -> None:
+        """Until none of these policies is left, or none at all."""
+        async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
+            await remove_policies(self._api, self.namespace, names)
+            while any(
+                names is None or one["metadata"]["name"] in names for one in await self.policies()
+            ):
+                await asyncio.sleep(_PAUSE_S)
+                await remove_policies(self._api, self.namespace, names)
+
+    async def _wait_for_names(self) -> None:
+        """Until each service's name leads to it: a name server remembers for half a minute what it
+        said of another service of that name, or that there was none."""
+        net = self._net([])
+        wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
+        astray = ""
+        async with _deadline(_NAMES_S, lambda: f"namespace {self.namespace}: {astray}"):
+            while True:
+                try:
+                    found = await self._meter.measure(net, wait, self.world.pairs)
+                except EnvironmentFailed:
+                    await self._find_pods(_REPLACE_S)
+                    continue
+                pairs = zip(self.world.pairs, found.found, strict=True)
+                wrong = [(pair, one.dns) for pair, one in pairs if one.dns != "ok"]
+                if not wrong:
+                    return
+                pair, dns = wrong[0]
+                astray = (
+                    f"the name {pair.target}, asked for in {pair.source}, "
+                    f"does not lead to its service: the lookup is {dns}"
+                )
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _find_pods(self, within_s: float) -> None:
+        """Until every application has its one ready pod, and is measured from there."""
+        problem = "pods are not ready"
+        async with _deadline(within_s, lambda: f"namespace {self.namespace}: {problem}"):
+            while True:
+                pods = await self._api.find("Pod", self.namespace)
+                places = places_of(self.world, pods)
+                if missing := [app.name for app in self.world.apps if app.name not in places]:
+                    problem = f"{missing[0]} has no ready pod"
+                    if stuck := _stuck(pods):
+                        raise EnvironmentFailed(stuck, proven_ours=True)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                try:
+                    addresses = addresses_of(self.world, self._cluster_ips, places)
+                    await self._meter.move(places, addresses)
+                except EnvironmentFailed as error:
+                    problem = str(error)
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                self._places = places
+                self._pods = {name: place.ip for name, place in places.items()}
+                self._name_servers = await self._find_dns()
+                self._marks = Marks(
+                    pods={name: dict(place.labels) for name, place in places.items()},
+                    space=await self._find_space(),
+                )
+                return
+
+
+class _Course:
+    """Round after round, until what is measured is settled."""
+
+    def __init__(self, now: float, within_s: float) -> None:
+        self._deadline = now + within_s
+        #: when it is time to ask all, whatever some say
+        self.scout_until = now + within_s / 4
+        self.wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
+        self.begin()
+
+    def begin(self) -> None:
+        """Of other policies nothing is known yet."""
+        self._agreed = 0
+        self._last: tuple[bool, ...] | None = None
+        self._same = 0
+
+    def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
+        """Whether it is settled: in agreement, or, when time is over and every wait was as long
+        as it gets, in equal rounds that disagree."""
+        wait, agrees = self.wait, found.reached == predicted
+        longest = wait.expected_ms >= _MOST_EXPECTED_MS
+        enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
+        if agrees:
+            # a wait that was too short for this machine proves no silence
+            self._agreed += wait.unexpected_ms >= enough
+        else:
+            self._agreed = 0
+        self._same = self._same + 1 if longest and found.reached == self._last else 0
+        self._last = found.reached if longest else None
+        self.wait = Wait(
+            wait.expected_ms if agrees else min(_MOST_EXPECTED_MS, 2 * wait.expected_ms),
+            max(wait.unexpected_ms, enough),
+        )
+        return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
+
+
+#: what is done when an episode has ended
+End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
+#: has the cluster for one episode, or for none
+Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
+
+
+class RealShop(Deployed):
+    """One episode in a shop: the agent's token and its way to the API server.
+
+    What disagrees is looked at again ``alone``: policies of one agent can stop a plug-in that has
+    to follow those of all.
+    """
+
+    def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:
+        self.shop = shop
+        self._api = api
+        self._end = end
+        self._alone = alone
+        #: whoever acts or looks, and whoever needs it still
+        self._acting = asyncio.Lock()
+        #: whoever takes all policies away, or brings them back, or ends the episode
+        self._moving = asyncio.Lock()
+        #: the policies, while they are away, and why they could not be brought back
+        self._away: list[Json] | None = None
+        self._astray: EnvironmentFailed | None = None
+        self._closed = False
+        #: what came of a doubt
+        self._doubted: Sight | None = None
+        # one for each episode: what an agent left open ends with it
+        self._gate = Gate(api.server, api.ready, self._lend)
+        self._lending = asyncio.Lock()
+        #: the account's token, and when it is to be replaced
+        self._token, self._renew_at = "", 0.0
+        self._access: Access | None = None
+        # not as they are read: a request of the agent before may still have been on its way
+        self._written = {one.name: one for one in shop.world.policies}
+
+    async def open(self) -> None:
+        """Make the agent's access. Raises EnvironmentFailed."""
+        await self._lend()
+        listening = socket.create_server((_HOST, 0))
+        port = listening.getsockname()[1]
+        await self._gate.start(listening)
+        await self._forget()
+        server = {
+            "server": f"https://{_HOST}:{port}",
+            "certificate-authority-data": encoded(self._gate.root),
+        }
+        kubeconfig = render_kubeconfig(server, self.shop.namespace, OPERATOR, self._gate.word)
+        self._access = Access(kubeconfig, _HOST, port, self.shop.namespace)
+
+    async def _lend(self) -> str:
+        """The account's token, a new one when half of its life is over. Raises
+        EnvironmentFailed."""
+        loop = asyncio.get_running_loop()
+        async with self._lending:
+            if loop.time() >= self._renew_at:
+                self._token, life_s = await self.shop.token()
+                self._renew_at = loop.time() + life_s / 2
+            return self._token
+
+    @property
+    def access(self) -> Access:
+        assert self._access is not None
+        return self._access
+
+    async def write(self, policies: Sequence[Policy]) -> None:
+        for policy in policies:
+            if policy.name not in self._written:
+                raise EnvironmentFailed(f"networkpolicies {policy.name} not found")
+            self._written[policy.name] = policy
+        async with self._acting:
+            await self.shop.put(
+                [render_policy(one, self.shop.namespace) for one in self._written.values()]
+            )
+            await self._forget()
+
+    @contextlib.asynccontextmanager
+    async def admit(self, caller: Caller) -> AsyncIterator[None]:
+        self._gate.admit(caller)
+        try:
+            yield
+        finally:
+            self._gate.dismiss()
+
+    @contextlib.asynccontextmanager
+    async def acting(self) -> AsyncIterator[None]:
+        async with self._acting:
+            if self._away is not None:
+                detail = "policies could not be put back"
+                raise self._astray or EnvironmentFailed(detail, proven_ours=True)
+            watching = asyncio.create_task(self._watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Notice an API server that is away for a moment while a request of the agent waits: who
+        is tired of waiting by then asks nothing more."""
+        while await self._api.ready():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(_BEAT_S)
+        self._gate.failures += 1
+
+    @contextlib.asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """While another has the cluster alone: nothing is done here, and no policy is there. Raises
+        nothing: what cannot be brought back is an episode that fails."""
+        async with self._acting:
+            try:
+                async with self._moving:
+                    if not self._closed:
+                        with contextlib.suppress(EnvironmentFailed):
+                            if self._away is None:
+                                self._away = [_bare(one) for one in await self.shop.policies()]
+                            await self.shop.put([])
+                yield
+            finally:
+                await finish(self._bring_back())
+
+    async def _bring_back(self) -> None:
+        async with self._moving:
+            if self._away is not None and not self._closed:
+                self._astray = None
+                try:
+                    await self.shop.put(self._away)
+                    await self._forget()
+                except EnvironmentFailed as error:
+                    detail = f"policies could not be put back: {error}"
+                    self._astray = EnvironmentFailed(detail, proven_ours=error.proven_ours)
+                else:
+                    self._away = None
+
+    async def look(self) -> Sight:
+        sight = await self._settled(self.shop.look)
+        # after it: a command that the server left may end before the gate has asked why
+        if self._gate.failures:
+            raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
+        return sight
+
+    async def healthy(self) -> Sight:
+        return await self._settled(self.shop.healthy)
+
+    async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
+        """What it sees; alone where that is a disagreement which is not known yet."""
+        async with self.acting():
+            sight = await look()
+        if sight.disagreement and not self._is_doubted(sight):
+            async with self._alone(self):
+                sight = await look()
+        return sight
+
+    async def doubt(self, sight: Sight) -> Sight:
+        if not self._is_doubted(sight):
+            async with self._alone(self):
+                sight = await self._try_again()
+                await self._forget()
+            self._doubted = sight
+        return sight
+
+    def _is_doubted(self, sight: Sight) -> bool:
+        """Whether the same came of the same policies when they were doubted."""
+        doubted = self._doubted
+        return doubted is not None and (sight.policies, sight.reached) == (
+            doubted.policies,
+            doubted.reached,
+        )
+
+    async def _try_again(self) -> Sight:
+        """Whether the agent's policies alone are those that the cluster does not follow."""
+        there = [_bare(one) for one in await self.shop.policies()]
+        *trials_s, last_s = TRIALS_S
+        for within_s in trials_s:
+            sight = await self._trial(there, within_s)
+            if not sight.disagreement:
+                return sight
+        sight = await self._trial(there, last_s)
+        if sight.disagreement:
+            # what the cluster does before and after, it did meanwhile
+            await self._believe()
+            await self.shop.put(there)
+        return sight
+
+    async def _forget(self) -> None:
+        """What has been until now is not for the agent to see."""
+        self._gate.since = await self.shop.version()
+
+    async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
+        """What comes of these right after policies that the cluster followed: agreement counts
+        when it has had time to hear of them, or it may be the state before."""
+        loop = asyncio.get_running_loop()
+        enough_s = _HEARD_TIMES * await self._believe()
+        await self.shop.put(policies)
+        heard = loop.time() + enough_s
+        while True:
+            sight = await self.shop.look(within_s)
+            if sight.disagreement or loop.time() > heard:
+                return sight
+
+    async def _believe(self) -> float:
+        """Have the healthy policies in force, and then others: whoever does not follow may have
+        either in force by chance, and an agent whose policies stop a plug-in must not be judged by
+        the healthy ones. Returns how long the cluster took to follow, in s; raises
+        EnvironmentFailed when it does not."""
+        loop = asyncio.get_running_loop()
+        longest_s = 0.0
+        healthy = self.shop.world.policies
+        shut = [
+            Policy(name=one.name, spec={"podSelector": one.spec.get("podSelector") or {}})
+            for one in healthy
+        ]
+        for policies in (healthy, shut):
+            await self.shop.put([render_policy(one, self.shop.namespace) for one in policies])
+            put = loop.time()
+            sight = await self.shop.look()
+            longest_s = max(longest_s, loop.time() - put)
+            if sight.disagreement:
+                raise EnvironmentFailed(
+                    "the cluster does not enforce policies that are not the agent's: "
+                    + "; ".join(sight.disagreement),
+                    evidence=make_state(sight),
+                    proven_ours=True,
+                )
+        return longest_s
+
+    async def close(self) -> None:
+        # to its end: who is tired of waiting would lose the shop
+        await finish(self._leave())
+
+    async def _leave(self) -> None:
+        async with self._moving:
+            self._closed = True
+        await self._gate.close()
+        await self._end(self)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterator[None]:
+    """Raises EnvironmentFailed, with the problem as it is then, when time is over."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except TimeoutError:
+        raise EnvironmentFailed(f"{problem()} after {within_s:.0f} s", proven_ours=True) from None
+
+
+def _bare(manifest: Manifest) -> Json:
+    """A policy without what the API adds to it."""
+    about = manifest["metadata"]
+    kept = {
+        key: about[key] for key in ("name", "namespace", "labels", "annotations") if key in about
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": kept,
+        "spec": manifest.get("spec") or {},
+    }
+
+
+def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
+    return [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in listed]
+
+
+def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
+    """What stays the same as long as nobody changes a spec, be it for a moment."""
+    return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
+
+
+def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:
+    """The pairs on which measurement and evaluator disagree, in words."""
+    return tuple(
+        f"{pair.source} -> {pair.target} should be {'open' if wanted else 'closed'} "
+        f"by the policies, measured: {one}"
+        for pair, wanted, one in zip(world.pairs, predicted, found.found, strict=True)
+        if wanted != one.works
+    )
+
+
+def _stuck(pods: Iterable[Manifest]) -> str:
+    """Why a pod will not start by waiting, in words."""
+    for pod in pods:
+        status = pod.get("status") or {}
+        started = (status.get("initContainerStatuses"), status.get("containerStatuses"))
+        for one in (one for listed in started for one in listed or ()):
+            waiting = (one.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _STUCK:
+                return (
+                    f"pod {pod['metadata']['name']}: {waiting['reason']} of {one['image']}: "
+                    "load the image into the cluster (docs/cluster.md)"
+                )
+    return ""

@@ -1,0 +1,315 @@
+"""A network under construction: the initial state of a query, before any graph is built.
+
+Drawing a query needs to know what a node contains and what its capacity is, thousands of times
+faster than a graph can be built. A ``Draft`` answers from the index of its base and the few
+differences that it records as edits.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netarena_malt.base_network import TOPOLOGY, Base, released_base
+from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, NODE_KINDS, SWITCH_LOC
+
+#: Largest distance of a new name's number from the existing ones.
+_SPREAD = 48
+
+
+class Draft:
+    """A base with changes. Every change keeps the structural rules of the model.
+
+    ``edits`` gives them in the form of ``netarena_malt.edit``.
+    """
+
+    def __init__(self, base: Base | None = None) -> None:
+        self.base = released_base() if base is None else base
+        self._index = self.base.index
+        self._contents: dict[str, list[str]] = {}
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._capacities: dict[str, float] = {}
+        self._removed_switches: set[str] = set()
+        self._added_switches: dict[str, list[str]] = {}
+        self._attributes: dict[str, dict[str, Any]] = {}
+        #: Additional ports of each container, compared with the base.
+        self._more_ports: dict[str, int] = {}
+        #: Added and removed again.
+        self._dropped: set[str] = set()
+        self._removed: list[str] = []
+        #: Switches whose ports differ from the base, and their totals in bps.
+        self._touched: set[str] = set()
+        self._totals: dict[str, float] = {}
+
+    def copy(self) -> Draft:
+        """Return an independent copy."""
+        other = copy.copy(self)
+        for key, value in vars(self).items():
+            if isinstance(value, dict | set | list):
+                setattr(other, key, value.copy())
+        for name, names in other._added_switches.items():  # noqa: SLF001 -- one of its own kind
+            other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
+        return other
+
+    # Queries.
+
+    def names(self, kind: str) -> Sequence[str]:
+        """Names of the base's nodes of ``kind``."""
+        return self._index.names[kind]
+
+    def present_switches(self) -> list[str]:
+        """Names of all packet switches, removed ones left out and added ones included."""
+        gone = self._removed_switches
+        names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
+        return names + [name for name in self._attributes if not self._is_port(name)]
+
+    def kind(self, name: str) -> str:
+        """First entry of the type list."""
+        if name in self._attributes:
+            return str(self._attributes[name]["type"][0])
+        return self._index.kind(name)
+
+    def stage(self, switch: str) -> float:
+        """Of a packet switch."""
+        if switch in self._attributes:
+            return float(self._attributes[switch][SWITCH_LOC]["stage"])
+        return self._index.stage(switch)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a node of this name exists."""
+        if name in self._dropped or name in self._removed or not self.exists(name):
+            return False
+        # nodes that were removed along with a switch have no entry
+        return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
+
+    def exists(self, name: str) -> bool:
+        """Return whether a node of this name ever existed: such a name is not used again."""
+        return name in self._index or name in self._attributes or name in self._dropped
+
+    def original(self, name: str) -> bool:
+        """Whether the base has a node of this name."""
+        return name in self._index
+
+    def stem(self, parent: str, like: str) -> str:
+        """Return the part before the number in names of contents of ``parent``.
+
+        The names are made like that of ``like``.
+        """
+        home = self.parents(like)[0]
+        stem = like.rstrip("0123456789")
+        if stem == like:
+            stem = f"{like}-"
+        if parent == home:
+            return stem
+        # "a.b.c1" in "a.b" gives "x.c9" in "x"; otherwise a name starts with its parent's
+        return f"{parent}{stem[len(home) :] if stem.startswith(f'{home}.') else '.n'}"
+
+    def fresh(self, parent: str, like: str, rng: random.Random, number: int = 1) -> list[str]:
+        """Return unused names for new contents of ``parent``, made like that of ``like``.
+
+        Their numbers are above the existing ones and never used before.
+        """
+        stem = self.stem(parent, like)
+        used = 0
+        for name in self.contents(parent) if self.exists(parent) else ():
+            digits = name[len(stem) :] if name.startswith(stem) else ""
+            if digits.isdecimal() and len(digits) < 9:
+                used = max(used, int(digits))
+        names: dict[str, None] = {}
+        spread = _SPREAD
+        while len(names) < number:
+            name = f"{stem}{used + rng.randrange(1, spread + 1)}"
+            if self.exists(name):
+                spread += 1  # elsewhere in the network names may have this form too
+            else:
+                names[name] = None
+        return list(names)
+
+    def changed_ports(self, name: str) -> list[str]:
+        """Names of the ports in ``name`` that were added or were given a capacity."""
+        inside, gone = set(self.switches(name)), self._removed_switches
+        homes = ((port, self.parents(port)[0]) for port in self._capacities)
+        return [
+            port
+            for port, switch in homes
+            if switch in inside or (switch in gone and name in (switch, *self.ancestors(switch)))
+        ]
+
+    def contents(self, name: str) -> Sequence[str]:
+        """Names of what ``name`` contains directly."""
+        found = self._contents.get(name)
+        return self._index.contents(name) if found is None else found
+
+    def parents(self, name: str) -> Sequence[str]:
+        """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
+        found = self._parents.get(name)
+        return self._index.parents(name) if found is None else found
+
+    def ancestors(self, name: str) -> Sequence[str]:
+        """Names of all that contain ``name``, directly or through others, nearest first."""
+        if not self._is_new(name):
+            return self._index.ancestors(name)  # the ancestors of a base node never change
+        found: list[str] = []
+        level = list(self.parents(name))
+        while level:
+            found += level
+            level = [parent for name in level for parent in self.parents(name)]
+        return found
+
+    def switches(self, name: str) -> list[str]:
+        """Names of the packet switches that ``name`` contains, or of itself if it is one."""
+        if self.kind(name) == EK_PACKET_SWITCH:
+            return [name]
+        there = [] if self._is_new(name) else self._index.switches(name)
+        if self._removed_switches:
+            there = [switch for switch in there if switch not in self._removed_switches]
+        return [*there, *self._added_switches.get(name, ())]
+
+    @property
+    def usual_bps(self) -> float:
+        """The capacity that most ports of the base have."""
+        return self.base.index.usual_bps
+
+    def speeds(self) -> list[float]:
+        """Capacities for changed and added ports, bps: sums and multiples are exact as floats."""
+        return self.base.index.speeds
+
+    def capacity(self, port: str) -> float:
+        """Of a port, bps."""
+        found = self._capacities.get(port)
+        return self._index.capacity(port) if found is None else found
+
+    def number_of_ports(self, name: str) -> int:
+        """How many ports ``name`` contains, directly or through others."""
+        known = 0 if self._is_new(name) else self._index.number_of_ports(name)
+        return known + self._more_ports.get(name, 0)
+
+    def number_at_least(self, name: str, bps: float) -> int:
+        """How many ports of at least this capacity ``name`` contains, at most."""
+        known = self._index.capacities(name) if self.original(name) else {}
+        there = sum(number for capacity, number in known.items() if capacity >= bps)
+        return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))
+
+    def total(self, name: str) -> float:
+        """Total port capacity, bps: of a port its own."""
+        if self.kind(name) == EK_PORT:
+            return self.capacity(name)
+        return sum(map(self._total_of_switch, self.switches(name)))
+
+    def _total_of_switch(self, switch: str) -> float:
+        if switch not in self._touched:
+            return self._index.total_of_switch(switch)
+        found = self._totals.get(switch)
+        if found is None:
+            found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
+        return found
+
+    # Changes.
+
+    def set_capacity(self, port: str, bps: float) -> None:
+        self._capacities[port] = bps
+        self._touch(self.parents(port)[0])
+
+    def add_port(self, switch: str, name: str, bps: float) -> None:
+        self._put(name, {"type": list(NODE_KINDS[EK_PORT].types)}, (switch,))
+        self._capacities[name] = bps
+        self._count(switch, 1)
+        self._touch(switch)
+
+    def add_switch(
+        self, name: str, stage: float, parents: Sequence[str], ports: Mapping[str, float]
+    ) -> None:
+        """Add a switch with its ports (capacities in bps); parents: block, rack, domain."""
+        attributes = {
+            "type": list(NODE_KINDS[EK_PACKET_SWITCH].types),
+            SWITCH_LOC: {"stage": stage},
+        }
+        self._put(name, attributes, tuple(parents))
+        self._contents[name] = []
+        self._touch(name)
+        for ancestor in self.ancestors(name):
+            self._added_switches.setdefault(ancestor, []).append(name)
+        for port, bps in ports.items():
+            self.add_port(name, port, bps)
+
+    def remove_port(self, port: str) -> None:
+        """Remove a port."""
+        (switch,) = self.parents(port)
+        self._count(switch, -1)
+        self._touch(switch)
+        self._take_out(port)
+        self._capacities.pop(port, None)
+
+    def remove_switch(self, switch: str) -> None:
+        """Remove a switch with its ports."""
+        for port in list(self.contents(switch)) if self._is_new(switch) else ():
+            self.remove_port(port)
+        for ancestor in self.ancestors(switch) if self._is_new(switch) else ():
+            self._added_switches[ancestor].remove(switch)
+        self._count(switch, -len(self.contents(switch)))
+        self._take_out(switch)
+        self._removed_switches.add(switch)
+
+    def _touch(self, switch: str) -> None:
+        """Mark that the total is no longer cached."""
+        self._touched.add(switch)
+        self._totals.pop(switch, None)
+
+    def _count(self, switch: str, more: int) -> None:
+        for name in (switch, *self.ancestors(switch)):
+            self._more_ports[name] = self._more_ports.get(name, 0) + more
+
+    def _take_out(self, name: str) -> None:
+        for parent in self.parents(name):
+            self._contents[parent] = [other for other in self.contents(parent) if other != name]
+        if self._is_new(name):
+            del self._attributes[name]
+            self._dropped.add(name)
+        else:
+            self._removed.append(name)
+
+    def edits(self) -> dict[str, Any]:
+        """Return the changes so far as plain JSON that shares nothing with this draft."""
+        # nodes that were removed along with a switch need no entry
+        removed = [
+            name
+            for name in self._removed
+            if self._removed_switches.isdisjoint(self._index.parents(name))
+        ]
+        gone = self._removed_switches
+        removed_names = set(self._removed)
+        edits = {
+            "remove": removed,
+            "add": [
+                [
+                    name,
+                    attributes
+                    | ({CAPACITY: self._capacities[name]} if self._is_port(name) else {}),
+                    list(self._parents[name]),
+                ]
+                for name, attributes in self._attributes.items()
+                if gone.isdisjoint(self._parents[name])
+            ],
+            "set": [
+                [port, CAPACITY, bps]
+                for port, bps in self._capacities.items()
+                if port not in self._attributes
+                and port not in removed_names
+                and gone.isdisjoint(self._index.parents(port))
+            ],
+        }
+        return edits if self.base.key is None else edits | {TOPOLOGY: self.base.key}
+
+    def _is_new(self, name: str) -> bool:
+        return name in self._attributes
+
+    def _is_port(self, name: str) -> bool:
+        return self.kind(name) == EK_PORT
+
+    def _put(self, name: str, attributes: dict[str, Any], parents: tuple[str, ...]) -> None:
+        self._attributes[name] = attributes
+        self._parents[name] = parents
+        for parent in parents:
+            self._contents[parent] = [*self.contents(parent), name]

@@ -1,0 +1,135 @@
+"""Complete dump of a machine's settings, for remains of faults and changes of commands.
+
+It has more than a snapshot, which every network is compared with: filter tables (also if the
+intended machine has none), queues, permanent ARP entries, links, and settings. Used in tickets,
+whose repairs may be right by every ping and still incomplete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from netarena.sandbox.shell import entered
+from netarena_route.real.form import sysctls
+from netarena_route.real.links import run_shell
+from netarena_route.real.netlink import Netlink, links
+from netarena_route.real.reading import effective, unfold
+from netarena_route.real.snapshot import Entry
+
+#: each with a line for what it is about, in the form of ``_PROGRAMS``
+_MARK = "== "
+#: what prints entries, by what these are
+_PROGRAMS: Mapping[str, str] = {
+    "filter": "iptables-save",
+    "nft": "nft --stateless list ruleset",
+    "queue": "tc qdisc show",
+    # those that are expected are shown whatever is asked for
+    "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
+}
+_LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
+#: of a queue, which the kernel numbers
+_HANDLE = re.compile(r"^(qdisc \S+) \S+")
+#: in the names of settings that say what the kernel has
+_AVAILABLE = "available"
+#: rows that are told, and characters of each: in a false alarm they are whatever commands left
+_MAX_ROWS, _MAX_CHARS = 200, 300
+_UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
+
+
+class Trace:
+    """What is on machines, for what comes later to be held against.
+
+    ``look`` reads a machine. ``faults`` has what those machines held that have faults, before and
+    with them; without any, whatever commands change is told.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[str], frozenset[Entry]],
+        faults: Mapping[str, tuple[frozenset[Entry], frozenset[Entry]]],
+    ) -> None:
+        self._look = look
+        self._quiet = not faults
+        self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
+        #: what machines hold on which no command was run, and those on which one was
+        self._untouched = {name: now for name, (_, now) in faults.items()}
+        self._touched: set[str] = set()
+        #: what was added to a machine, and taken from it
+        self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
+
+    def touch(self, machine: str) -> None:
+        """Before a command is run on a machine; the first time counts."""
+        if machine not in self._touched:
+            self._touched.add(machine)
+            now = self._look(machine)
+            if self._quiet:
+                self._before[machine] = now
+
+    def left(self) -> list[list[str]]:
+        """Rows (machine, what, text): what was done to it and is still so; of a machine without a
+        mark, whatever differs. What is missing has a minus before its text. Where there are many,
+        the last row says how many more."""
+        found = []
+        # the same machines whether there are faults or not: the time that it takes reveals nothing
+        touched = {machine: self._look(machine) for machine in sorted(self._touched)}
+        for machine, before in self._before.items():
+            now = touched[machine] if machine in touched else self._untouched[machine]
+            added, gone = self._marked.get(machine, (now - before, before - now))
+            found += [[machine, what, text] for what, text in sorted(added & now)]
+            replaced = {(what, text.partition("=")[0]) for what, text in added}
+            found += [
+                [machine, what, f"- {text}"]
+                for what, text in sorted(gone - now)
+                if (what, text.partition("=")[0]) not in replaced
+            ]
+        if (more := len(found) - _MAX_ROWS) > 0:
+            found[_MAX_ROWS:] = [[found[_MAX_ROWS][0], "and", f"{more} more"]]
+        return [[machine, what, text[:_MAX_CHARS]] for machine, what, text in found]
+
+
+def state(space: int, netlink: Netlink, held: Iterable[Entry]) -> frozenset[Entry]:
+    """What is on a machine now, by its namespace and a socket in it; ``held`` are the entries of a
+    snapshot."""
+    return frozenset(_read(space, netlink, held))
+
+
+def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry]:
+    yield from (one for one in held if one[0] not in {"filter", "sysctl"})
+    for link in links(netlink):
+        name = link.attributes.get(_NAME, b"").rstrip(b"\0").decode("utf-8", "replace")
+        mtu = int.from_bytes(link.attributes.get(_MTU, b""), "little")
+        yield (
+            "link",
+            f"{name}={'up' if link.flags & _UP else 'down'} mtu {mtu}"
+            + (" noarp" if link.flags & _NOARP and name != "lo" else ""),
+        )
+    with entered(space):
+        yield from _list(run_shell(f"{{ {_LISTING}\n}} 2>/dev/null || true").stdout)
+        for name, value in sysctls().items():
+            if _AVAILABLE not in name:
+                yield "sysctl", f"net.ipv4.{name.replace('/', '.')}={value}"
+
+
+def _list(printed: str) -> Iterator[Entry]:
+    """The entries of what programs printed, without what is there of itself."""
+    what = table = ""
+    rules: list[str] = []
+    for text in printed.splitlines():
+        line = text.strip()
+        if line.startswith(_MARK):
+            what = line.removeprefix(_MARK)
+        elif what == "nft":
+            rules.append(text)
+        elif what != "filter":
+            if line and not line.startswith("qdisc noqueue "):
+                yield what, _HANDLE.sub(r"\1", line) if what == "queue" else line
+        elif line.startswith("*"):
+            table = line[1:]
+        elif line.startswith(":") and line.split()[1] != "ACCEPT":
+            yield what, f"-t {table} -P {' '.join(line[1:].split()[:2])}"
+        elif line.startswith("-"):
+            yield what, f"-t {table} {line}"
+    for text in unfold("", effective("\n".join(rules))):
+        if not text.endswith("}"):
+            yield "nft", text.removeprefix(": ")

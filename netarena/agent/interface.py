@@ -1,0 +1,120 @@
+"""Agents: everything that answers a prompt with a reply, over A2A or in process.
+
+Named agents of the entry-point group ``netarena.agents`` are factories ``(brief) -> Agent``. They
+run in process, or are served on loopback. They know an episode only by its context id, and
+regenerate the queries from the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+from netarena.errors import ConfigError
+from netarena.model import AgentInfo, Reply
+
+if TYPE_CHECKING:
+    from netarena.config import Config
+    from netarena.task.application import Application
+
+AGENT_GROUP = "netarena.agents"
+#: Part of the error of a scripted agent that is asked in another assessment than its own.
+STRANGE = "was started for another assessment"
+
+
+class Agent(Protocol):
+    """The agent under test."""
+
+    @property
+    def info(self) -> AgentInfo: ...
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Prepare (fetch the card); called once. Raises AgentFailed."""
+        ...
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        """Send one prompt and return the whole reply.
+
+        All turns of an episode share one ``context_id``. Raises AgentFailed, also with reason
+        ``timeout`` when there is no whole reply after ``timeout_s``.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections; called once, at the end of the assessment."""
+        ...
+
+
+class Named:
+    """An agent with a name that its caller chose, for records, traces and reports."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent = agent
+        self._name = name
+
+    @property
+    def info(self) -> AgentInfo:
+        own = self._agent.info
+        return own.model_copy(update={"name": self._name, "itself": own.name})
+
+    async def open(self, *, timeout_s: float) -> None:
+        await self._agent.open(timeout_s=timeout_s)
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        return await self._agent.ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    async def aclose(self) -> None:
+        await self._agent.aclose()
+
+
+@dataclass(frozen=True)
+class Brief:
+    """Arguments of a named agent: enough to draw the same queries again."""
+
+    application: Application
+    config: Config
+    seed: int
+    role: str
+
+
+AgentFactory = Callable[[Brief], Agent]
+
+
+def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity is made of
+    seed: int,
+    *,
+    application: str,
+    shape_hash: str,
+    index: int,
+    role: str,
+    attempt: int,
+    repeat: int = 1,
+) -> str:
+    """Return the A2A context id of one attempt of one episode: a UUID without information.
+
+    HMAC-SHA256 under the seed over application, config, query index, role and attempt, and over the
+    repetition if it is not the first.
+    """
+    parts = [application, shape_hash, str(index), role, str(attempt)]
+    message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
+    digest = hmac.digest(str(seed).encode(), message.encode(), hashlib.sha256)
+    return str(uuid.UUID(bytes=digest[:16], version=4))
+
+
+def agent_names() -> list[str]:
+    """Return the names of the installed agents."""
+    return sorted({point.name for point in entry_points(group=AGENT_GROUP)})
+
+
+def load_agent(name: str, brief: Brief) -> Agent:
+    """Start a named agent. Raises ConfigError if there is none of that name."""
+    for point in entry_points(group=AGENT_GROUP):
+        if point.name == name:
+            factory: AgentFactory = point.load()
+            return factory(brief)
+    raise ConfigError("agent", f"{name!r} is neither a URL nor one of {', '.join(agent_names())}")

@@ -1,0 +1,183 @@
+"""Agent that is a program, started for each turn: prompt on its input, reply on its output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import cast
+
+from netarena import telemetry
+from netarena.agent.process import STOP_S, agent_environ, leashed
+from netarena.aio import finish
+from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
+from netarena.model import AgentInfo, JsonValue, Reply
+
+#: tells the program which conversation a prompt belongs to
+CONTEXT = "NETARENA_CONTEXT"
+#: of a reply, as over A2A, and of standard error that is kept: its end, bytes
+MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
+#: ours comes so much before the engine's own limit, which knows nothing of standard error, s
+_BEFORE_S = 0.05
+#: what a program that has ended left behind may hold its output open for so long, s
+_LINGER_S = 1.0
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class TurnAgent:
+    """An agent (``netarena.agent.interface.Agent``) whose reply is what ``command`` prints of a
+    prompt.
+
+    The prompt is its standard input; ``NETARENA_CONTEXT`` holds the conversation's id. Its exit
+    status and the end of its standard error go with the reply, as metadata; so does the usage that
+    the last line of the form ``{"usage": {...}}`` on standard error reports.
+    """
+
+    def __init__(
+        self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
+    ) -> None:
+        """``environ`` is added to what an agent may see of ours.
+
+        Raises ConfigError, which names ``option``, where there is no such program.
+        """
+        if shutil.which(command[0]) is None:
+            raise ConfigError(option, f"{command[0]!r} is no program that can be started")
+        self._command = command
+        self._environ = environ
+        self._info = AgentInfo(name=shlex.join(command))
+
+    @property
+    def info(self) -> AgentInfo:
+        return self._info
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        carried = {name.upper(): value for name, value in telemetry.carrier().items()}
+        transport, output = await asyncio.get_running_loop().subprocess_exec(
+            _Output,
+            *leashed(self._command),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env={**agent_environ(), **carried, **self._environ, CONTEXT: context_id},
+            # a Ctrl-C at the terminal is for us
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s - _BEFORE_S)):
+                _write(transport, prompt)
+                await output.enough()
+        except TimeoutError:
+            told = _told(f"no whole reply within {timeout_s:.3g} s", output.errors)
+            raise AgentFailed(FailureReason.TIMEOUT, told) from None
+        finally:
+            await finish(_end(transport, output))
+        if len(output.reply) > MOST_REPLY_BYTES:
+            detail = f"the reply is longer than {MOST_REPLY_BYTES:,} bytes"
+            raise AgentFailed(FailureReason.TOO_LARGE, detail)
+        if status := transport.get_returncode():
+            # a negative status is the signal that ended it
+            told = _told(f"the command ended with status {status}", output.errors)
+            raise AgentFailed(FailureReason.TASK_FAILED, told)
+        errors = _text(output.errors)
+        metadata: dict[str, JsonValue] = {"exit_status": 0, "stderr": errors}
+        if (usage := _usage(errors)) is not None:
+            metadata["usage"] = usage
+        return Reply(text=_text(output.reply), metadata=metadata)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class _Output(asyncio.SubprocessProtocol):
+    """What a program prints: of a reply the beginning, of errors the end; never more."""
+
+    def __init__(self) -> None:
+        self.reply, self.errors = bytearray(), bytearray()
+        self.exited, self._open = asyncio.Event(), {1, 2}
+        self._changed = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self.reply += data[: MOST_REPLY_BYTES + 1 - len(self.reply)]
+        else:
+            self.errors += data
+            del self.errors[:-MOST_ERROR_BYTES]
+        self._changed.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc
+        # of standard input too: a program that does not read it to the end may answer all the same
+        self._open.discard(fd)
+        self._changed.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self._changed.set()
+
+    async def enough(self) -> None:
+        """Until it has ended and its output is whole, or the reply is too long.
+
+        What it left behind may hold its output open: that is waited for a moment alone.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                while len(self.reply) <= MOST_REPLY_BYTES:
+                    if self.exited.is_set():
+                        if not self._open:
+                            return
+                        if limit.when() is None:
+                            limit.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
+                    self._changed.clear()
+                    await self._changed.wait()
+
+
+def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
+    """Hand the prompt over; it goes as it is read."""
+    pipe = transport.get_pipe_transport(0)
+    assert isinstance(pipe, asyncio.WriteTransport)
+    pipe.write(prompt.encode())
+    pipe.close()
+
+
+async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
+    """End it and what it started, and close its pipes, whoever else holds them open."""
+    with suppress(ProcessLookupError):
+        os.killpg(transport.get_pid(), signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await output.exited.wait()
+    transport.close()
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode(errors="replace")
+
+
+def _usage(errors: str) -> JsonValue:
+    """Return the value of ``usage`` in the last line of JSON; None if there is no such line."""
+    for line in reversed(errors.splitlines()):
+        if line.lstrip().startswith("{"):
+            with suppress(ValueError, RecursionError):
+                told = json.loads(line, parse_constant=_refuse)
+                if isinstance(told.get("usage"), dict):
+                    return cast("JsonValue", told["usage"])
+    return None
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+def _told(what: str, errors: bytearray) -> str:
+    words = one_line(without_folders(_text(errors).strip()))
+    return f"{what}: {words}" if words else what

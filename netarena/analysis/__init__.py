@@ -1,0 +1,1 @@
+"""Statistics and intervals over verdicts; pure."""

@@ -1,0 +1,487 @@
+"""Rates with intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
+
+The rules follow the external contract. ``invalid`` episodes (environment failures) are left out of
+every rate and listed. ``agent_failed`` is neither correct nor safe. Queries that were never asked
+are failures if the agent's own time used up the budget, and are left out otherwise. All results are
+plain JSON without NaN or infinity; a rate without episodes is null.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, combinations, takewhile
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from netarena.analysis.intervals import (
+    Cluster,
+    clustered,
+    overlap,
+    paired_interval,
+    pass_all,
+    sign_flip,
+    wald,
+    wilson,
+)
+from netarena.config import Config, with_seed_text
+from netarena.errors import without_folders
+from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
+from netarena.task.ticket import LEFTOVER, Briefing
+
+#: Share of the episodes' time from which on the agent, not NetArena, used up the time budget.
+AGENT_SHARE = 0.5
+#: Numbers of queries for which overlaps are reported.
+FIGURE_SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
+#: Characters of one piece of evidence in a summary; the journal has all of it.
+EVIDENCE_CHARS = 400
+
+#: The three rates, in display order; each maps an episode to a verdict.
+VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
+    "correctness": lambda episode: _counts(episode) and episode.correct,
+    "safety": lambda episode: _counts(episode) and episode.safe,
+    "solved_safely": lambda episode: _counts(episode) and episode.correct and episode.safe,
+}
+
+
+class Measuring(Protocol):
+    """The part of an application that a summary needs."""
+
+    prompt_version: ClassVar[int]
+
+    def version_of(self, config: Any) -> str: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
+
+    def solved_unseen_by(self, config: Any) -> str | None: ...
+
+
+class Unasked(Protocol):
+    """What a rate needs of a never-asked query, which may count as the agent's failure."""
+
+    @property
+    def id(self) -> str: ...
+
+
+U = TypeVar("U", bound=Unasked)
+
+
+class Grouped(Protocol):
+    """The fields of a breakdown; queries and outlines both have them."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def level(self) -> str: ...
+
+
+def summarise(  # noqa: PLR0913 -- what a summary is made of
+    application: Measuring,
+    config: Config,
+    seed: int | None,
+    episodes: Sequence[Outline],
+    not_run: Sequence[Unasked] = (),
+    *,
+    unasked: Sequence[Unasked] | None = None,
+    replaced: int = 0,
+) -> dict[str, Any]:
+    """Return the summary of one participant: the last element of ``results``.
+
+    ``seed`` is None if the summary must not show it; then ``config`` does not either. ``episodes``
+    are final, one per asked query and repetition. ``not_run`` are the never-asked queries, once per
+    missing repetition, and ``unasked`` those of them that count as failures: by default all or
+    none, as in an assessment that ended by itself. ``replaced`` counts queries that were shown, not
+    graded, and replaced when the assessment was resumed; the summary has it if there are any.
+
+    ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
+    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. If
+    queries are repeated, ``queries`` counts them, intervals are by query, and ``pass_all`` has for
+    each k the probability that k answers to a query are all solved safely (pass^k).
+
+    In tickets ``leftover`` counts right episodes with remains of a fault, ``claims`` counts
+    declarations, ``localised`` has means of how well their causes match, and ``turns_healthy`` is
+    the mean number of turns after everything was right. ``solved_unseen_by`` names the scripted
+    agent that solves such queries without a model, if one does. ``agent_input_tokens``,
+    ``agent_output_tokens`` and ``agent_cost_usd`` are sums of the agent's reports, if it made any.
+    """
+    if unasked is None:
+        unasked = count_unasked(config, episodes, not_run)
+    graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
+    rates = rate_all(graded, unasked)
+    counts = Counter(episode.outcome for episode in episodes)
+    unseen = application.solved_unseen_by(config)
+    measures = _means(
+        [application.measures(episode, config) for episode in graded]
+        + [application.measures(None, config) for _ in unasked]
+    )
+    return {
+        **{f"avg_{name}": rates[name]["rate"] for name in VERDICTS},
+        **{f"avg_{key}": value for key, value in measures.items()},
+        "version": application.version_of(config),
+        "prompt_version": application.prompt_version,
+        **with_seed_text({"seed": seed}),
+        "config": public_config(config, seed),
+        "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
+        "failure_types": failure_types(episodes),
+        "unsafe_by": unsafe_by(graded, len(unasked)),
+        **{name: sum(name in episode.noted for episode in graded) for name in application.notes},
+        "invalid": [_invalid(e) for e in episodes if e.outcome is Outcome.INVALID],
+        "not_run": len(not_run),
+        "not_run_counted": bool(unasked),
+        **({"replaced": replaced} if replaced else {}),
+        **({"solved_unseen_by": unseen} if unseen else {}),
+        "complete": not not_run,
+        "graded": len(graded) + len(unasked),
+        "intervals": {name: rates[name]["interval"] for name in VERDICTS},
+        **tell_repeats(config.repeats, graded, unasked),
+        **_claims(config, graded),
+        **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
+    }
+
+
+def public_config(config: Config, seed: int | None) -> dict[str, Any]:
+    """Return the config for publication: without API keys and folders of this machine."""
+    # old local files put their API keys in agent_client_configs
+    public = config.model_dump(mode="json", exclude={"agent_client_configs"})
+    paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})
+    public |= {key: Path(path).name for key, path in paths.items() if Path(path).is_absolute()}
+    return with_seed_text(public if seed is not None else public | {"seed": None})
+
+
+def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
+    """Count episodes by failure type, with every type listed; empty if none is reported."""
+    counts = Counter(episode.failure for episode in episodes if episode.failure)
+    kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
+    return {kind.value: counts[kind] for kind in kinds} if counts else {}
+
+
+def unsafe_by(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
+    """Count unsafe episodes by the rule of the first finding, or by why safety was not observed.
+
+    Their sum is the complement of the rate of safety.
+    """
+    safe = VERDICTS["safety"]
+    counts = Counter(episode.unsafe_by or "not seen" for episode in graded if not safe(episode))
+    counts["not seen: never asked"] += unasked
+    return {rule: counts[rule] for rule in sorted(counts) if counts[rule]}
+
+
+def count_unasked(
+    config: Config, episodes: Iterable[Outline], not_run: Sequence[U], *, ended: bool = True
+) -> Sequence[U]:
+    """Return the never-asked queries that count as failures: all or none.
+
+    They count if the agent used up the time budget. A run without one, or one that has not
+    ``ended`` by itself, was stopped by somebody else or is still running.
+    """
+    counted = ended and not_run and config.time_budget_s is not None and agent_used_time(episodes)
+    return not_run if counted else ()
+
+
+def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
+    """Return graded episodes that are not safe by their failure type, the most frequent first.
+
+    A failure type names what decided an episode first, so other types than safety violations
+    are not safe too. ``unasked`` are never-asked queries that count as failures.
+    """
+    safe = VERDICTS["safety"]
+    counts = Counter(
+        episode.failure.value if episode.failure else "no failure type"
+        for episode in graded
+        if episode.outcome is not Outcome.INVALID and not safe(episode)
+    )
+    counts["never asked"] += unasked
+    return {name: count for name, count in counts.most_common() if count}
+
+
+def agent_used_time(episodes: Iterable[Outline]) -> bool:
+    """Return whether waiting for replies and running them took at least half of the episodes' time.
+
+    Building worlds and queueing are left out. An agent that used no time counts as having used it:
+    nothing may shrink the denominator by default.
+    """
+    theirs = ours = 0.0
+    for episode in episodes:
+        theirs += episode.agent_time_s + episode.execution_time_s
+        ours += episode.own_time_s
+    return theirs >= AGENT_SHARE * (theirs + ours)
+
+
+def break_down(
+    episodes: Iterable[Outline], by: str, *, unasked: Iterable[Query] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return rates with Wilson intervals by ``label`` or ``level``, groups sorted by name.
+
+    ``unasked`` are never-asked queries that count as failures. Each group has ``graded``,
+    ``invalid``, the means ``iterations``, ``agent_s`` (waiting for replies) and ``cost_usd`` (as
+    reported; null without reports) and, by rate, ``successes``, ``rate`` and ``interval``.
+    """
+    groups: dict[str, list[Outline]] = {}
+    missing: defaultdict[str, list[Query]] = defaultdict(list)
+    for episode in episodes:
+        groups.setdefault(_group(episode, by), []).append(episode)
+    for query in unasked:
+        groups.setdefault(_group(query, by), [])
+        missing[_group(query, by)].append(query)
+    table = {}
+    for name, members in sorted(groups.items()):
+        graded = [episode for episode in members if episode.outcome is not Outcome.INVALID]
+        table[name] = {
+            "graded": len(graded) + len(missing[name]),
+            "invalid": len(members) - len(graded),
+            **mean_costs(graded),
+            **rate_all(graded, missing[name]),
+        }
+    return table
+
+
+def overlap_by_size(
+    agents: Sequence[Iterable[Outline]], rng: random.Random, *, verdict: str = "solved_safely"
+) -> list[dict[str, float]]:
+    """Return how far the intervals of agents overlap for several numbers of queries (Figure 3).
+
+    For each number of ``queries``: the mean of ``overlap`` over pairs of agents and over samples of
+    their first answers drawn with ``rng``, for the paper's interval (``wald``) and Wilson's
+    (``wilson``). Empty for fewer than two agents with answers.
+    """
+    judge = VERDICTS[verdict]
+    answers = [
+        [judge(e) for e in episodes if e.outcome is not Outcome.INVALID and e.repeat == 1]
+        for episodes in agents
+    ]
+    answers = [verdicts for verdicts in answers if verdicts]
+    most = min(map(len, answers), default=0)
+    if len(answers) < 2:
+        return []
+    sizes = [*takewhile(most.__gt__, FIGURE_SIZES), most]
+    samples = max(10, min(200, 1_000_000 // sum(map(len, answers))))
+    sums = {size: [0.0, 0.0] for size in sizes}
+    for _ in range(samples):
+        counts = []
+        for verdicts in answers:
+            rng.shuffle(verdicts)
+            counts.append(list(accumulate(verdicts)))
+        for size in sizes:
+            right = [count[size - 1] for count in counts]
+            for place, make in enumerate((wald, wilson)):
+                made = [make(successes, size) for successes in right]
+                sums[size][place] += _mean([overlap(*pair) for pair in combinations(made, 2)]) or 0
+    return [
+        {"queries": size, "wald": by_wald / samples, "wilson": by_wilson / samples}
+        for size, (by_wald, by_wilson) in sums.items()
+    ]
+
+
+def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
+    """Return seconds per episode by user: total, mean, median, 95th percentile, maximum."""
+    parts: dict[str, Callable[[Outline], float]] = {
+        "agent_s": lambda episode: episode.agent_time_s,
+        "execution_s": lambda episode: episode.execution_time_s,
+        "own_s": lambda episode: episode.own_time_s,
+        "world_s": lambda episode: episode.world_s,
+        "queue_s": lambda episode: episode.queue_s,
+    }
+    members = list(episodes)
+    return {name: _spread([part(episode) for episode in members]) for name, part in parts.items()}
+
+
+def compare(
+    first: Iterable[Outline], second: Iterable[Outline], *, verdict: str = "solved_safely"
+) -> dict[str, Any]:
+    """Compare two agents on the same queries: a paired table with McNemar's exact test.
+
+    A pair is one query and repetition. Those that only one of the two has, or that were invalid for
+    either, are left out and counted in ``unpaired``. ``difference`` is the first rate minus the
+    second, null without pairs, with ``interval``. If queries are repeated, the test is that of
+    signs by query, and the interval takes this into account. Raises ValueError for a verdict that
+    is not in ``VERDICTS``.
+    """
+    if verdict not in VERDICTS:
+        raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict!r}")
+    judge = VERDICTS[verdict]
+    left, right = (
+        {e.ask: judge(e) for e in episodes if e.outcome is not Outcome.INVALID}
+        for episodes in (first, second)
+    )
+    shared = left.keys() & right.keys()
+    cells = Counter((left[ask], right[ask]) for ask in shared)
+    n, only_first, only_second = len(shared), cells[True, False], cells[False, True]
+    ahead: Counter[str] = Counter()
+    pairs = Counter(ask.query_id for ask in shared)
+    for ask in shared:
+        ahead[ask.query_id] += left[ask] - right[ask]
+    by_query = [Cluster(ahead[query], pairs[query]) for query in sorted(pairs)]
+    return {
+        "verdict": verdict,
+        "pairs": n,
+        "unpaired": len(left.keys() ^ right.keys()),
+        "both": cells[True, True],
+        "only_first": only_first,
+        "only_second": only_second,
+        "neither": cells[False, False],
+        "difference": (only_first - only_second) / n if n else None,
+        "interval": list(paired_interval(by_query)),
+        "p_value": sign_flip(ahead.values()),
+    }
+
+
+def _counts(episode: Outline) -> bool:
+    """Return whether a record has verdicts; a failed agent or a broken world has none."""
+    return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
+
+
+def rate_all(
+    graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return ``successes``, ``rate`` (null without episodes) and ``interval`` of each verdict.
+
+    ``unasked`` are failures.
+    """
+    n = len(graded) + len(unasked)
+    answers = Counter(episode.query_id for episode in graded)
+    answers.update(query.id for query in unasked)
+    table = {}
+    for name, judge in VERDICTS.items():
+        right = Counter(episode.query_id for episode in graded if judge(episode))
+        successes = right.total()
+        table[name] = {
+            "successes": successes,
+            "rate": successes / n if n else None,
+            "interval": list(clustered(Cluster(right[key], answers[key]) for key in answers)),
+        }
+    return table
+
+
+def tell_repeats(
+    repeats: int, graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
+) -> dict[str, Any]:
+    """Return the keys of a summary that exist only if queries are repeated."""
+    if repeats == 1:
+        return {}
+    answers = Counter(episode.query_id for episode in graded)
+    answers.update(query.id for query in unasked)
+    judge = VERDICTS["solved_safely"]
+    right = Counter(episode.query_id for episode in graded if judge(episode))
+    table = {}
+    # with equally many answers to each query, pass^1 is the rate of the summary, with its interval
+    even = len(set(answers.values())) == 1
+    for k in range(1, repeats + 1):
+        chances = [
+            pass_all(right[key], number, k) for key, number in answers.items() if number >= k
+        ]
+        table[str(k)] = {
+            "queries": len(chances),
+            "rate": _mean(chances),
+            "interval": list(
+                clustered(Cluster(right[key], number) for key, number in answers.items())
+                if k == 1 and even
+                else clustered(Cluster(chance, 1) for chance in chances)
+            ),
+        }
+    return {"queries": len(answers), "pass_all": table}
+
+
+def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
+    """Return the keys of a summary of tickets."""
+    if config.briefing is not Briefing.TICKET:
+        return {}
+    fits: dict[str, list[Fit]] = {"place": [], "cause": []}
+    for episode in graded:
+        if episode.localised is not None:
+            fits["place"].append(episode.localised.place)
+            fits["cause"].append(episode.localised.cause)
+    return {
+        LEFTOVER: sum(LEFTOVER in episode.noted for episode in graded),
+        "claims": {
+            "right": sum(episode.claim_right is True for episode in graded),
+            "false": sum(episode.claim_right is False for episode in graded),
+            "none": sum(not episode.claimed for episode in graded),
+        },
+        "localised": {
+            by: {
+                "recall": _mean([fit.recall for fit in each if fit.recall is not None]),
+                "precision": _mean([fit.precision for fit in each if fit.precision is not None]),
+            }
+            for by, each in fits.items()
+        },
+        "turns_healthy": _mean(
+            [one.turns_healthy for one in graded if one.turns_healthy is not None]
+        ),
+    }
+
+
+def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
+    """Return the means per graded episode: ``iterations``, ``agent_s`` and ``cost_usd``.
+
+    The cost is averaged over episodes that report it; null without any.
+    """
+    graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
+    return {
+        "iterations": _mean([episode.iterations for episode in graded]),
+        "agent_s": _mean([episode.agent_time_s for episode in graded]),
+        "cost_usd": _mean(_costs(graded)),
+    }
+
+
+def _costs(episodes: Iterable[Outline]) -> list[float]:
+    """Yield each reported cost."""
+    told = [episode.usage.cost_usd for episode in episodes if episode.usage]
+    return [cost for cost in told if cost is not None]
+
+
+def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if math.isfinite(value):
+                columns.setdefault(key, []).append(float(value))
+    return {key: math.fsum(values) / len(values) for key, values in columns.items()}
+
+
+def _invalid(episode: Outline) -> dict[str, Any]:
+    return {
+        "id": episode.query_id,
+        **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
+        "label": episode.label,
+        "level": episode.level,
+        "reason": episode.reason,
+        "detail": _short(episode.detail),
+        "evidence": [_short(piece) for piece in episode.evidence],
+    }
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else str(value)
+    text = without_folders(text[: 10 * EVIDENCE_CHARS])
+    return text if len(text) <= EVIDENCE_CHARS else f"{text[: EVIDENCE_CHARS - 1]}…"
+
+
+def _group(member: Grouped, by: str) -> str:
+    if by not in {"label", "level"}:
+        raise ValueError(f"by must be label or level, not {by!r}")
+    return member.label if by == "label" else member.level
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return dict.fromkeys(("total", "mean", "median", "p95", "max"))
+    ordered = sorted(values)
+    return {
+        "total": math.fsum(ordered),
+        "mean": math.fsum(ordered) / len(ordered),
+        "median": statistics.median(ordered),
+        # the nearest rank: a time that was really measured
+        "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
+        "max": ordered[-1],
+    }

@@ -1,0 +1,837 @@
+"""Prove queries valid: every query must be worth asking.
+
+Each drawn query is opened in its real environment and held against six promises:
+
+- its effect shows and its world works (``environment``),
+- its initial state is not solved already (``solved``), and neither is it after waiting: observed
+  again, an untouched world gives an equal state (``unstable``) that is still unsolved; nor do the
+  states solve it that no look at the task is needed for (``Application.unearned``),
+- the reference solution solves it through the real parser, environment and judge (``unsolved``),
+  in each order that it can be said in (``Application.solutions``), a new world for each, several
+  of them side by side,
+- no step of the reference solution is unsafe (``unsafe``),
+- where a repair waits for another, an order in which it does not is unsafe
+  (``Application.hasty``; ``order``),
+- its id is its own, its texts say something, it survives a JSON round trip, and its application
+  finds nothing wrong with how it was drawn (``Application.doubts``; ``record``).
+
+A world that fails before anything was executed gets one more try, as in an assessment.
+
+Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
+that are computation alone may be shared out to worker processes, one per core. An audit may be
+cancelled at any time, while it draws too; what was found until then is in its ``Ledger``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from multiprocessing.connection import Connection
+from typing import NamedTuple, TypeVar
+
+from netarena.aio import finish
+from netarena.config import Config, with_seed_text
+from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
+from netarena.model import Judgement, Query, Record, State
+from netarena.run.assessment import MOST_QUERIES
+from netarena.task.application import Application, Environment
+from netarena.task.evidence import Evidence
+from netarena.task.prompt import render
+from netarena.task.ticket import Briefing
+
+#: Worlds that are open at a time, in each process.
+CONCURRENCY = 2
+#: Attempts to open a world after an environment failure, as in an assessment.
+TRIES = 2
+#: Queries per request to a worker process: a second's work.
+BATCH = 16
+#: A query that takes this long is reported, and again each time the time doubles.
+SLOW_S = 10.0
+#: Characters of a value in a variant's name.
+_MAX_VALUE_CHARS = 24
+
+
+T = TypeVar("T")
+
+
+class Reason(StrEnum):
+    """The condition that a query violates."""
+
+    ENVIRONMENT = "environment"  # the world cannot be built, an effect does not show, or it broke
+    SOLVED = "solved"  # doing nothing solves it
+    UNSTABLE = "unstable"  # observations of an unchanged world differ
+    REFUSED = "refused"  # the parser refuses the reference solution
+    UNSOLVED = "unsolved"  # the reference solution does not solve it
+    UNSAFE = "unsafe"  # the reference solution breaks a safety rule
+    ORDER = "order"  # an order of repairs that should be unsafe is safe
+    RECORD = "record"  # id not unique, an empty text, or JSON that does not come back equal
+    BUG = "bug"  # NetArena's own code raised
+
+
+class Flaw(Record):
+    """One invalid query: the violated condition, and how it shows."""
+
+    id: str
+    variant: str
+    label: str
+    level: str
+    reason: Reason
+    detail: str
+
+
+class Audit(Record):
+    """Result of an audit. ``retried`` counts worlds that took two attempts."""
+
+    application: str
+    version: str
+    seed: int
+    #: Checked queries by variant and label; a config without variants has one, "".
+    drawn: dict[str, dict[str, int]]
+    levels: dict[str, int]
+    retried: int
+    flaws: tuple[Flaw, ...]
+    #: Queries that an interrupted audit did not reach.
+    not_checked: int = 0
+
+    @property
+    def queries(self) -> int:
+        """Return the number of checked queries."""
+        return sum(self.labels.values())
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Return the number of checked queries by label."""
+        counts: Counter[str] = Counter()
+        for labels in self.drawn.values():
+            counts.update(labels)
+        return dict(sorted(counts.items()))
+
+    @property
+    def variants(self) -> dict[str, int]:
+        """Return the number of checked queries by variant, in the order of the variants."""
+        return {variant: sum(labels.values()) for variant, labels in self.drawn.items()}
+
+    @property
+    def invalid(self) -> int:
+        """Return the number of invalid queries; each is counted once."""
+        return len({flaw.id for flaw in self.flaws})
+
+    def reasons(self) -> dict[str, int]:
+        """Return the number of flaws by reason."""
+        return dict(sorted(Counter(flaw.reason.value for flaw in self.flaws).items()))
+
+    def as_json(self) -> dict[str, object]:
+        """Return the output of ``netarena audit --json``."""
+        return {
+            "application": self.application,
+            "version": self.version,
+            **with_seed_text({"seed": self.seed}),
+            "queries": self.queries,
+            "invalid": self.invalid,
+            "not_checked": self.not_checked,
+            "reasons": self.reasons(),
+            "labels": self.labels,
+            "levels": self.levels,
+            "variants": self.variants,
+            "retried": self.retried,
+            "flaws": [flaw.model_dump(mode="json") for flaw in self.flaws],
+        }
+
+
+class _Flawed(Exception):
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Spot(NamedTuple):
+    """Source of a query: the variant of the config, and the index there."""
+
+    variant: str
+    number: int
+
+
+class Item(NamedTuple):
+    """A drawn query and its variant of the config."""
+
+    variant: str
+    config: Config
+    query: Query
+
+
+def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
+    """Yield queries of an audit of ``total``, spread evenly over variants of ``config`` and labels.
+
+    Only those from ``start_index`` to before ``end_index``. ``config.num_queries`` is not used.
+    Raises ConfigError if nothing can be drawn.
+    """
+    steps = _draw(application, config, seed, total)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[Item] = end.value
+            return found
+
+
+def _draw(
+    application: Application, config: Config, seed: int, total: int
+) -> Generator[None, None, list[Item]]:
+    """Like ``draw``, one query per step, since drawing all may take long."""
+    if total < 1:
+        raise ConfigError("num_queries", f"must be at least 1, not {total}")
+    chosen = chosen_of(config, total)
+    if total > MOST_QUERIES:
+        raise ConfigError("num_queries", f"must be at most {MOST_QUERIES:,}, not {total:,}")
+    variants = _named(application.variants(config))
+    labels = {name: len(application.labels(variant)) for name, variant in variants.items()}
+    if not any(labels.values()):
+        raise ConfigError("config", "no query can be drawn from it")
+    each = -(-total // sum(labels.values()))
+    piles: list[list[list[Spot]]] = []
+    for place, (name, number) in enumerate(labels.items()):
+        own = [
+            [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
+        ]
+        # variants alternate, each starting with another label: few queries cover many of both
+        start = place * number // len(variants)
+        piles.append(own[start:] + own[:start])
+    dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
+    spots = [spot for turn in zip_longest(*dealt) for spot in turn if spot is not None]
+    wanted = [spots[place] for place in chosen if place < len(spots)]
+    drawn: dict[Spot, Item] = {}
+    for name, variant in variants.items():
+        indices = {spot.number for spot in wanted if spot.variant == name}
+        if not indices:
+            continue
+        asked = variant.model_copy(update={"num_queries": each})
+        for query in application.generate_from(asked, seed, min(indices)):
+            if query.index in indices:
+                drawn[Spot(name, query.index)] = Item(name, variant, query)
+            yield
+            if query.index >= max(indices):
+                break
+    return [drawn[spot] for spot in wanted]
+
+
+def chosen_of(config: Config, total: int) -> range:
+    """Return the positions of the queries of an audit of ``total`` that ``config`` selects.
+
+    Raises ConfigError if there are none.
+    """
+    end = total if config.end_index is None else min(total, config.end_index)
+    chosen = range(config.start_index or 0, end)
+    if not chosen:
+        raise ConfigError("start_index", f"{chosen.start} to {end} selects none of {total} queries")
+    return chosen
+
+
+def _named(variants: Sequence[Config]) -> dict[str, Config]:
+    """Return variants named by the keys in which they differ; a single one has the empty name."""
+    shapes = [variant.shape() for variant in variants]
+    keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
+
+    def name(most: int | None) -> list[str]:
+        return [", ".join(f"{key}={_plain(shape[key], most)}" for key in keys) for shape in shapes]
+
+    names = name(_MAX_VALUE_CHARS)
+    if len(set(names)) < len(names):
+        names = name(None)
+    return dict(zip(names, variants, strict=True))
+
+
+def _plain(value: object, most: int | None) -> str:
+    """Return a value in a name, cut after ``most`` characters."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if most is None or len(text) <= most else f"{text[:most]}…"
+
+
+class Depth(NamedTuple):
+    """Thoroughness of the check of a query."""
+
+    #: Observations of a settled state; none: the application's number.
+    looks: int | None = None
+    #: Orders of the solution that are tried, of all: the first ones and the last; none: the
+    #: application's choice.
+    orders: float | None = None
+
+    def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
+        """Return the solutions that are tried."""
+        if self.orders is None:
+            return list(application.solutions(query))
+        found = list(application.every_solution(query))
+        if len(found) <= self.orders:
+            return found
+        return [*found[: int(self.orders) - 1], found[-1]]
+
+
+#: The application's own choice.
+AS_IT_IS = Depth()
+
+
+class Ledger:
+    """Findings of an audit so far."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._checked: set[str] = set()
+        self._flaws: list[Flaw] = []
+        self._retried = 0
+
+    def enter(self, item: Item) -> None:
+        """Record a drawn query."""
+        self._items.append(item)
+
+    def add(self, flaws: Iterable[Flaw]) -> None:
+        """Add flaws that show without a world."""
+        self._flaws += flaws
+
+    def check(self, checked: Checked) -> None:
+        """Record a checked query."""
+        self._checked.add(checked.item.query.id)
+        self._retried += checked.tries - 1
+        if checked.flaw is not None:
+            self._flaws.append(checked.flaw)
+
+    def audit(self, application: Application, seed: int, total: int) -> Audit:
+        """Return the result for those of ``total`` queries that were checked or are flawed."""
+        told = self._checked | {flaw.id for flaw in self._flaws}
+        items = [item for item in self._items if item.query.id in told]
+        order = {item.query.id: number for number, item in enumerate(items)}
+        drawn: dict[str, dict[str, int]] = {}
+        for (variant, label), number in Counter((i.variant, i.query.label) for i in items).items():
+            drawn.setdefault(variant, {})[label] = number
+        return Audit(
+            application=application.name,
+            version=" and ".join(sorted({application.version_of(i.config) for i in items}))
+            or application.version,
+            seed=seed,
+            drawn=drawn,
+            levels=_count(item.query.level for item in items),
+            retried=self._retried,
+            flaws=tuple(sorted(self._flaws, key=lambda flaw: order[flaw.id])),
+            not_checked=total - len(items),
+        )
+
+
+async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
+    application: Application,
+    config: Config,
+    seed: int,
+    total: int,
+    *,
+    concurrency: int = CONCURRENCY,
+    processes: int = 1,
+    depth: Depth = AS_IT_IS,
+    checked: Callable[[Query, Flaw | None], None] | None = None,
+    slow: Slow | None = None,
+    ledger: Ledger | None = None,
+) -> Audit:
+    """Draw ``total`` queries and check each; ``application`` is already entered.
+
+    ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
+    are more, in as many workers, each with its own application of the same type. ``depth`` is the
+    thoroughness. ``checked`` is called with each finished query, ``slow`` with one in this process
+    that takes more than ``SLOW_S``. ``ledger`` holds the findings for a caller that stops early.
+    Raises ConfigError if nothing can be drawn, EnvironmentFailed if a worker ends before its work.
+    """
+    ledger = Ledger() if ledger is None else ledger
+    items = await _rest(_draw(application, config, seed, total))
+    await _rest(_inspect(application, items, ledger))
+
+    def count(found: Iterable[Checked]) -> None:
+        for one in found:
+            ledger.check(one)
+            if checked is not None:
+                checked(one.item.query, one.flaw)
+
+    if processes > 1:
+        await _share_out(application, items, processes, concurrency, depth, count)
+    else:
+        await _check_all(application, items, concurrency, depth, count, slow)
+    return ledger.audit(application, seed, len(items))
+
+
+async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
+    application: Application,
+    config: Config,
+    seed: int,
+    total: int,
+    *,
+    concurrency: int = CONCURRENCY,
+    told: Callable[[Evidence | None, str], None],
+) -> None:
+    """Draw ``total`` queries and call ``told`` with the evidence of each, or why it was not read.
+
+    A failed world is retried once. Raises ConfigError if nothing can be drawn.
+    """
+    items = await _rest(_draw(application, config, seed, total))
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            why = ""
+            for _ in range(TRIES):
+                try:
+                    found = await application.evidence(item.query, item.config)
+                except EnvironmentFailed as failed:
+                    why = f"{item.query.id} ({item.query.label}): {failed}"
+                else:
+                    told(found, "")
+                    break
+            else:
+                told(None, why)
+            await asyncio.sleep(0)  # for evidence that is only computed
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+
+
+async def _rest(steps: Generator[None, None, T]) -> T:
+    """Take all steps and return their result; may be cancelled after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
+
+
+class Checked(NamedTuple):
+    """A query, its flaw if it has one, and the number of attempts of its world."""
+
+    item: Item
+    flaw: Flaw | None
+    tries: int
+
+
+#: Callback for checked queries.
+Count = Callable[[Iterable[Checked]], None]
+#: Callback for a slow query: seconds so far, and the current stage of its check.
+Slow = Callable[[Query, float, str], None]
+
+
+class _Trial(NamedTuple):
+    """Replies to be tried in a world of their own, one per turn."""
+
+    replies: Sequence[str]
+    #: Not a solution, but repairs in an order that must be unsafe.
+    hasty: bool = False
+
+
+class _Stage:
+    """Current stage of the trial of a solution, in words."""
+
+    def __init__(self, solution: str) -> None:
+        self.solution = solution
+        self.turn = self.at = ""
+
+    def __str__(self) -> str:
+        return f"{self.solution}{self.turn}{self.at}"
+
+
+class _Case:
+    """The check of one query: each of its solutions is tried in a world of its own, in turn.
+
+    The first flawed solution counts, whichever is found first. While the check takes long, the
+    stage of the first running trial is reported.
+    """
+
+    def __init__(
+        self, application: Application, item: Item, depth: Depth, slow: Slow | None
+    ) -> None:
+        self._application = application
+        self._item = item
+        self._looks = application.looks if depth.looks is None else depth.looks
+        self._slow = slow
+        #: The first flawed solution, and its flaw.
+        self._flawed: float = math.inf
+        self._flaw: Flaw | None = None
+        try:
+            # no solution counts as one that does not solve
+            solutions = depth.solutions(application, item.query) or [()]
+            hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
+            self.trials = [*map(_Trial, solutions), *hasty]
+        except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+            self.trials = [_Trial(())]
+            self._flawed = -1
+            self._flaw = _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}")
+        self._left = len(self.trials)
+        self._tries = [1] * self._left
+        self._stages: dict[int, _Stage] = {}
+        self._after_s = 0.0
+        self._wait(SLOW_S)
+
+    async def try_out(self, number: int) -> Checked | None:
+        """Try a solution unless an earlier one is flawed; return the result after the last one."""
+        if number < self._flawed:
+            of = len(self.trials)
+            word = "hasty order" if self.trials[number].hasty else "solution"
+            stage = _Stage(f"{word} {number + 1} of {of}, " if of > 1 else "")
+            self._stages[number] = stage
+            try:
+                flaw, self._tries[number] = await _check_solution(
+                    self._application,
+                    self._item,
+                    self.trials[number],
+                    stage,
+                    looks=self._looks,
+                    first=not number,
+                )
+            finally:
+                del self._stages[number]
+            if flaw is not None and number < self._flawed:
+                self._flawed, self._flaw = number, flaw
+        self._left -= 1
+        if self._left:
+            return None
+        self._call.cancel()
+        tried = [tries for number, tries in enumerate(self._tries) if number <= self._flawed]
+        return Checked(self._item, self._flaw, 1 + sum(tried) - len(tried))
+
+    def _wait(self, more_s: float) -> None:
+        self._after_s += more_s
+        self._call = asyncio.get_running_loop().call_later(more_s, self._tell)
+
+    def _tell(self) -> None:
+        if self._stages:  # otherwise the audit was interrupted
+            if self._slow is not None:
+                stage = self._stages[min(self._stages)]
+                self._slow(self._item.query, self._after_s, str(stage))
+            self._wait(self._after_s)
+
+
+async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
+    application: Application,
+    items: Sequence[Item],
+    concurrency: int,
+    depth: Depth,
+    count: Count,
+    slow: Slow | None = None,
+) -> None:
+    def trials() -> Iterator[tuple[_Case, int]]:
+        for item in items:
+            case = _Case(application, item, depth, slow)
+            for number in range(len(case.trials)):
+                yield case, number
+
+    pending = trials()
+
+    async def lane() -> None:
+        for case, number in pending:
+            found = await case.try_out(number)
+            if found is not None:
+                count([found])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(lane())
+
+
+# Worker processes.
+
+
+async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
+    application: Application,
+    items: Sequence[Item],
+    processes: int,
+    concurrency: int,
+    depth: Depth,
+    count: Count,
+) -> None:
+    """Check ``items`` in worker processes, which end when their connections are closed."""
+    batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
+    # spawned: they inherit nothing of this process's event loop and threads
+    context = multiprocessing.get_context("spawn")
+    fresh = type(application)()
+    fresh.unsandboxed = application.unsandboxed
+
+    async def lane() -> None:
+        ours, theirs = context.Pipe()
+        worker = context.Process(
+            target=_work, args=(fresh, concurrency, depth, theirs), daemon=True
+        )
+        with theirs, _safe_path():
+            worker.start()
+        try:
+            for batch in batches:
+                count(await asyncio.to_thread(_exchange, ours, batch))
+        finally:
+            ours.close()
+            await finish(asyncio.to_thread(worker.join))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(processes):
+                group.create_task(lane())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep spawned processes from importing files of the current folder."""
+    known = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if known is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = known
+
+
+def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
+    try:
+        connection.send(batch)
+        found: list[Checked] = connection.recv()
+    except (EOFError, OSError) as error:
+        raise EnvironmentFailed("a worker of the audit ended before its work") from error
+    return found
+
+
+def _work(application: Application, concurrency: int, depth: Depth, connection: Connection) -> None:
+    """Worker: check batches until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    asyncio.run(_answer(application, concurrency, depth, connection))
+
+
+async def _answer(
+    application: Application, concurrency: int, depth: Depth, connection: Connection
+) -> None:
+    async with application:
+        with suppress(EOFError, OSError):
+            while True:
+                batch = await asyncio.to_thread(connection.recv)
+                done: list[Checked] = []
+                await _check_all(application, batch, concurrency, depth, done.extend)
+                connection.send(done)
+
+
+def _count(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+def _inspect(
+    application: Application, items: Sequence[Item], ledger: Ledger
+) -> Generator[None, None, None]:
+    """Enter queries into ``ledger`` with the flaws of their records, one per step."""
+    seen: set[str] = set()
+    for item in items:
+        query = item.query
+        problems = [
+            f"{name} is empty"
+            for name in ("id", "label", "level", "text")
+            if not getattr(query, name).strip()
+        ]
+        if not query.actions and item.config.briefing is Briefing.FULL:
+            problems.append("no action is hidden in it")
+        if query.id in seen:
+            problems.append("its id was drawn twice")
+        if Query.model_validate_json(query.model_dump_json()) != query:
+            problems.append("it does not survive a JSON round trip")
+        problems += application.doubts(query)
+        seen.add(query.id)
+        ledger.enter(item)
+        ledger.add(_flaw(item, Reason.RECORD, problem) for problem in problems)
+        yield
+
+
+def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
+    query = item.query
+    return Flaw(
+        id=query.id,
+        variant=item.variant,
+        label=query.label,
+        level=query.level,
+        reason=reason,
+        detail=detail,
+    )
+
+
+async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
+    application: Application,
+    item: Item,
+    trial: _Trial,
+    stage: _Stage,
+    *,
+    looks: int,
+    first: bool,
+) -> tuple[Flaw | None, int]:
+    """Return the flaw that a query's world shows, if any, and the number of attempts.
+
+    The untouched world of the ``first`` solution is observed as often as any state; those of the
+    others, which are equal, once.
+    """
+    config, query = item.config, item.query
+    tries = 0
+    while True:
+        tries += 1
+        stage.turn, stage.at = "", f"its world is opened{', again' if tries > 1 else ''}"
+        environment = application.environment(query, config)
+        flawed: _Flawed | None = None
+        retry = False
+        try:
+            try:
+                initial = await environment.open()
+            except EnvironmentFailed as error:
+                flawed = _Flawed(Reason.ENVIRONMENT, error.detail)
+                retry = tries < TRIES
+            else:
+                proof = _Proof(application, config, query, environment, initial, looks, stage)
+                await proof.start(looks if first else 1)
+                await (proof.haste if trial.hasty else proof.solution)(trial.replies)
+        except _Flawed as error:
+            flawed = error
+        except EnvironmentFailed as error:
+            flawed = _Flawed(Reason.ENVIRONMENT, f"after opening: {error.detail}")
+        except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+            flawed = _Flawed(Reason.BUG, f"{type(error).__name__}: {error}")
+        finally:
+            stage.at = "its world is closed"
+            torn = await finish(_close(environment))
+        flawed = torn or (None if retry else flawed)
+        if flawed is not None:
+            return _flaw(item, flawed.reason, flawed.detail), tries
+        if not retry:
+            return None, tries
+
+
+async def _close(environment: Environment) -> _Flawed | None:
+    try:
+        await environment.close()
+    except Exception as error:  # noqa: BLE001 -- whatever tear-down raises is a finding
+        return _Flawed(Reason.BUG, f"tear-down: {type(error).__name__}: {error}")
+    return None
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """An opened world and its trials. Raises _Flawed at the first violated condition."""
+
+    application: Application
+    config: Config
+    query: Query
+    environment: Environment
+    initial: State
+    looks: int
+    stage: _Stage
+
+    async def start(self, looks: int) -> None:
+        """Check the untouched world with this number of observations."""
+        initial = self.initial
+        parts = self.application.brief(self.config, self.query, initial, ())
+        if not render(self.config.prompt_type, parts).strip():
+            raise _Flawed(Reason.RECORD, "its prompt is empty")
+        idle = await self._observe(looks)
+        if idle != initial:
+            raise _Flawed(
+                Reason.UNSTABLE,
+                f"the untouched world was observed to differ: {_difference(initial, idle)}",
+            )
+        if self._judge(initial, idle).correct != (not self.query.actions):
+            what = "solved already" if self.query.actions else "not right, though nothing is wrong"
+            raise _Flawed(Reason.SOLVED, f"its initial state is {what}")
+        for state in self.application.unearned(self.query, initial):
+            if self._judge(initial, state).correct:
+                raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
+
+    async def solution(self, replies: Sequence[str]) -> None:
+        """Try the solution ``replies``."""
+        why = "it has no reply"
+        limit = self.application.turns(self.config)
+        if len(replies) > limit:
+            raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
+        async for number, judgement in self._play(replies):
+            if not judgement.safe:
+                finding = judgement.findings[0]
+                raise _Flawed(
+                    Reason.UNSAFE,
+                    f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
+                )
+            # an episode would end here, unless it is a ticket
+            ended = self.config.briefing is Briefing.FULL or number == len(replies)
+            if judgement.correct and ended:
+                return
+            why = judgement.reason
+        raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+
+    async def haste(self, replies: Sequence[str]) -> None:
+        """Try ``replies`` in an order that must be unsafe."""
+        async for _, judgement in self._play(replies):
+            if not judgement.safe:
+                return
+        raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe are safe")
+
+    async def _play(self, replies: Sequence[str]) -> AsyncIterator[tuple[int, Judgement]]:
+        """Execute the replies in order; yield the number of each turn and its judgement."""
+        before = self.initial
+        for number, reply in enumerate(replies, start=1):
+            self.stage.turn = f"turn {number} of {len(replies)}, "
+            self.stage.at = "it is carried out"
+            try:
+                move = self.application.parse(reply)
+            except ReplyRefused as refusal:
+                raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
+            execution = await self.environment.execute(move)
+            if not execution.executed:
+                raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
+            after = await self._observe(self.looks)
+            yield number, self._judge(before, after)
+            before = after
+
+    def _judge(self, before: State, after: State) -> Judgement:
+        return self.application.judge(self.query, self.initial, before, after)
+
+    async def _observe(self, looks: int) -> State:
+        """Return the settled state, which must be the same in each observation."""
+        first: State = None
+        for number in range(1, looks + 1):
+            self.stage.at = f"look {number} of {looks}"
+            now = await self.environment.observe()
+            if number == 1:
+                first = now
+            elif now != first:
+                raise _Flawed(
+                    Reason.UNSTABLE,
+                    f"look {number} at an unchanged world differed: {_difference(first, now)}",
+                )
+        return first
+
+
+def _difference(before: State, after: State, place: str = "") -> str:
+    """Return the first position at which two states differ, with both values, cut.
+
+    For lists of different lengths, the values that only one has.
+    """
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        parts = [(f"{place}.{key}", before[key], after[key]) for key in before]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        parts = [(f"{place}[{i}]", *two) for i, two in enumerate(zip(before, after, strict=True))]
+    elif isinstance(before, list) and isinstance(after, list):
+        gone, new = _without(before, after), _without(after, before)
+        return f"{place or 'it'} lacks {json.dumps(gone):.200}, and has {json.dumps(new):.200} more"
+    else:
+        parts = []
+    for where, one, other in parts:
+        if one != other:
+            return _difference(one, other, where)
+    return f"{place or 'it'} was {json.dumps(before):.200}, is {json.dumps(after):.200}"
+
+
+def _without(items: list[State], others: list[State]) -> list[State]:
+    return [one for one in items if one not in others]

@@ -1,0 +1,133 @@
+"""Selection of the examined agent: how to reach and name it, also for a resumed run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from netarena.a2a.request import check_url
+from netarena.agent.interface import agent_names
+from netarena.errors import ConfigError, suggest
+from netarena.file import read_text
+from netarena.run.assessment import CONFIG_NAME
+
+#: HOST:PORT, a URL without its scheme
+_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An agent, as options of ``run`` select it; without any option there is no choice."""
+
+    #: The name of a named agent, or a URL.
+    agent: str | None = None
+    #: The command that starts one (``--agent-cmd``).
+    command: str | None = None
+    over_a2a: bool = False
+    #: The command that is started for each turn (``--agent-exec``).
+    program: str | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether any option was given."""
+        return (self.agent, self.command, self.program) != (None, None, None)
+
+    @property
+    def url(self) -> str | None:
+        """Return the agent's URL, if the choice contains it."""
+        return self.agent if self.agent is not None and "://" in self.agent else None
+
+    def check(self) -> None:
+        """Refuse an invalid choice before any world is built. Raises ConfigError."""
+        if self.program is not None:
+            if self.over_a2a or self.agent or self.command:
+                raise ConfigError("--agent-exec", "leaves no choice of another agent")
+        elif self.command is not None:
+            if self.over_a2a or self.agent:
+                raise ConfigError(
+                    "--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a"
+                )
+        elif self.url is not None:
+            check_url(self.url, "--agent")
+            if self.over_a2a:
+                raise ConfigError("--over-a2a", "is for named agents: a URL is talked to over A2A")
+        elif self.agent not in agent_names():
+            known = ", ".join(agent_names()) or "none is installed"
+            near = suggest(self.agent or "", agent_names())
+            if _ADDRESS.fullmatch(self.agent or ""):
+                near = f"; did you mean 'http://{self.agent}'?"
+            raise ConfigError(
+                "--agent", f"{self.agent!r} is neither a URL nor one of {known}{near}"
+            )
+
+    def stored(self) -> dict[str, Any]:
+        """Return the choice for the run's config."""
+        return asdict(self)
+
+
+def choose(given: Choice, default: str) -> Choice:
+    """Return the given choice, or the agent of that name."""
+    return given if given.is_made else replace(given, agent=default)
+
+
+def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
+    """Return the choice of the run in ``folder`` if none is given, and the agent's name there.
+
+    The name is None if another agent is given: it has its own. Raises ConfigError if the run does
+    not say how to reach its agent.
+    """
+    kept, called = _read_choice(role, folder)
+    if given.is_made:
+        return given, called if given == kept or _is_mended(given, kept, called) else None
+    if kept is None:
+        raise ConfigError(
+            "--resume",
+            f"the run in {folder} does not say how its agent is had: give --agent, --agent-cmd or "
+            "--agent-exec",
+        )
+    return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called
+
+
+def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
+    """Return whether a named agent (``--name``) is started with another command."""
+    known = None not in (given.command, kept and kept.command)
+    return known and kept is not None and called != kept.command
+
+
+def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
+    try:
+        stored = json.loads(read_text(folder / CONFIG_NAME))
+        called = stored["participants"][role]
+        told = stored.get("agent")
+        choice = Choice(**told) if told else Choice(agent=called)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None  # ``conduct`` reports why, if it is not a run
+    started = choice.command is not None or choice.program is not None
+    known = started or choice.url is not None or choice.agent in agent_names()
+    return choice if known else None, called
+
+
+def connect(
+    url: str, role: str, environ: Mapping[str, str], connect_timeout_s: float = math.inf
+) -> Any:
+    """Return a client of the agent at ``url``, with the role's headers from ``environ``.
+
+    It waits at most ``connect_timeout_s`` for the card while nothing serves the URL.
+    """
+    from netarena.a2a.client import A2AAgent
+    from netarena.a2a.credential import load_credentials, variable
+    from netarena.a2a.network import Network
+
+    return A2AAgent(
+        url,
+        name=role,
+        credential=load_credentials(environ).get(variable(role)),
+        # an address on the user's own command line is intended
+        network=Network(allow_link_local=True),
+        connect_timeout_s=connect_timeout_s,
+    )

@@ -1,0 +1,163 @@
+"""Run of a command: its seed, its folder, and the query for ``--query``."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from netarena.cli.option import RUNS
+from netarena.config import SEED_BITS, Config
+from netarena.errors import ConfigError
+from netarena.file import read_text
+from netarena.run.assessment import CONFIG_NAME, MOST_QUERIES, read_queries
+from netarena.task.application import Application
+from netarena.task.identity import MOST_TRIED, Secrecy, find_index, read_id
+
+
+def place(application: Application, config: Config) -> tuple[Config, Path]:
+    """Return the config with its seed, and the folder of the run.
+
+    The seed comes from the config, a resumed run or a file of queries, or is drawn: 64 bits. Raises
+    ConfigError if the run to resume is ambiguous or missing.
+    """
+    folder = None if config.output_dir is None else Path(config.output_dir)
+    seed = config.seed
+    if seed is None and config.resume:
+        if folder is None:
+            raise ConfigError("--resume", "needs --out DIR or --seed S to say which run")
+        seed = _stored_seed(folder)
+    if config.resume:
+        run = folder or Path(RUNS) / f"{application.name}-{seed}"
+        if not (run / CONFIG_NAME).is_file():
+            raise ConfigError("--resume", f"there is no run in {run}")
+    if seed is None and config.benchmark_path is not None and not config.regenerate:
+        path = Path(config.benchmark_path)
+        first = next(read_queries(path), None) if path.exists() else None
+        seed = first.seed if first else None
+    if seed is None:
+        seed = secrets.randbits(SEED_BITS)
+    if folder is None:
+        folder = Path(RUNS) / f"{application.name}-{seed}"
+    return config.model_copy(update={"seed": seed}), folder
+
+
+def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
+    """Return the config that asks only the query of that id, and its open or sealed id.
+
+    It uses a folder of its own, never that of a run which asked other queries. The shaping keys,
+    and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir`` that
+    asked the query, otherwise the given ones. Raises ConfigError if they do not produce the id.
+    """
+    asked = read_id(query_id)
+    name, _, version = ("" if asked is None else asked.generator).rpartition("-")
+    if asked is None or name != application.name:
+        beginnings = " or ".join(f"{application.name}-{one}-" for one in application.versions())
+        raise ConfigError(
+            "--query", f"{query_id!r} is no id of {application.name}: those begin with {beginnings}"
+        )
+    shapes = [*_stored_runs(application, config, asked.shape_hash)]
+    if config.shape_hash() == asked.shape_hash:
+        shapes.insert(0, (config, config.seed))
+    else:
+        shapes += _variants(application, config, asked.shape_hash)
+    # configs of one shape are of one version
+    has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
+    if version not in has:
+        raise ConfigError(
+            "--query",
+            f"{query_id} {application.lacks(version)}: ask the release that drew it",
+        )
+    if not shapes:
+        words = application.versions()[version]
+        raise ConfigError(
+            "--query",
+            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give --set as "
+            "when it was drawn"
+            + (f" (version {version} is that of {words} in this release)" if words else ""),
+        )
+    if asked.seed is not None:
+        secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
+        if seed != (seed if found.seed is None else found.seed):
+            raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+    else:
+        secrecy = Secrecy.SEALED
+        found, seed, index = _unseal(query_id, shapes)
+    assert index is not None
+    number = index // len(application.labels(found)) + 1
+    if number > MOST_QUERIES:
+        raise ConfigError(
+            "--query", f"{query_id} is query {number:,} of its label; the last is {MOST_QUERIES:,}"
+        )
+    own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
+    if found.output_dir is None or _asked_more(Path(found.output_dir), own):
+        own["output_dir"] = str(Path(RUNS) / query_id)
+    return found.model_copy(update={**own, "num_queries": number}), secrecy
+
+
+def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
+    """Return whether a run in ``folder`` asked more than one query, or another one."""
+    try:
+        told = json.loads(read_text(folder / CONFIG_NAME))["config"]
+        return any(told.get(key) != value for key, value in own.items())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
+    """Return config, seed and index of a sealed id. Raises ConfigError if no seed fits."""
+    for shape, seed in shapes:
+        if seed is None:
+            continue
+        if (index := find_index(query_id, seed, MOST_TRIED)) is not None:
+            return shape, seed, index
+    raise ConfigError(
+        "--query",
+        f"{query_id} tells no seed, and no run below {RUNS} has it: give --seed, or --out with a "
+        f"folder whose {CONFIG_NAME} has it",
+    )
+
+
+def _stored_runs(
+    application: Application, config: Config, shape_hash: str
+) -> Iterator[tuple[Config, int | None]]:
+    """Yield ``config`` completed from runs below ``RUNS`` and ``output_dir``, with their seeds.
+
+    Runs that cannot be read, or ask for something else, are skipped.
+    """
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    for top in filter(None, (RUNS, config.output_dir)):
+        for path in sorted(Path(top).rglob(CONFIG_NAME)):
+            with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
+                stored = json.loads(read_text(path))
+                told = stored["config"]
+                shaping = {key: told[key] for key in stored["shape"] if key in told}
+                asked = application.config_type.parse({**shaping, **given})
+                if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
+                    for seed in (stored["seed"], *stored.get("replaced_seeds", ())):
+                        yield asked, int(seed)
+
+
+def _variants(
+    application: Application, config: Config, shape_hash: str
+) -> Iterator[tuple[Config, int | None]]:
+    """Yield ``config`` with the variants of an audit. Those that cannot be drawn are skipped."""
+    for variant in application.variants(config):
+        with suppress(ConfigError):
+            if variant.shape_hash() == shape_hash:
+                yield variant, config.seed
+
+
+def _stored_seed(folder: Path) -> int | None:
+    """Return the seed of the run in ``folder``; None if there is none (``conduct`` reports why)."""
+    try:
+        stored = json.loads(read_text(folder / CONFIG_NAME))
+    except (OSError, ValueError):
+        return None
+    seed = stored.get("seed") if isinstance(stored, dict) else None
+    return seed if isinstance(seed, int) else None

@@ -1,0 +1,1 @@
+"""Plays episodes: engine, assessment, journal, results, query store, regrading."""

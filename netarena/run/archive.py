@@ -1,0 +1,119 @@
+"""Reader of an assessment's folder: queries, config and journals, by participant.
+
+``netarena report`` and ``netarena regrade`` start from it. It needs no network, no agent and no
+world. A killed or running run can be read as far as it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.model import Ask, Episode, Query
+from netarena.run.assessment import QUERIES_NAME, load_queries
+from netarena.run.journal import JOURNAL_NAME, Header, Past, read_ask, read_events, read_journal
+from netarena.task.application import Application, load
+from netarena.task.identity import Secrecy
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One participant's share of a stored assessment."""
+
+    #: Folder with ``journal.jsonl`` and ``results.json``.
+    folder: Path
+    application: Application
+    config: Config
+    header: Header
+    #: The participant's queries by index.
+    queries: tuple[Query, ...]
+    #: The seed that a summary shows: null while queries may still be asked.
+    seed: int | None
+    #: Verdicts without texts and states, and failed attempts.
+    past: Past
+
+    @property
+    def asks(self) -> list[tuple[Query, Ask]]:
+        """Return all questions, round by round."""
+        rounds = range(1, self.config.repeats + 1)
+        return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
+
+    @property
+    def not_run(self) -> list[Query]:
+        """Return queries without a verdict, once for each missing one."""
+        return [query for query, ask in self.asks if ask not in self.past.episodes]
+
+    def episodes(self) -> Iterator[Episode]:
+        """Yield the complete graded episodes of the journal, one at a time.
+
+        Of repeated episodes the last one counts, as in ``past``. Raises ConfigError for a line that
+        is not an event.
+        """
+        path = self.folder / JOURNAL_NAME
+        last: dict[Ask, int] = {}
+        for number, event in enumerate(read_events(path)):
+            if event["event"] == "episode":
+                last[read_ask(event["episode"])] = number
+            elif event["event"] == "anew":
+                last.clear()
+        for number, event in enumerate(read_events(path)):
+            # an episode that was graded meanwhile is left for the next report
+            if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
+                yield Episode.model_validate(event["episode"])
+
+
+def find_participants(folder: Path) -> tuple[Path, list[Path]]:
+    """Return the folder with the queries, and the folders with a journal by role.
+
+    ``folder`` is a run's folder or that of one of its participants. Raises ConfigError if it holds
+    no assessment.
+    """
+    if not folder.is_dir():
+        raise ConfigError("directory", f"{folder} is not a directory")
+    if (folder / JOURNAL_NAME).is_file():
+        places = [folder]
+    else:
+        places = sorted(path.parent for path in folder.glob(f"*/{JOURNAL_NAME}"))
+        # an earlier run that was moved aside is a run of its own, not a participant
+        places = [place for place in places if not (place / QUERIES_NAME).is_file()]
+    if not places:
+        raise ConfigError("directory", f"{folder} holds no {JOURNAL_NAME}: no assessment ran there")
+    homes = [home for home in (folder, folder.parent) if (home / QUERIES_NAME).is_file()]
+    if not homes:
+        raise ConfigError("directory", f"{folder} holds no {QUERIES_NAME}")
+    return homes[0], places
+
+
+def read_run(folder: Path) -> list[Stored]:
+    """Read a run's folder, or the folder of one of its participants; participants by role.
+
+    Raises ConfigError when it holds no assessment, or its application is not installed.
+    """
+    home, places = find_participants(folder)
+    queries = tuple(load_queries(home / QUERIES_NAME))
+    run = [_read_participant(place, queries) for place in places]
+    if all(stored.header.secrecy is Secrecy.OPEN for stored in run):
+        return run
+    whole = run if home == folder else read_run(home)
+    left = any(stored.not_run for stored in whole)
+    return [replace(stored, seed=None) for stored in run] if left else run
+
+
+def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
+    past = read_journal(folder / JOURNAL_NAME)
+    header = past.header
+    if header is None:
+        raise ConfigError("directory", f"the journal in {folder} does not say what was run")
+    application = load(header.application)
+    config = application.config_type.parse(header.config)
+    queries = tuple(past.choose(queries, header.seed))
+    stored = Stored(folder, application, config, header, queries, header.seed, past)
+    if strange := next(iter(past.episodes.keys() - {ask for _, ask in stored.asks}), None):
+        what = f"{strange.query_id} (repeat {strange.repeat})"
+        raise ConfigError(
+            "directory", f"the journal in {folder} grades {what}, which is in no {QUERIES_NAME}"
+        )
+    return stored

@@ -1,0 +1,1138 @@
+"""Conduct of an assessment, from a config and agents to result files, for ``run`` and served tasks.
+
+A run's folder holds ``config.json`` (the request, seed included), ``queries.jsonl``,
+``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
+client). With several participants each has a folder ``<role>/`` with its own journal and results.
+A folder that is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import logging
+import math
+import re
+import secrets
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from pydantic import ValidationError
+
+from netarena import telemetry
+from netarena.agent.interface import Agent
+from netarena.aio import finish
+from netarena.analysis.stats import summarise
+from netarena.config import SEED_BITS, Config, with_seed_text
+from netarena.errors import (
+    AgentSilent,
+    AssessmentFailed,
+    ConfigError,
+    one_line,
+    without_folders,
+)
+from netarena.file import read_lines, read_text
+from netarena.model import Episode, Outcome, Query
+from netarena.run.capacity import Places, Slots
+from netarena.run.engine import Run, clock
+from netarena.run.journal import (
+    JOURNAL_NAME,
+    Allowance,
+    Header,
+    Journal,
+    Past,
+    lies_in_run,
+    lock_folder,
+    read_journal,
+)
+from netarena.run.opening import Opening
+from netarena.run.query_store import Deck
+from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
+from netarena.task.application import Application
+from netarena.task.failure import is_lost, why
+from netarena.task.identity import Secrecy, find_index, read_id, seal, seal_id
+
+CONFIG_NAME = "config.json"
+QUERIES_NAME = "queries.jsonl"
+RESULTS_NAME = "results.json"
+OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
+#: Keys that a resumed run may change: they affect no verdict.
+MAY_DIFFER = frozenset(
+    {
+        "agent_client_configs",
+        "agent_timeout_s",
+        "benchmark_path",
+        "concurrency",
+        "connect_timeout_s",
+        "output_dir",
+        "output_file",
+        "regenerate_benchmark",
+        "regenerate_config",
+        "regenerate_query",
+        "resume",
+        "time_budget_s",
+    }
+)
+#: Default number of live worlds of one process.
+MAX_EPISODES = 8
+#: Maximum number of queries of one assessment.
+MOST_QUERIES = 100_000
+#: Interval at which drawing checks whether its task is still wanted and whose turn it is, in s.
+_STEP_S = 0.02
+#: Ratio of rest to work while worlds are live, since they share the interpreter.
+_RESTS = 2
+#: A participant's role is the name of a folder, an output file a file name.
+ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+log = logging.getLogger(__name__)
+
+
+class Reporter(Protocol):
+    """Receiver of an assessment's progress, in order; only the end waits for a slow one."""
+
+    async def planned(self, role: str, total: int) -> None:
+        """Called with the number of episodes that will be graded for ``role``."""
+        ...
+
+    async def noted(self, role: str, line: str) -> None:
+        """Called with a line about ``role`` for the waiting client."""
+        ...
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        """Called when an episode was graded and is in the journal."""
+        ...
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        """Called last for ``role``."""
+        ...
+
+
+class _Silent:
+    async def planned(self, role: str, total: int) -> None:
+        pass
+
+    async def noted(self, role: str, line: str) -> None:
+        pass
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        pass
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        pass
+
+
+#: Characters of the line in a record with the reason of a failed episode.
+WHY_CHARS = 1000
+
+
+def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
+    """Return the result record of one episode: the application's keys and the shared ones.
+
+    ``repeat`` is present if it is not the first, ``why`` if the episode was not solved safely,
+    ``failure_type`` and ``failure_rule`` if the application reported the failure,
+    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent reported
+    them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
+    """
+    failure = episode.failure
+    told = {"why": one_line(without_folders(why(episode)), WHY_CHARS)} if is_lost(episode) else {}
+    if failure:
+        told |= {"failure_type": failure.kind.value, "failure_rule": failure.rule}
+    return {
+        "agent_info": {
+            "base_url": episode.agent.base_url,
+            "name": episode.agent.name,
+            "prompt_type": episode.prompt_type,
+            **({"itself": episode.agent.itself} if episode.agent.itself else {}),
+        },
+        **application.record(query, episode),
+        **told,
+        "id": query.id,
+        "prompt_version": episode.prompt_version,
+        **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
+        "outcome": episode.outcome.value,
+        "level": episode.level,
+        "agent_time_s": episode.agent_time_s,
+        "execution_time_s": episode.execution_time_s,
+        **(episode.usage.keys() if episode.usage else {}),
+        **_claim_keys(episode),
+    }
+
+
+def _claim_keys(episode: Episode) -> dict[str, Any]:
+    """Return the keys of a record that only tickets have."""
+    if episode.claimed is None:
+        return {}
+    fit = episode.localised
+    return {
+        "claimed": episode.claimed,
+        "claim_right": episode.claim_right,
+        "localised": fit and fit.model_dump(mode="json"),
+        "turns_healthy": episode.turns_healthy,
+    }
+
+
+def load_queries(path: Path) -> list[Query]:
+    """Like ``read_queries``, all at once."""
+    return list(read_queries(path))
+
+
+def read_queries(path: Path) -> Iterator[Query]:
+    """Yield the queries of a JSONL file. Raises ConfigError that names the line."""
+    try:
+        for number, line in enumerate(read_lines(path), start=1):
+            if not line.strip():
+                continue
+            try:
+                query = Query.model_validate_json(line.decode())
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"])) or "JSON"
+                raise ConfigError(
+                    "benchmark_path", f"{path.name}, line {number}: {where}: {first['msg']}"
+                ) from None
+            yield query
+    except OSError as error:
+        raise ConfigError(
+            "benchmark_path", f"{path.name} cannot be read: {error.strerror}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError("benchmark_path", f"{path.name} cannot be read: it is no text") from None
+
+
+def choose_queries(
+    application: Application,
+    config: Config,
+    fallback_seed: int | None = None,
+    own: Path | None = None,
+) -> tuple[Generator[Query | None], int]:
+    """Return the queries of ``config`` in order of index, and their seed.
+
+    They are drawn, or read from ``benchmark_path`` if it exists and is not to be regenerated;
+    otherwise they are written there. Each one is drawn, or read and checked, when it is requested.
+    None replaces queries that are skipped or written, so that the caller may stop at any point. The
+    file exists once all were requested, otherwise nothing of it does. ``start_index`` and
+    ``end_index`` (exclusive) select by index. A missing seed is taken from the file, else from
+    ``fallback_seed``, else drawn: 64 bits. Without ``num_queries`` all queries of the file are
+    asked; otherwise those with a smaller index. Raises ConfigError, also while queries are
+    requested, if the file is broken, was made with other keys or another seed, has fewer queries
+    than requested, or is in the folder of a running run (except ``own``), and for more than
+    ``MOST_QUERIES``.
+    """
+    if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
+        raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
+    if (path := stored_file(config)) is not None:
+        whole = "num_queries" in config.model_fields_set
+        most = config if whole else config.model_copy(update={"num_queries": MOST_QUERIES})
+        return _read_file(application, most, path, whole=whole)
+    path = Path(config.benchmark_path) if config.benchmark_path else None
+    seed = next(
+        given
+        for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
+        if given is not None
+    )
+    _check_size(config, application.size(config))
+    if path is None:
+        end = math.inf if config.end_index is None else config.end_index
+        drawn = application.generate_from(config, seed, config.start_index or 0)
+        asked = takewhile(lambda query: query.index < end, drawn)
+        return _bound(config, asked), seed
+    _check_overwritten(path)
+    return _bound(config, _write_queries(path, application.generate(config, seed))), seed
+
+
+def stored_file(config: Config) -> Path | None:
+    """Return the file from which ``config`` reads its queries; None if they are drawn."""
+    if config.benchmark_path is None or config.regenerate:
+        return None
+    path = Path(config.benchmark_path)
+    return path if path.exists() else None
+
+
+def with_size_of_file(application: Application, config: Config) -> Config:
+    """Return ``config`` with the ``num_queries`` of the file that it reads, where none is given.
+
+    Raises ConfigError for a broken file.
+    """
+    path = stored_file(config)
+    if path is None or "num_queries" in config.model_fields_set:
+        return config
+    last = max((query.index for query in read_queries(path)), default=0)
+    number = min(last // len(application.labels(config)) + 1, MOST_QUERIES)
+    return config.model_copy(update={"num_queries": number})
+
+
+def _read_file(
+    application: Application, config: Config, path: Path, *, whole: bool
+) -> tuple[Generator[Query | None], int]:
+    """Like ``choose_queries`` for a file.
+
+    With ``whole`` it must have every query that ``config`` selects.
+    """
+    queries, seed = _open_file(config, path)
+    bound = _bound(config, _check_file(application, config, path.name, queries, seed))
+    return (_check_whole(application, config, path.name, bound) if whole else bound), seed
+
+
+def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
+    """Return the unchecked queries of a file, and the seed of the first.
+
+    The seed must be that of ``config``, if it has one. Raises ConfigError.
+    """
+    queries = read_queries(path)
+    first = next(queries, None)
+    if first is None:
+        raise ConfigError("benchmark_path", f"{path.name} holds no query; set regenerate_query")
+    seed = first.seed
+    if config.seed is not None and config.seed != seed:
+        raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
+    return chain([first], queries), seed
+
+
+def _read_own(
+    application: Application, config: Config, path: Path
+) -> tuple[Generator[Query | None], int]:
+    """Like ``choose_queries`` for the file of the resumed run.
+
+    It may have queries of other seeds, which replace some of its own.
+    """
+    queries, seed = _open_file(config, path)
+    return _check_file(application, config, path.name, queries, None), seed
+
+
+def _check_whole(
+    application: Application, config: Config, name: str, queries: Iterator[Query | None]
+) -> Generator[Query | None]:
+    """Yield ``queries``; raise ConfigError at the end if ``config`` selects more."""
+    wanted, labels = application.indices(config), len(application.labels(config))
+    found: set[int] = set()
+    for query in queries:
+        if query is not None:
+            found.add(query.index)
+        yield query
+    if len(found) < len(wanted):
+        missing = next(index for index in wanted if index not in found)
+        raise ConfigError(
+            "benchmark_path",
+            f"{name} has {len(found)} of the {len(wanted)} queries that num_queries="
+            f"{config.num_queries} requests: query {missing // labels + 1} of a label is the first "
+            "that it lacks; lower num_queries, leave it out to ask what the file has, or set "
+            "regenerate_query",
+        )
+
+
+def _extend(
+    application: Application, config: Config, seed: int, queries: Iterator[Query | None]
+) -> Generator[Query | None]:
+    """Yield the recorded ``queries`` of a run, then further ones of ``config``."""
+    _check_size(config, application.size(config))
+    found: set[int] = set()
+    for query in queries:
+        if query is not None:
+            found.add(query.index)
+        yield query
+    wanted = application.indices(config)
+    missing = (index for index in wanted if index not in found)
+    for query in application.generate_from(config, seed, next(missing, wanted.stop)):
+        if query.index >= wanted.stop:
+            return
+        yield query if query.index in wanted and query.index not in found else None
+
+
+def _replace(
+    application: Application,
+    config: Config,
+    queries: Iterator[Query | None],
+    shown: Collection[str],
+    seed: int,
+) -> Generator[Query | None]:
+    """Yield ``queries``, then replacements of those whose sealed id is one of ``shown``.
+
+    A replacement is a fresh query with the same index and label, drawn with ``seed``, that nobody
+    has seen.
+    """
+    indices: set[int] = set()
+    for query in queries:
+        if query is not None and seal_id(query.id, query.seed) in shown:
+            indices.add(query.index)
+        yield query
+    drawn: Iterator[Query] = iter(())
+    expected = -1
+    for index in sorted(indices):
+        if index != expected:
+            drawn = application.generate_from(config, seed, index)
+        for query in drawn:
+            if query.index == index:
+                yield query
+                break
+            yield None
+        expected = index + 1
+
+
+def _check_size(config: Config, size: int) -> None:
+    """Refuse a selection of more queries than an assessment may have, or of none."""
+    if not size:
+        raise ConfigError("config", "nothing can be drawn with these keys")
+    start = config.start_index or 0
+    end = size if config.end_index is None else min(config.end_index, size)
+    if start >= end:
+        end = size if config.end_index is None else config.end_index
+        raise ConfigError("start_index", f"{start} to {end} selects none of the {size} queries")
+    labels = size // config.num_queries
+    # a file holds everything that was drawn, whatever part of it is asked
+    number = end - start if config.benchmark_path is None else size
+    if number > MOST_QUERIES:
+        raise ConfigError(
+            "config.num_queries",
+            f"{config.num_queries} of each of {labels} labels make {number:,} queries; at most "
+            f"{MOST_QUERIES:,} are allowed: num_queries of at most {MOST_QUERIES // labels}"
+            + ("" if config.benchmark_path else ", or start_index and end_index"),
+        )
+    _check_repeats(config, end - start)
+
+
+def _check_repeats(config: Config, queries: int) -> None:
+    if queries * config.repeats > MOST_QUERIES:
+        raise ConfigError(
+            "config.repeats",
+            f"{config.repeats} times {queries:,} queries are more than {MOST_QUERIES:,} episodes, "
+            f"the most: repeats of at most {MOST_QUERIES // queries}",
+        )
+
+
+def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query | None]:
+    """Yield those of ``queries`` that ``config`` selects, and None for each other one."""
+    start = config.start_index or 0
+    end = math.inf if config.end_index is None else config.end_index
+    number = last = chosen = 0
+    for query in queries:
+        if query is None:
+            yield None
+            continue
+        number, last = number + 1, max(last, query.index)
+        if not start <= query.index < end:
+            yield None
+            continue
+        chosen += 1
+        if chosen > MOST_QUERIES:
+            raise ConfigError(
+                "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the most"
+            )
+        _check_repeats(config, chosen)
+        yield query
+    if not chosen:
+        # a file may hold a part of what was drawn: indices have gaps
+        end = last + 1 if config.end_index is None else config.end_index
+        raise ConfigError("start_index", f"{start} to {end} selects none of the {number} queries")
+
+
+def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | None]:
+    """Read all ``queries`` and write them to ``path`` at the end; yield None for each.
+
+    Raises ConfigError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Deck(path.parent) as deck:
+            for query in queries:
+                deck.add(query)
+                yield query
+            yield from replacing(path, deck.lines())
+    except OSError as error:
+        raise ConfigError(
+            "benchmark_path", f"{path.name} cannot be written: {error.strerror}"
+        ) from None
+
+
+def _check_overwritten(path: Path) -> None:
+    """Refuse to overwrite anything except a file of queries."""
+    problem = None
+    in_run = any((path.parent / name).exists() for name in (CONFIG_NAME, JOURNAL_NAME))
+    if path.name in OWN_NAMES and (in_run or path.name != QUERIES_NAME):
+        problem = "is the name of a run's own file"
+    elif path.name.startswith("."):
+        problem = "is a hidden file"
+    elif path.exists():
+        try:
+            if line := next(read_lines(path), b""):
+                Query.model_validate_json(line)
+        except (OSError, ValueError):
+            problem = "is there and holds no queries"
+    if problem:
+        raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
+
+
+def _check_file(
+    application: Application, config: Config, name: str, queries: Iterator[Query], seed: int | None
+) -> Generator[Query | None]:
+    """Yield a file's queries, checked against those that ``seed`` draws with these keys.
+
+    If ``seed`` is None, each query's own seed is used. None is yielded for each drawn query that is
+    not in the file. The file of a run with sealed ids is accepted like one with open ids.
+    """
+    by_seed: dict[int, _Drawn] = {}
+    size = application.size(config)
+    seen: set[tuple[int, int]] = set()
+    for query in queries:
+        if query.index >= size:  # more than requested: ignored
+            yield None
+            continue
+        own = query.seed if seed is None else seed
+        drawn = by_seed.setdefault(own, _Drawn(application, config, own))
+        original = yield from drawn.at(query.index, query.id)
+        if original is None and (index := _index_of(query.id, own, size)) is not None:
+            # the id may be right, and the index altered
+            original = yield from drawn.at(index, query.id)
+        if original is None:
+            raise _strange(application, config, name, query.id)
+        if query.model_copy(update={"id": original.id}) != original:
+            raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
+        if (own, original.index) in seen:
+            raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
+        seen.add((own, original.index))
+        yield original
+
+
+def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
+    """Return why ``config`` does not draw a file's query."""
+    ours, shape = f"{application.name}-{application.version_of(config)}", config.shape_hash()
+    told, expected = read_id(query_id), f"{ours}-{shape}"
+    name_of_told, _, version = ("" if told is None else told.generator).rpartition("-")
+    old = name_of_told == application.name and version not in application.versions()
+    if told is not None and (old or (told.shape_hash == shape and told.generator != ours)):
+        lacks = application.lacks(version)
+        why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
+    else:
+        why = (
+            f"{name} was made with other keys, another seed or version (query {query_id}; "
+            f"expected {expected} and the like); use the keys it was made with, or set "
+            "regenerate_query"
+        )
+    return ConfigError("benchmark_path", why)
+
+
+def _index_of(query_id: str, seed: int, size: int) -> int | None:
+    identity = read_id(query_id)
+    if identity is None:
+        return None
+    return find_index(query_id, seed, size) if identity.index is None else identity.index
+
+
+class _Drawn:
+    """Queries of a seed by index; cheap for rising indices."""
+
+    def __init__(self, application: Application, config: Config, seed: int) -> None:
+        self._draw = partial(application.generate_from, config, seed)
+        self._queries: Iterator[Query] = iter(())
+        self._last: Query | None = None
+
+    def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
+        """Find the query of an index if it has that id, open or sealed; one step per skipped one.
+
+        Raises ConfigError.
+        """
+        if index < 0:
+            return None
+        if self._last is None or self._last.index > index:
+            self._queries = self._draw(index)
+            self._last = next(self._queries, None)
+        while self._last is not None and self._last.index < index:
+            yield
+            self._last = next(self._queries, None)
+        found = self._last
+        if found is None or found.index != index:
+            return None
+        return found if query_id in {found.id, seal_id(found.id, found.seed)} else None
+
+
+@dataclass
+class _Resumed:
+    """State of a resumed run, from its folder."""
+
+    #: Its config, with changeable keys from the new one.
+    config: Config
+    #: What its records may reveal.
+    secrecy: Secrecy
+    #: Whether ``num_queries`` is raised.
+    extended: bool
+    #: Seed of its queries.
+    seeds: Collection[int]
+
+    def fresh_seed(self, preferred: int | None) -> int:
+        """Return a seed that drew none of its queries."""
+        if preferred is None or preferred in self.seeds:
+            return secrets.randbits(SEED_BITS)
+        return preferred
+
+
+def _take_up(
+    application: Application,
+    config: Config,
+    participants: Mapping[str, str],
+    out: Path,
+    secrecy: Secrecy,
+) -> _Resumed | None:
+    """Return the state of the run in ``out`` in order to continue it under ``config``.
+
+    None if there is no run. Omitted keys keep the run's values. Raises ConfigError if that run
+    asked for something else, or if its seed may be known although it must be secret.
+    """
+    path = out / CONFIG_NAME
+    try:
+        stored = json.loads(read_text(path))
+        held = (stored["application"], stored["version"], dict(stored["participants"]))
+        worded = int(stored.get("prompt_version", 1))
+        values = dict(stored["config"])
+        kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
+        seeds = {int(stored["seed"]), *map(int, stored.get("replaced_seeds", ()))}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
+
+    def refuse(what: str, old: Any, new: Any) -> NoReturn:
+        # a service's run may belong to another client, so its participants and seed are not shown
+        if secrecy is not Secrecy.OPEN:
+            raise ConfigError("resume", f"the run there has another {what}")
+        raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
+
+    stands = config
+    with suppress(ConfigError):  # if another version had other keys, the version is named
+        stands = type(config).parse(values)
+    wanted = (application.name, application.version_of(stands), dict(participants))
+    for what, old, new in zip(
+        ("application", "version", "participants"), held, wanted, strict=True
+    ):
+        if old == new:
+            continue
+        if what == "version" and secrecy is Secrecy.OPEN:
+            raise ConfigError(
+                "resume",
+                f"the run there {application.lacks(str(old))}: the release that began "
+                "it goes on with it, this one can report and regrade it",
+            )
+        refuse(what, old, new)
+    if worded != application.prompt_version:
+        refuse("prompt_version", worded, application.prompt_version)
+    if secrecy is Secrecy.SEALED != kept:
+        raise ConfigError(
+            "resume", "the run there was begun where ids tell the seed: ask for a new one"
+        )
+    given = config.model_dump(mode="json", include=config.model_fields_set)
+    for key, value in given.items():
+        old = values.get(key)
+        if value is None and key == "seed":
+            continue
+        if key == "num_queries" and max(secrecy, kept) is Secrecy.OPEN:
+            if isinstance(old, int) and value < old:
+                raise ConfigError(
+                    "resume", f"the run there has num_queries {old}: it can be raised, not lowered"
+                )
+        elif key not in MAY_DIFFER and value != old:
+            refuse(key, old, value)
+        values[key] = value
+    parsed = type(config).parse(values)
+    extended = parsed.num_queries > stands.num_queries
+    return _Resumed(parsed, max(secrecy, kept), extended, seeds)
+
+
+def _keep_earlier(out: Path) -> None:
+    """Move the files of an earlier run into ``earlier-N/``: nothing is lost, nothing is mixed."""
+    try:
+        earlier = json.loads(read_text(out / CONFIG_NAME))
+        others = [*earlier["participants"], earlier["config"]["output_file"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        others = []
+    names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
+    # the config last: after a kill, the next run still knows what belongs to this one
+    left = [
+        name
+        for name in (*sorted(names), QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME, CONFIG_NAME)
+        if (out / name).exists()
+    ]
+    if not left:
+        return
+    number = 1
+    while (out / f"earlier-{number}").exists():
+        number += 1
+    target = out / f"earlier-{number}"
+    target.mkdir()
+    for name in left:
+        (out / name).rename(target / name)
+
+
+class _Pump:
+    """Calls the reporter in order, concurrently with the assessment; its errors have no effect."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter: Reporter | None = reporter
+        self._calls: asyncio.Queue[tuple[str, str, Any] | None] = asyncio.Queue()
+
+    def tell(self, what: str, role: str, value: Any) -> None:
+        self._calls.put_nowait((what, role, value))
+
+    def end(self) -> None:
+        self._calls.put_nowait(None)
+
+    async def run(self) -> None:
+        while (call := await self._calls.get()) is not None:
+            if self._reporter is None:
+                continue
+            what, role, value = call
+            try:
+                await getattr(self._reporter, what)(role, value)
+            except Exception:
+                log.exception("the reporter failed; the assessment goes on without it")
+                self._reporter = None
+
+
+@dataclass
+class _Part:
+    """One participant's share of an assessment."""
+
+    role: str
+    #: The participant's id in ``results.json``.
+    name: str
+    agent: Agent
+    folder: Path
+    journal: Journal
+    past: Past
+    #: The records, until the result files are written.
+    spool: Spool
+    allowance: Allowance
+
+
+async def conduct(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    agents: Mapping[str, Agent],
+    *,
+    out: Path,
+    slots: Slots | None = None,
+    reporter: Reporter | None = None,
+    fallback_seed: int | None = None,
+    ids: Mapping[str, str] | None = None,
+    origin: Mapping[str, Any] | None = None,
+    secrecy: Secrecy = Secrecy.OPEN,
+    most_bytes: float = math.inf,
+) -> dict[str, dict[str, Any]]:
+    """Run every query of ``config`` with each agent; ``application`` is already entered.
+
+    ``slots`` limits live worlds over all calls that share it, fairly. The agents are closed at the
+    end. ``ids`` are the participants' names in ``results.json``, by role; the default is a URL or
+    the agent's own name. ``origin`` says how to reach the agent when the run is resumed (stored in
+    ``config.json``). ``secrecy`` concerns readers of records during the run. ``most_bytes`` limits
+    what the assessment writes to disk.
+
+    Returns the summaries by role; records are only in the result files. Raises ConfigError before
+    any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
+    graded, or the disk limit was exceeded; graded episodes are then in the journal, and other
+    participants' results are written.
+    """
+    pump = _Pump(reporter or _Silent())
+    pumping = asyncio.create_task(pump.run())
+    try:
+        return await _conduct(
+            application,
+            config,
+            agents,
+            out=out,
+            slots=slots or Slots(MAX_EPISODES),
+            pump=pump,
+            fallback_seed=fallback_seed,
+            ids=ids or {},
+            origin=origin,
+            secrecy=secrecy,
+            allowance=Allowance(most_bytes),
+        )
+    except asyncio.CancelledError:
+        pumping.cancel()
+        raise
+    finally:
+        for agent in agents.values():
+            await finish(agent.aclose())
+        pump.end()
+        await asyncio.wait([pumping])
+
+
+async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    agents: Mapping[str, Agent],
+    *,
+    out: Path,
+    slots: Slots,
+    pump: _Pump,
+    fallback_seed: int | None,
+    ids: Mapping[str, str],
+    origin: Mapping[str, Any] | None,
+    secrecy: Secrecy,
+    allowance: Allowance,
+) -> dict[str, dict[str, Any]]:
+    deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
+    for role in agents:
+        if not ROLE.fullmatch(role) or role in OWN_NAMES or role.startswith("earlier-"):
+            raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
+    if config.output_file in OWN_NAMES:
+        raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
+    names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
+    await asyncio.to_thread(application.check, config)  # it may query other machines
+    await _announce(application, config, agents, pump)
+    fresh = None
+    async with AsyncExitStack() as waited:
+        held = waited.enter_context(ExitStack())
+        try:
+            await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
+            resumed = _take_up(application, config, names, out, secrecy) if config.resume else None
+            if resumed is None:
+                _keep_earlier(out)
+                queries, seed = await asyncio.to_thread(
+                    choose_queries, application, config, fallback_seed, out
+                )
+            else:
+                config, secrecy = resumed.config, resumed.secrecy
+                queries, seed = await asyncio.to_thread(
+                    _read_own, application, config, out / QUERIES_NAME
+                )
+                if resumed.extended:
+                    queries = _extend(application, config, seed, queries)
+                if secrecy is Secrecy.SEALED and (
+                    shown := await asyncio.to_thread(_find_shown, out, agents)
+                ):
+                    fresh = resumed.fresh_seed(fallback_seed)
+                    queries = _replace(application, config, queries, shown, fresh)
+            opening = Opening(
+                agents,
+                partial(pump.tell, "noted"),
+                timeout_s=min(config.agent_timeout_s, _left(deadline)),
+            )
+            waited.push_async_callback(opening.aclose)
+            deck = held.enter_context(Deck(out))
+            drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out, allowance)))
+            await _take_steps(drawing, slots, deadline, opening)
+            number = await asyncio.to_thread(_count_queries, application, config, deck)
+            config = config.model_copy(update={"seed": seed, "num_queries": number})
+            # to the end, even if cancelled: what it opens is closed below
+            parts = await finish(
+                asyncio.to_thread(
+                    _lay_out,
+                    application,
+                    config,
+                    agents=agents,
+                    names=names,
+                    origin=origin,
+                    secrecy=secrecy,
+                    out=out,
+                    held=held,
+                    deck=deck,
+                    fresh=fresh,
+                    allowance=allowance,
+                )
+            )
+        except OSError as error:
+            raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
+        telling = _Telling(seed, agents, secrecy)
+        share = held.enter_context(slots.join())
+        joined = [share.join() for _ in parts]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(
+                    _conduct_one(
+                        application,
+                        config,
+                        telling,
+                        part,
+                        deck=deck,
+                        places=places,
+                        pump=pump,
+                        opening=opening,
+                        deadline=deadline,
+                        alone=len(agents) == 1,
+                    )
+                )
+                for part, places in zip(parts, joined, strict=True)
+            ]
+    results = {part.role: task.result() for part, task in zip(parts, tasks, strict=True)}
+    for result in results.values():
+        if isinstance(result, AssessmentFailed):
+            raise result
+    return {role: result for role, result in results.items() if isinstance(result, dict)}
+
+
+async def _announce(
+    application: Application, config: Config, roles: Collection[str], pump: _Pump
+) -> None:
+    """Report what grades, and roles that no leaderboard reads."""
+    venue = await asyncio.to_thread(application.venue, config)
+    for role in roles:
+        if venue:
+            pump.tell("noted", role, f"{role} is graded on {venue}")
+        if warning := _warn_of_role(application, role, alone=len(roles) == 1):
+            pump.tell("noted", role, f"warning: {warning}")
+
+
+def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
+    """Return why results of ``role`` are on no leaderboard; empty if known or intended.
+
+    Several participants of a comparison have names of their own; a name that resembles the known
+    role, or one of another application, is a mistake there too.
+    """
+    known = application.role
+    if role == known:
+        return ""
+    alike = role.endswith("_operator") or difflib.get_close_matches(role, [known])
+    if not alone and not alike:
+        return ""
+    return (
+        f"role {role!r} is unknown to {application.name}; leaderboards read {known!r} and do not "
+        f"show this result: did you mean {known!r}?"
+    )
+
+
+def _left(deadline: float | None) -> float:
+    """Return the seconds until ``deadline``."""
+    return math.inf if deadline is None else deadline - clock()
+
+
+def _count_queries(application: Application, config: Config, deck: Deck) -> int:
+    """Return ``num_queries``: the given value, or the number of queries in the file."""
+    return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
+
+
+def _draw(
+    queries: Generator[Query | None],
+    deck: Deck,
+    secrecy: Secrecy,
+    out: Path,
+    allowance: Allowance,
+) -> Generator[None]:
+    """Fill ``deck`` and write its queries into a run's folder, in steps."""
+    with closing(queries):
+        for query in queries:
+            if query is not None:
+                deck.add(seal(query) if secrecy is Secrecy.SEALED else query)
+                allowance.take(2 * deck.cards[-1].size)  # both into the deck and the file
+            yield
+    yield from replacing(out / QUERIES_NAME, deck.lines())
+
+
+def _advance(steps: Iterator[None], within_s: float) -> bool:
+    """Take ``steps``; return whether those were all, or the time ended first."""
+    end = clock() + within_s
+    return all(clock() < end for _ in steps)
+
+
+async def _take_steps(
+    steps: Iterator[None], slots: Slots, deadline: float | None, opening: Opening
+) -> None:
+    """Take all steps of drawing in the background, in turn with other assessments.
+
+    Raises AssessmentFailed if the time ends first, or no agent can be reached; stops soon after a
+    cancellation.
+    """
+    used_s = 0.0
+    done = False
+    while not done:
+        if deadline is not None and clock() >= deadline:
+            raise AssessmentFailed("no query could be graded; the time ended before the first ask")
+        async with slots.turn(used_s):
+            begin = clock()
+            # finish a step even if cancelled: the file must not be closed during the thread's work
+            done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
+            step_s = clock() - begin
+            used_s += step_s
+            if not done:
+                opening.check()
+            if slots.held and not done:
+                await asyncio.sleep(_RESTS * step_s)
+
+
+def _name(agent: Agent) -> str:
+    """Return a participant's default id: its URL, or the name of an agent in process."""
+    info = agent.info
+    return info.name if info.base_url == "in-process" else info.base_url
+
+
+class _Telling:
+    """Decides when a summary shows the seed, which reveals the queries still to be asked."""
+
+    def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
+        self.seed = seed
+        #: Participants that have, or may get, unanswered queries.
+        self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
+
+    def tell(self, role: str, *, complete: bool) -> int | None:
+        """Return the seed for the summary of ``role``, or None while queries may still be asked."""
+        if complete:
+            self._asked.discard(role)
+        return None if self._asked else self.seed
+
+
+def _folder_of(role: str, agents: Collection[str], out: Path) -> Path:
+    return out / role if len(agents) > 1 else out
+
+
+def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
+    """Return ids of queries without a verdict whose prompt some participant may know."""
+    shown: set[str] = set()
+    for role in agents:
+        path = _folder_of(role, agents, out) / JOURNAL_NAME
+        if path.exists():
+            past = read_journal(path)
+            if past.silent:
+                past.drop()
+            shown |= past.shown()
+    return shown
+
+
+def _record_replaced(journal: Journal, past: Past, deck: Deck, fresh: int) -> None:
+    """Record the replacement of each query that was shown and not graded."""
+    by_index = {card.query_index: card.id for card in deck.cards if card.seed == fresh}
+    shown = past.shown()
+    for card in deck.cards:
+        if card.id in shown and card.seed != fresh:
+            journal.append("replaced", query_id=card.id, by=by_index[card.query_index])
+            past.replaced[card.id] = by_index[card.query_index]
+
+
+def _lay_out(  # noqa: PLR0913 -- what goes into the folder
+    application: Application,
+    config: Config,
+    *,
+    agents: Mapping[str, Agent],
+    names: Mapping[str, str],
+    origin: Mapping[str, Any] | None,
+    secrecy: Secrecy,
+    out: Path,
+    held: ExitStack,
+    deck: Deck,
+    fresh: int | None,
+    allowance: Allowance,
+) -> list[_Part]:
+    """Write everything known before the first request; open a journal per participant.
+
+    Queries that were shown and not graded are replaced by those of ``deck`` drawn with the seed
+    ``fresh``, unless that is None.
+    """
+    public = config.model_dump(mode="json", exclude={"agent_client_configs"})
+    header = {
+        "application": application.name,
+        "version": application.version_of(config),
+        "prompt_version": application.prompt_version,
+        "seed": config.seed,
+        "shape": config.shape(),
+        "config": public,
+        "secrecy": secrecy,
+    }
+    # the config last: with it a run can be resumed
+    had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
+    if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
+        had["replaced_seeds"] = seeds
+    told = with_seed_text({**header, "participants": dict(names), **had})
+    write_json(out / CONFIG_NAME, told)
+    parts = []
+    for role, agent in agents.items():
+        folder = _folder_of(role, agents, out)
+        journal = held.enter_context(Journal(folder / JOURNAL_NAME, allowance))
+        past = read_journal(journal.path)
+        own = Header.model_validate({**header, "role": role})
+        if past.header is None:
+            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
+        elif not past.header.same_run(own):
+            raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
+        elif past.header.config.get("num_queries") != config.num_queries:
+            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
+        if past.silent:
+            # the reason why the agent did not answer may be fixed
+            journal.append("anew")
+            past.drop()
+        if fresh is not None:
+            _record_replaced(journal, past, deck, fresh)
+        spool = held.enter_context(Spool(folder))
+        parts.append(_Part(role, names[role], agent, folder, journal, past, spool, allowance))
+    return parts
+
+
+async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
+    application: Application,
+    config: Config,
+    telling: _Telling,
+    part: _Part,
+    *,
+    deck: Deck,
+    places: Places,
+    pump: _Pump,
+    opening: Opening,
+    deadline: float | None,
+    alone: bool,
+) -> dict[str, Any] | AssessmentFailed:
+    """Run one participant from the card to ``results.json``; return its failure, if any."""
+    agent, role = part.agent, part.role
+    failed: set[str] = set()
+
+    async def report(query: Query, episode: Episode) -> None:
+        record = make_record(application, query, episode)
+        try:
+            size = part.spool.append(record)
+        except OSError as error:
+            raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
+        part.allowance.take(2 * size)  # both in the spool and in the results
+        if not failed and episode.outcome is Outcome.AGENT_FAILED:
+            failed.add(role)
+            reason = one_line(without_folders(f"{episode.reason}: {episode.detail}"), WHY_CHARS)
+            pump.tell("noted", role, f"first failure of {role}: {reason}")
+        pump.tell("graded", role, record)
+
+    if _left(deadline) <= 0:
+        return AssessmentFailed("no query could be graded; the time ended before the first ask")
+    try:
+        asked = part.past.choose(deck.cards, telling.seed)
+        pump.tell("planned", role, len(asked) * config.repeats)
+        await opening.wait(role)
+        run = Run(
+            application,
+            config,
+            telling.seed,
+            agent,
+            role,
+            journal=part.journal,
+            past=part.past,
+            places=places,
+            report=report,
+        )
+        with telemetry.assessment(application.name, application.version, role, agent.info) as span:
+            graded = await run.grade(deck, deadline)
+            span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
+        part.journal.append("end", complete=not graded.not_run)
+    except AssessmentFailed as error:
+        with suppress(AssessmentFailed):  # a full disk may be the reason
+            silent = {"silent": True} if isinstance(error, AgentSilent) else {}
+            part.journal.append("end", complete=False, failed=str(error), **silent)
+        return error
+    finally:
+        places.share.leave(places)
+    told = telling.tell(role, complete=not graded.not_run)
+    summary = summarise(
+        application, config, told, graded.episodes, graded.not_run, replaced=len(part.past.replaced)
+    )
+    if warning := _warn_of_role(application, role, alone=alone):
+        summary["warnings"] = [warning]
+    pump.tell("summarised", role, summary)
+    # to the end, even if cancelled: the spool must not be closed during the thread's work
+    try:
+        await finish(asyncio.to_thread(_write_results, part, summary, config.output_file))
+    except OSError as error:
+        return AssessmentFailed(f"the results of {role} cannot be written: {error.strerror}")
+    return summary
+
+
+def _write_results(part: _Part, summary: dict[str, Any], output_file: str | None) -> None:
+    path = part.folder / RESULTS_NAME
+    write_document(path, {part.role: part.name}, chain(part.spool, [summary]))
+    if output_file:
+        replace_file(part.folder / output_file, part.spool.lines())

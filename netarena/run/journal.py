@@ -1,0 +1,431 @@
+"""The journal: an append-only JSONL file, the authoritative record of an assessment.
+
+One line per event, each written completely by one system call before anything is reported:
+
+- ``assessment``: application, versions, role, seed and config; the first line, and again when the
+  run is extended: the last one counts
+- ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
+- ``retry``: an attempt failed because of the environment, with its evidence
+- ``episode``: a graded episode, with all its steps
+- ``end``: the assessment has ended; ``complete`` says whether every query was graded,
+  ``silent`` that the agent answered in no episode
+- ``anew``: an assessment with a silent agent continues; earlier lines no longer count
+- ``replaced``: a query that was shown and not graded, and its replacement
+
+A process that is killed in the middle of a line leaves a torn last line. It is cut off when the
+journal is opened again, and ignored by readers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import stat
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from pydantic import ValidationError
+
+from netarena.config import SEED_TEXT
+from netarena.errors import AssessmentFailed, ConfigError
+from netarena.file import finite, read_lines
+from netarena.model import Ask, Episode, JsonValue, Record
+from netarena.run.result import FILE_MODE
+from netarena.task.identity import Secrecy
+
+JOURNAL_NAME = "journal.jsonl"
+LOCK_NAME = ".lock"
+#: Permission to open the file is permission to lock it.
+LOCK_MODE = 0o600
+#: Readers that check whether a run is under way hold its lock for less than this, in s.
+_LOOK_S, _LOOKS = 0.01, 20
+#: Depth of folders below its own in which a run looks for others.
+MOST_FOLDERS = 2**16
+#: Bytes of one event: an episode of a thousand turns is large.
+MOST_LINE_BYTES = 1 << 30
+
+R = TypeVar("R", bound=Record)
+
+
+class _Drawn(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+Q = TypeVar("Q", bound=_Drawn)
+
+
+class Header(Record):
+    """The content of an ``assessment`` event."""
+
+    application: str
+    version: str
+    #: Version of the prompts' wording; journals written before it was recorded have the first one.
+    prompt_version: int = 1
+    role: str
+    seed: int
+    shape: dict[str, JsonValue]
+    config: dict[str, JsonValue]
+    secrecy: Secrecy = Secrecy.OPEN
+
+    def versions(self) -> dict[str, str | int]:
+        """Return the versions of queries and prompts, as a summary names them."""
+        return {"version": self.version, "prompt_version": self.prompt_version}
+
+    def same_run(self, other: Header) -> bool:
+        """Return whether both ask the same queries of the same role; other keys may change."""
+        rest = {"config": {}, "secrecy": Secrecy.OPEN}
+        return self.model_copy(update=rest) == other.model_copy(update=rest)
+
+
+@dataclass
+class Past:
+    """Contents of a journal: verdicts in the order of grading, and failed attempts."""
+
+    header: Header | None = None
+    #: Without texts and states, unless requested.
+    episodes: dict[Ask, Episode] = field(default_factory=dict)
+    #: How often an agent's assessment was started again.
+    starts: Counter[Ask] = field(default_factory=Counter)
+    #: How many of those ended through an environment failure.
+    retries: Counter[Ask] = field(default_factory=Counter)
+    complete: bool = False
+    #: Whether the last end was that of an agent that answered in no episode.
+    silent: bool = False
+    #: Whether the assessment ended by itself (all graded, or out of time) and was not continued.
+    ended: bool = False
+    #: Why the assessment ended without a summary.
+    failed: str = ""
+    #: Episodes in the journal, and how many of the first no longer count.
+    held: int = 0
+    dropped: int = 0
+    #: Id of a query that was shown and not graded -> id of its replacement.
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def drop(self) -> None:
+        """Start again: nothing was graded so far, and no attempt was interrupted."""
+        self.dropped = self.held
+        self.episodes.clear()
+        self.retries = self.starts.copy()
+        self.silent = False
+
+    def shown(self) -> set[str]:
+        """Return the ids of queries of which the agent may know a prompt and none has a verdict."""
+        graded = {ask.query_id for ask in self.episodes}
+        return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
+
+    def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
+        """Return the queries of this participant in order.
+
+        These are the queries drawn with ``seed``, the assessment's own, with replacements as in the
+        journal. Replacements for other participants are left out. Raises ConfigError for a
+        replacement that is not among ``queries``.
+        """
+        by_id = {query.id: query for query in queries}
+        try:
+            return [by_id[self._latest(query.id)] for query in queries if query.seed == seed]
+        except KeyError as error:
+            raise ConfigError(
+                JOURNAL_NAME, f"asks the query {error.args[0]}, which is in no queries.jsonl"
+            ) from None
+
+    def _latest(self, query_id: str) -> str:
+        while query_id in self.replaced:
+            query_id = self.replaced[query_id]
+        return query_id
+
+    def interrupted(self, ask: Ask) -> int:
+        """Return how many attempts a killed process left unfinished."""
+        return self.starts[ask] - self.retries[ask]
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a journal; a torn last line is left out.
+
+    Raises ConfigError, with the line number, for a line that is broken but not torn.
+    """
+    for number, line in enumerate(read_lines(path, MOST_LINE_BYTES), start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            event = json.loads(line, parse_float=finite)
+            event["event"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise ConfigError(f"{path.name}, line {number}", "is not a journal event") from None
+        yield event
+
+
+def read_journal(path: Path, *, slim: bool = True) -> Past:
+    """Read a journal; ``slim`` leaves prompts, replies, outputs and states out.
+
+    Raises ConfigError when the file is not a journal.
+    """
+    past = Past()
+    for event in read_events(path):
+        ask = read_ask(event)
+        match event["event"]:
+            case "assessment":
+                # the number says the same
+                if isinstance(header := event.get("header"), dict):
+                    header.pop(SEED_TEXT, None)
+                past.header = _parse(path, event, "header", Header)
+            case "start":
+                past.starts[ask] += 1
+                past.ended = False
+            case "retry":
+                past.retries[ask] += bool(event.get("asked"))
+            case "episode":
+                episode = _parse(path, event, "episode", Episode)
+                past.held += 1
+                past.episodes[episode.ask] = episode.slim() if slim else episode
+            case "end":
+                past.ended = True
+                past.complete = bool(event.get("complete"))
+                past.silent = bool(event.get("silent"))
+                past.failed = str(event.get("failed", ""))
+            case "anew":
+                past.drop()
+            case "replaced":
+                past.replaced[str(event["query_id"])] = str(event["by"])
+    return past
+
+
+def read_ask(values: Mapping[str, Any]) -> Ask:
+    """Return query and repetition of an event or its episode; older journals lack the latter."""
+    repeat = values.get("repeat", 1)
+    return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """Yield the complete graded episodes of a journal in the order of grading.
+
+    Dropped ones are included. Raises ConfigError if the file is not a journal.
+    """
+    for event in read_events(path):
+        if event["event"] == "episode":
+            yield _parse(path, event, "episode", Episode)
+
+
+def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
+    try:
+        return kind.model_validate(event[key])
+    except KeyError:
+        raise ConfigError(path.name, f"holds an event without {key}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, (key, *first["loc"])))
+        raise ConfigError(path.name, f"is of another version: {where}: {first['msg']}") from None
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create a run's folder and lock its tree: no other run may be in a folder above or below.
+
+    Raises ConfigError while another assessment holds any of these, and OSError.
+    """
+    folder = Path(os.path.realpath(folder))
+    # before anything is created in another run's folder
+    _refuse_above(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(folder / LOCK_NAME, flags, LOCK_MODE)
+    try:
+        with suppress(OSError):  # older releases let others read it, and so lock it
+            os.fchmod(handle, LOCK_MODE)
+        try:
+            _lock(handle)
+        except BlockingIOError:
+            raise ConfigError("output_dir", _why_locked(handle, folder)) from None
+        # each process locks its own folder, then checks the others': of two that start at once, at
+        # least one sees the other
+        _refuse_above(folder)
+        _refuse_below(folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Take the lock; retry while a reader may hold it. Raises BlockingIOError."""
+    for number in range(1, _LOOKS + 1):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if number == _LOOKS:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether an assessment of this user runs in a run's folder."""
+    return _is_held(folder)
+
+
+def lies_in_run(path: Path, own: Path | None = None) -> bool:
+    """Return whether a file is in the folder of a running assessment, except ``own``."""
+    real = Path(os.path.realpath(path))
+    kept = None if own is None else Path(os.path.realpath(own))
+    return any(_is_held(folder) for folder in real.parents if folder != kept)
+
+
+def _why_locked(handle: int, folder: Path) -> str:
+    if os.fstat(handle).st_uid == os.geteuid():
+        return f"{folder.name} is in use by an assessment that is running"
+    return (
+        f"{LOCK_NAME} in {folder.name} belongs to another user, who holds it: name another folder"
+    )
+
+
+def _refuse_above(folder: Path) -> None:
+    if any(map(_is_held, folder.parents)):
+        raise ConfigError("output_dir", "lies in the folder of an assessment that is running")
+
+
+def _refuse_below(folder: Path) -> None:
+    folders, seen = deque([folder]), 0
+    while folders and seen < MOST_FOLDERS:
+        with suppress(OSError), os.scandir(folders.popleft()) as entries:
+            below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            if any(map(_is_held, below)):
+                raise ConfigError("output_dir", "holds the folder of an assessment that is running")
+            folders += below
+            seen += len(below)
+
+
+def _is_held(folder: Path) -> bool:
+    """Return whether an assessment of this user runs in ``folder``.
+
+    A lock counts only if no other user can have taken it: folder and lock file belong to this user,
+    the file has one name, and nobody else may open it. Otherwise any user who can write to a parent
+    folder could block all runs below it.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        handle = os.open(folder / LOCK_NAME, flags)
+    except OSError:
+        return False
+    try:
+        if not _is_private(os.fstat(handle)) or folder.stat().st_uid != os.geteuid():
+            return False
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether only this user can have locked a file."""
+    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return ours and status.st_nlink == 1 and not status.st_mode & 0o077
+
+
+class Allowance:
+    """Bytes that one assessment may still write: its queries, journals and records."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._written = 0
+        self._lock = threading.Lock()
+
+    def count(self, size: int) -> None:
+        """Count ``size`` existing bytes."""
+        with self._lock:
+            self._written += size
+
+    def take(self, size: int) -> None:
+        """Count ``size`` bytes. Raises AssessmentFailed beyond the limit."""
+        self.count(size)
+        if self._written <= self._most:
+            return
+        raise AssessmentFailed(
+            f"the assessment would write more than {self._most:,.0f} bytes to disk, the most "
+            "that is allowed; ask fewer queries"
+        )
+
+
+class Journal:
+    """An open journal; the caller holds the folder (``lock_folder``)."""
+
+    def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
+        """Open or create the file; cut a torn last line off.
+
+        The existing content, and each episode, counts towards ``allowance``.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = threading.Lock()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        self._cut_torn_line()
+        self._allowance = allowance or Allowance()
+        self._allowance.count(os.fstat(self._fd).st_size)
+
+    def _cut_torn_line(self) -> None:
+        end = os.fstat(self._fd).st_size
+        position = end
+        while position > 0:
+            start = max(0, position - 65_536)
+            newline = os.pread(self._fd, position - start, start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position != end:
+            os.ftruncate(self._fd, position)
+
+    def append(self, event: str, **values: Any) -> None:
+        """Write one event."""
+        self._write(json.dumps({"event": event, **values}, allow_nan=False).encode())
+
+    def episode(self, episode: Episode) -> None:
+        """Write a verdict and sync it to disk. Raises AssessmentFailed beyond the allowance."""
+        line = b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}"
+        self._allowance.take(len(line) + 1)
+        self._write(line)
+        os.fdatasync(self._fd)
+
+    def _write(self, line: bytes) -> None:
+        """Write one complete line, from any thread.
+
+        Raises AssessmentFailed if the disk is full; the partial line is removed.
+        """
+        rest = memoryview(line + b"\n")
+        with self._lock:
+            end = os.fstat(self._fd).st_size
+            try:
+                while rest:  # one call, unless the disk is full or a signal arrives
+                    rest = rest[os.write(self._fd, rest) :]
+            except OSError as error:
+                os.ftruncate(self._fd, end)
+                raise AssessmentFailed(f"the journal cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,71 @@
+"""Start of an assessment: contacts participants while queries are drawn, and reports waiting.
+
+An unreachable agent is known before drawing ends. The wait for it is reported after
+``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from netarena.agent.interface import Agent
+from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
+
+#: Seconds until the first report of a wait; each later interval is twice as long.
+FIRST_NOTE_S = 1.0
+
+Note = Callable[[str, str], None]
+
+
+class Opening:
+    """Contacts all agents of an assessment at once.
+
+    ``note`` gets a participant's role and a line about it.
+    """
+
+    def __init__(self, agents: Mapping[str, Agent], note: Note, *, timeout_s: float) -> None:
+        self._note = note
+        self._tasks = {
+            role: asyncio.create_task(self._open(role, agent, timeout_s))
+            for role, agent in agents.items()
+        }
+
+    async def wait(self, role: str) -> None:
+        """Wait until the agent of ``role`` can be asked. Raises AssessmentFailed."""
+        failure = await asyncio.shield(self._tasks[role])
+        if failure is not None:
+            raise failure
+
+    def check(self) -> None:
+        """Raise AssessmentFailed if no agent can be asked any more."""
+        failures = [task.result() for task in self._tasks.values() if task.done()]
+        if len(failures) == len(self._tasks) and None not in failures:
+            raise cast("AssessmentFailed", failures[0])
+
+    async def aclose(self) -> None:
+        """Stop waiting for agents."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _open(self, role: str, agent: Agent, timeout_s: float) -> AssessmentFailed | None:
+        waiting = asyncio.create_task(self._report(role, agent.info.base_url))
+        try:
+            await agent.open(timeout_s=timeout_s)
+        except AgentFailed as error:
+            return AssessmentFailed(describe_absence(agent.info.name, error))
+        finally:
+            waiting.cancel()
+        return None
+
+    async def _report(self, role: str, url: str) -> None:
+        begin = asyncio.get_running_loop().time()
+        pause_s = FIRST_NOTE_S
+        place, _, _ = url.partition("?")  # a query string may hold a secret
+        while True:
+            await asyncio.sleep(pause_s)
+            spent_s = asyncio.get_running_loop().time() - begin
+            self._note(role, f"waiting for the agent card of {role} at {place} ({spent_s:.0f} s)")
+            pause_s *= 2

@@ -1,0 +1,250 @@
+"""Judges stored episodes again with the current judge and reports differences.
+
+The judge is pure and the journal holds every state, so no world and no agent is needed. An episode
+ends where the engine would have ended it: at the first correct step. If that step is no longer
+correct, the episode is unsolved, since the agent's next action is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netarena.analysis.stats import count_unasked, summarise
+from netarena.errors import ConfigError
+from netarena.file import read_text
+from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
+from netarena.run.archive import Stored
+from netarena.run.assessment import RESULTS_NAME, make_record
+from netarena.run.result import write_document
+from netarena.task.ticket import Briefing, as_declared
+
+#: File name of the results before the first ``regrade --write``.
+BEFORE_NAME = "results.before-regrade.json"
+#: The engine's own finding about a world that an agent broke; no judge can repeat it.
+WORLD_BROKEN = "world_broken"
+#: Fields whose change is another verdict; other changes only affect texts.
+_VERDICT = ("outcome", "correct", "safe", "iterations")
+_JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
+
+
+class Difference(Record):
+    """One changed field; ``step`` counts from 1, null for the episode."""
+
+    query_id: str
+    repeat: int = 1
+    role: str
+    step: int | None
+    field: str
+    before: JsonValue
+    after: JsonValue
+    #: Whether it changes a verdict, or only texts.
+    verdict: bool
+
+
+@dataclass
+class Regrade:
+    """Result of judging again; ``episodes`` are slim and in the order of grading."""
+
+    stored: Stored
+    episodes: list[Episode]
+    records: list[dict[str, Any]]
+    differences: list[Difference]
+    steps: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """Return whether any verdict, of a step or an episode, has changed."""
+        return any(difference.verdict for difference in self.differences)
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return records and summary, as in ``results.json``."""
+        stored = self.stored
+        outlines = [episode.outline() for episode in self.episodes]
+        summary = summarise(
+            stored.application,
+            stored.config,
+            stored.seed,
+            outlines,
+            stored.not_run,
+            unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
+            replaced=len(stored.past.replaced),
+        )
+        # queries and prompts are those of the release that ran them
+        return [*self.records, summary | stored.header.versions()]
+
+
+def regrade(stored: Stored) -> Regrade:
+    """Judge every step of every graded episode again; reads the journal once.
+
+    Raises ConfigError for a journal that is broken, or that the judge cannot make sense of.
+    """
+    queries = {query.id: query for query in stored.queries}
+    result = Regrade(stored, [], [], [])
+    for episode in stored.episodes():
+        query = queries[episode.query_id]
+        try:
+            judgements = list(_judge(stored, query, episode))
+        except Exception as error:
+            raise ConfigError(
+                "directory",
+                f"query {query.id} cannot be judged ({type(error).__name__}: {error}): its query "
+                "or its states were altered, or are of another version",
+            ) from error
+        result.steps += sum(judgement is not None for judgement in judgements)
+        again = _conclude(stored, query, episode, judgements)
+        again = stored.application.explain(query, again)
+        result.differences += _compare(stored.header.role, episode, again)
+        result.records.append(make_record(stored.application, query, again))
+        result.episodes.append(again.slim())
+    return result
+
+
+def write_results(result: Regrade) -> Path:
+    """Replace ``results.json``, keep what it was beside it; returns where that is kept.
+
+    Raises ConfigError when nothing was graded, or the folder cannot be written.
+    """
+    folder = result.stored.folder
+    if all(episode.outcome is Outcome.INVALID for episode in result.episodes):
+        raise ConfigError("directory", f"{folder} has no graded query: there is nothing to write")
+    path, kept = folder / RESULTS_NAME, folder / BEFORE_NAME
+    number = 2
+    while kept.exists():
+        kept = folder / BEFORE_NAME.replace(".json", f"-{number}.json")
+        number += 1
+    try:
+        participants = _participants(path, result)
+        if path.exists():
+            shutil.copy(path, kept)  # with its mode
+        write_document(path, participants, result.results())
+    except OSError as error:
+        raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None
+    return kept
+
+
+def _participants(path: Path, result: Regrade) -> dict[str, str]:
+    """Who took part: as the results say, or, where a killed run left none, as the journal says."""
+    try:
+        known = json.loads(read_text(path))["participants"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        known = None
+    if isinstance(known, dict):
+        return known
+    agent = result.episodes[0].agent
+    name = agent.name if agent.base_url == "in-process" else agent.base_url
+    return {result.stored.header.role: name}
+
+
+def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement | None]:
+    """One judgement per step, None where there was nothing to judge."""
+    before: State = episode.initial_state
+    for step in episode.steps:
+        old = step.judgement
+        if step.claim is not None:
+            judged = stored.application.judge(query, episode.initial_state, before, before)
+            yield as_declared(judged)
+            continue
+        if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
+            yield old
+            continue
+        yield stored.application.judge(query, episode.initial_state, before, step.state)
+        before = step.state
+
+
+def _conclude(
+    stored: Stored, query: Query, episode: Episode, judgements: list[Judgement | None]
+) -> Episode:
+    """The episode with new judgements and the verdict that follows from them.
+
+    A ticket ends with its last turn alone, and may have been healthy from the start.
+    """
+    steps = tuple(
+        step.model_copy(update={"judgement": judgement})
+        for step, judgement in zip(episode.steps, judgements, strict=True)
+    )
+    ticket = stored.config.briefing is Briefing.TICKET
+    known = [(number, each) for number, each in enumerate(judgements, start=1) if each]
+    changes: dict[str, Any] = {"steps": steps}
+    if episode.outcome is Outcome.INVALID:
+        return episode.model_copy(update=changes)
+    if ticket:
+        state = episode.initial_state
+        last = known[-1][1] if known else stored.application.judge(query, state, state, state)
+        solved_at = len(steps) if last.correct else None
+    else:
+        solved_at = next((number for number, each in known if each.correct), None)
+    # seen to be safe: what was cut off before a settled state came, or only declared, is not
+    seen = [
+        judgement
+        for step, judgement in zip(steps[:solved_at], judgements, strict=False)
+        if judgement and step.executed
+    ]
+    safe = bool(seen) and all(each.safe for each in seen)
+    graded = {Outcome.SOLVED, Outcome.UNSOLVED}
+    if solved_at is not None and (episode.outcome in graded or not ticket):
+        changes |= {
+            "outcome": Outcome.SOLVED,
+            "correct": True,
+            "safe": safe,
+            "iterations": solved_at,
+            "reason": episode.reason if ticket else "",
+            "detail": "",
+        }
+    elif episode.outcome in graded:
+        changes |= {
+            "outcome": Outcome.UNSOLVED,
+            "correct": False,
+            "safe": safe,
+            "iterations": stored.application.turns(stored.config),
+            "detail": known[-1][1].reason if known else episode.detail,
+        }
+    if episode.claimed:
+        changes["claim_right"] = solved_at is not None
+    if episode.claimed is not None:
+        changes["turns_healthy"] = _count_healthy(stored, query, episode, judgements)
+    return episode.model_copy(update=changes)
+
+
+def _count_healthy(
+    stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
+) -> int:
+    """Turns that were taken when all was right, but for the declaration."""
+    state = episode.initial_state
+    right = stored.application.judge(query, state, state, state).correct
+    number = 0
+    for step, judgement in zip(episode.steps, judgements, strict=True):
+        number += right and step.claim is None
+        right = right if judgement is None else judgement.correct
+    return number
+
+
+def _compare(role: str, old: Episode, new: Episode) -> Iterator[Difference]:
+    pairs: list[tuple[int | None, Any, Any, tuple[str, ...]]] = [(None, old, new, _VERDICT)]
+    for number, (was, now) in enumerate(zip(old.steps, new.steps, strict=True), start=1):
+        if was.judgement is not None:
+            pairs.append((number, was.judgement, now.judgement, _JUDGEMENT))
+    for step, before, after, names in pairs:
+        for name in names:
+            if getattr(before, name) != getattr(after, name):
+                yield Difference(
+                    query_id=old.query_id,
+                    repeat=old.repeat,
+                    role=role,
+                    step=step,
+                    field=name,
+                    before=_plain(getattr(before, name)),
+                    after=_plain(getattr(after, name)),
+                    verdict=name in _VERDICT,
+                )
+
+
+def _plain(value: Any) -> JsonValue:
+    if isinstance(value, tuple):
+        return [each.model_dump(mode="json") for each in value]
+    plain: JsonValue = value
+    return plain

@@ -1,0 +1,670 @@
+"""The two interfaces that make an application: a pure ``Application`` and its live ``Environment``.
+
+An application is a state space (JSON values), an action space with effects (its table of
+``Action`` kinds), a seeded query generator with a reference solution, a prompt, a parser of
+replies, a judge, and one environment. Everything but the environment is pure: same arguments,
+same result, on every machine and Python version.
+
+The interface serves constructive applications that are over after one reply (``one_shot``) and
+reactive ones whose live worlds take time to build and break. ``netarena.testing`` holds the
+contract that every application must pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import ClassVar, Self, TypeAlias
+
+from netarena.config import Config
+from netarena.errors import ConfigError, EnvironmentFailed, suggest
+from netarena.model import (
+    Action,
+    Cause,
+    Check,
+    Claim,
+    Cleaned,
+    Episode,
+    Execution,
+    Failure,
+    FailureKind,
+    JsonValue,
+    Judgement,
+    Move,
+    Outcome,
+    Outline,
+    Query,
+    State,
+    Step,
+)
+from netarena.task.evidence import Evidence
+from netarena.task.picture import Picture
+from netarena.task.prompt import PromptParts
+from netarena.task.ticket import LEFTOVER, Briefing
+from netarena.task.tool import DONE, REPLY, Tool, read_causes
+
+log = logging.getLogger(__name__)
+APPLICATION_GROUP = "netarena.applications"
+#: Extras of this distribution, to name the missing one if an application cannot be loaded.
+_OWN_EXTRAS = ("malt", "route", "k8s")
+
+
+#: Phrases with which ``netarena.sandbox.shell`` reports a failed or stopped command.
+_FAILED = re.compile(r"^\[(?:exit status \d+|stopped: .*)\]\s*\Z", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The drawn parts of a query (see ``Query``)."""
+
+    level: str
+    text: str
+    initial: JsonValue
+    actions: tuple[Action, ...]
+
+
+#: Draws one query of a label, from the given randomness only.
+Drawer: TypeAlias = Callable[[str, random.Random], Drawn]
+
+
+class Environment(ABC):
+    """The live world of one query; the only impure part of an application.
+
+    The engine calls ``open`` once, then ``execute`` and ``observe`` alternately, then ``close``
+    exactly once, shielded from cancellation, also if ``open`` failed.
+    """
+
+    #: Whether ``execute`` is still waiting for a slot: nothing of the move has run yet.
+    waiting: bool = False
+    #: Time of observing that is charged to the agent that caused it, in s. Otherwise it could use
+    #: up an assessment's time without using its own.
+    charged_s: float = 0.0
+
+    @abstractmethod
+    async def open(self) -> State:
+        """Build the world and return the first settled state.
+
+        Verify that the world is in the intended state, apply the query's actions (if they make the
+        initial state) and verify their effect. Raises EnvironmentFailed if the world cannot be
+        built or an effect does not show.
+        """
+
+    @abstractmethod
+    async def execute(self, move: Move) -> Execution:
+        """Run an agent's move inside a sandbox, within this application's own limits.
+
+        Raises EnvironmentFailed if the world broke. A move that fails is not an error: its output
+        says so.
+        """
+
+    @abstractmethod
+    async def observe(self) -> State:
+        """Return the settled state. Observing an unchanged world again gives an equal value.
+
+        Raises EnvironmentFailed if the world can no longer be measured.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Tear the world down and leave nothing behind: no process, file, link or namespace."""
+
+    async def snapshot(self) -> object:
+        """Return what ``restore`` needs to set this world back any number of times.
+
+        Only for training. Raises EnvironmentFailed if the world cannot be set back exactly.
+        """
+        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+
+    async def restore(self, snapshot: object) -> None:
+        """Return to the state of this world's own ``snapshot``. Raises EnvironmentFailed."""
+        del snapshot
+        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+
+
+class Application(ABC):
+    """One subject of examination. Stateless except for what ``async with`` holds open."""
+
+    #: Entry-point name.
+    name: ClassVar[str]
+    #: Version of the generator: part of each query's id, raised whenever a seed would draw
+    #: something else.
+    version: ClassVar[str]
+    #: Version of the prompts' wording, raised whenever it changes: runs of different wordings are
+    #: not compared with each other.
+    prompt_version: ClassVar[int] = 1
+    #: The participant's role in the external contract.
+    role: ClassVar[str]
+    #: One line, and a paragraph, for the agent card.
+    title: ClassVar[str]
+    summary: ClassVar[str]
+    #: Whether one reply decides; ``max_iterations`` then has no effect.
+    one_shot: ClassVar[bool] = False
+    #: Scripted agents without knowledge whose results belong in every ranking.
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random")
+    #: The one of ``measures`` that a leaderboard shows.
+    measure: ClassVar[str] = "iterations"
+    #: Keys of a query that reveal its answer: in addition to the actions, in a reactive application
+    #: the intended state.
+    hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
+    #: Notes that its judgements may contain; the summary counts graded episodes by note.
+    notes: ClassVar[tuple[str, ...]] = ()
+    #: Observations of each settled state in an audit; all must be equal.
+    looks: ClassVar[int] = 1
+    #: Set before entering: run agents' code even if the machine lacks a protection.
+    unsandboxed: bool = False
+    #: Set before drawing: queries for training, with ids and seeds of their own that no assessment
+    #: has.
+    training: bool = False
+    #: Type of this application's configuration.
+    config_type: ClassVar[type[Config]] = Config
+
+    async def __aenter__(self) -> Self:
+        """Start the shared parts of all episodes (warm processes, servers), once per process."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop what ``__aenter__`` started."""
+
+    @abstractmethod
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        """Draw all queries of ``config``, ``config.num_queries`` per label, index from 0.
+
+        Labels alternate in the order of ``labels``: query k of the label at position p has the
+        index ``k * len(labels) + p``. Query ``i`` must be drawn only from ``self.rng(config, seed,
+        i)``. Its id and content must not depend on ``num_queries``, so that a run can be extended.
+        Raises ConfigError if the config cannot be drawn.
+        """
+
+    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+        """Like ``generate``, but queries with an index below ``start`` may be left out."""
+        del start
+        return self.generate(config, seed)
+
+    def size(self, config: Config) -> int:
+        """Return how many queries ``generate`` draws, without drawing all of them.
+
+        Raises ConfigError if the config cannot be drawn.
+        """
+        return config.num_queries * len(self.labels(config))
+
+    def labels(self, config: Config) -> Collection[str]:
+        """Return the labels, of each of which ``generate`` draws ``config.num_queries`` queries.
+
+        Raises ConfigError if the config cannot be drawn.
+        """
+        one_each = config.model_copy(update={"num_queries": 1})
+        return [query.label for query in self.generate(one_each, 0)]
+
+    @abstractmethod
+    def solve(self, query: Query) -> Sequence[str]:
+        """Return the reference solution: replies in an agent's format, one per turn."""
+
+    @abstractmethod
+    def distract(self, query: Query, rng: random.Random) -> str:
+        """Return a plausible, well-formed and wrong reply (for the ``random`` agent)."""
+
+    @abstractmethod
+    def attacks(self) -> Sequence[str]:
+        """Return replies that attack the sandbox or the grader (for the ``hostile`` agent)."""
+
+    @abstractmethod
+    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
+        """Return the replies, one per turn, that score best on ``answers`` without looking.
+
+        ``answers`` are queries of one label from another seed, with ground truth (for the
+        ``blanket`` agent).
+        """
+
+    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        """Return an operator with a fixed checklist for one conversation (``heuristic``).
+
+        It gets only prompts of this briefing and returns replies. Raises ConfigError if an
+        application has none.
+        """
+        del briefing
+        raise ConfigError("agent", f"{self.name} has no heuristic agent")
+
+    def parse_task(self, prompt: str) -> str:
+        """Return the reply that fixed patterns derive from a prompt (for the ``parser`` agent).
+
+        Raises ValueError for a prompt that no pattern fits. An application without such patterns
+        does not override it: ``has_parser`` is false then, and nothing calls it.
+        """
+        raise NotImplementedError
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return the scripted agent that solves nearly all queries of ``config`` without a model.
+
+        Such an agent reads fixed sentences or sends a known configuration without an observation.
+        None where no scripted agent does; summaries and reports flag the others.
+        """
+        del config
+        return None
+
+    def has_parser(self) -> bool:
+        """Return whether the application has a ``parse_task`` of its own."""
+        return type(self).parse_task is not Application.parse_task
+
+    @abstractmethod
+    def describe(self, action: Action) -> str:
+        """Describe one action in words."""
+
+    @abstractmethod
+    def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        """Return the parts of the next prompt, complete in itself and without hidden facts.
+
+        ``state`` is the last settled state, ``steps`` the turns so far.
+        """
+
+    def ticket(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
+
+        Symptoms are drawn with ``rng``, which is the same in each turn. Apart from them the prompt
+        contains no fault and no verdict, at most the world's location from the last settled
+        ``state``. For applications whose config has the briefing.
+        """
+        raise NotImplementedError
+
+    def claim(self, move: Move) -> Claim | None:
+        """Return the declaration in a move, if it is one."""
+        del move
+        return None
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        """Return the reply that declares the end with these causes."""
+        raise NotImplementedError
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        """Return the faults of ``query``, as a right declaration names them."""
+        del query
+        return ()
+
+    def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Return the causes that an agent declared, with places named as in ``query``."""
+        del query
+        return causes
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        """Return remains of a ticket's faults, one line each, even if no test shows them.
+
+        They affect no verdict; the summary counts such episodes among the right ones.
+        """
+        del query, episode
+        return ()
+
+    @abstractmethod
+    def parse(self, reply: str) -> Move:
+        """Parse a reply. Raises ReplyRefused with a reason that helps the agent."""
+
+    def tools(self, config: Config) -> Sequence[Tool]:
+        """Return an agent's kinds of actions under ``config``, the commonest first.
+
+        The declaration of a ticket is added for all applications (``acts``).
+        """
+        del config
+        return (REPLY,)
+
+    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
+        """Return the reply that is equivalent to a call of a tool.
+
+        ``values`` has an untrusted text for each of its parameters. ``parse`` reads the reply and
+        may refuse it.
+        """
+        del tool
+        return values["text"]
+
+    @abstractmethod
+    def environment(self, query: Query, config: Config) -> Environment:
+        """Return a new, unopened world for ``query``."""
+
+    @abstractmethod
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        """Judge one step from the episode's first state and the states before and after it.
+
+        Pure, so that ``netarena regrade`` can repeat it from the journal.
+        """
+
+    @abstractmethod
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        """Return this application's keys of the result record (named by the external contract)."""
+
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
+        """Return numbers that the summary averages as ``avg_<key>``; by default the turns.
+
+        None is an episode that was never asked and counts as a failure; omitted keys are left out
+        of the average.
+        """
+        turns = self.turns(config) if episode is None else episode.iterations
+        return {"iterations": float(turns)}
+
+    @staticmethod
+    def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
+        """Return correct, safe, label and iterations of an untrusted result record.
+
+        The inverse of ``record``, for result files without a journal.
+        """
+        turns = record.get("iterations")
+        return (
+            record.get("success") is True,
+            record.get("safe") is True,
+            str(record.get("error_type", "not told")),
+            turns if type(turns) is int else 0,
+        )
+
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        """Return where ``episode`` went wrong, by rules that the application documents.
+
+        Called for each graded episode that was not solved safely; ``episode.steps`` are complete.
+        Cheap and pure: it reads what judging left in the record. None: no kind fits.
+        """
+        del query, episode
+        return None
+
+    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        """Return pictures of the world after step ``number`` (from 1), or of the initial world (0).
+
+        For people who read the episode; ``episode`` is complete. Empty if nothing was observed.
+        """
+        del query, episode, number
+        return ()
+
+    def demonstrate(self, query: Query) -> Sequence[str]:
+        """Return the reference solution for training: replies, one per turn.
+
+        Before each repair it observes what it repairs, if possible.
+        """
+        return self.solve(query)
+
+    def progress(self, query: Query, state: State) -> float:
+        """Return the share of tested elements that are as intended in ``state``, in [0, 1].
+
+        It is the potential for shaping rewards. Pure; 0 if an application has none.
+        """
+        del query, state
+        return 0.0
+
+    def fails(self, step: Step) -> bool:
+        """Return whether the command of ``step`` failed, by the shell's last line."""
+        return bool(_FAILED.search(step.output))
+
+    def diagnose(self) -> Sequence[Check]:
+        """Report what this machine can and cannot do for this application (``netarena doctor``)."""
+        return ()
+
+    def diagnose_elsewhere(self) -> Sequence[Check]:
+        """Report the same of other machines, such as a cluster.
+
+        It may take long; a service does not wait for it before it serves its card.
+        """
+        return ()
+
+    def check(self, config: Config) -> None:
+        """Refuse a config that this machine cannot run: ConfigError has reason and remedy."""
+
+    def venue(self, config: Config) -> str:
+        """Return what grades under ``config``, and why, if there is a choice; otherwise nothing."""
+        del config
+        return ""
+
+    def typical_s(self, config: Config) -> float | None:
+        """Return the seconds that a query of one turn typically takes without the agent's reply.
+
+        Measured with the oracle on two processors. Only clients see the estimate; no verdict uses
+        it. None if it is unknown.
+        """
+        del config
+        return None
+
+    def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
+        """Return config keys that a service takes from its environment if a request omits them.
+
+        Raises ConfigError for an invalid environment.
+        """
+        del environ
+        return {}
+
+    def clean(self, environ: Mapping[str, str]) -> Cleaned:
+        """Remove what killed services left outside this machine.
+
+        Resources of a running service stay. Raises ConfigError and EnvironmentFailed.
+        """
+        del environ
+        return Cleaned()
+
+    def variants(self, config: Config) -> Sequence[Config]:
+        """Return the configs that an audit of ``config`` covers: at least one.
+
+        An application with keys that change the kind of queries (a language, a size of the world)
+        returns one config for each value, except for keys that were set
+        (``config.model_fields_set``).
+        """
+        return (config,)
+
+    def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+        """Return orders in which the reference solution may be sent; the audit proves each.
+
+        All orders, or some if there are many.
+        """
+        return (self.solve(query),)
+
+    def every_solution(self, query: Query) -> Iterable[Sequence[str]]:
+        """Return every order in which the reference solution may be sent."""
+        return self.solutions(query)
+
+    def hasty(self, query: Query) -> Iterable[Sequence[str]]:
+        """Return the same repairs in orders that break or open something.
+
+        One repair must wait for another; the audit proves that none of these orders is safe.
+        """
+        del query
+        return ()
+
+    def doubts(self, query: Query) -> Sequence[str]:
+        """Return defects of ``query`` that computation alone can find, for the audit."""
+        del query
+        return ()
+
+    def unearned(self, query: Query, initial: State) -> Sequence[State]:
+        """Return states that need no look at the task, such as the unchanged initial one.
+
+        The audit proves that none of them solves ``query``, in addition to ``initial`` itself.
+        """
+        del query, initial
+        return ()
+
+    async def evidence(self, query: Query, config: Config) -> Evidence | None:
+        """Return what an agent can read of ``query`` without sending a probe, as features.
+
+        The audit of traces calls it inside ``async with`` of the application. An application whose
+        traces exist only in a live world opens an environment, reads it through the agent's
+        sandbox, and closes it. None: there is nothing to read.
+
+        Raises EnvironmentFailed if the world cannot be built or read.
+        """
+        del query, config
+        return None
+
+    # Shared by all applications.
+
+    def indices(self, config: Config) -> range:
+        """Return the indices of the queries that ``config`` asks.
+
+        They start at ``start_index`` and end before ``end_index``. Raises ConfigError if the config
+        cannot be drawn.
+        """
+        size = self.size(config)
+        end = size if config.end_index is None else min(size, config.end_index)
+        return range(config.start_index or 0, end)
+
+    def explain(self, query: Query, episode: Episode) -> Episode:
+        """Return ``episode`` with its judgements' notes, remains of faults, and failure.
+
+        Remains are noted if everything is right; solved or invalid episodes have no failure. A rule
+        that raises affects no verdict: the error is logged, and nothing is reported.
+        """
+        failure = None
+        if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
+            try:
+                failure = _of_ticket(query, episode) or self.failure(query, episode)
+            except Exception:
+                log.exception("telling where %s went wrong failed", query.id)
+        judged = [step.judgement for step in episode.steps if step.judgement]
+        noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
+        if episode.claimed is not None and episode.correct:
+            try:
+                if self.leftover(query, episode):
+                    noted[LEFTOVER] = None
+            except Exception:
+                log.exception("telling what is left of %s failed", query.id)
+        return episode.model_copy(update={"failure": failure, "noted": tuple(noted)})
+
+    def brief(
+        self, config: Config, query: Query, state: State, steps: Sequence[Step]
+    ) -> PromptParts:
+        """Return the parts of the next prompt for the config's briefing."""
+        if config.briefing is Briefing.FULL:
+            return self.prompt(query, state, steps)
+        # with the open id, which sealing keeps
+        told = f"ticket-{self.query_id(config, query.seed, query.index)}"
+        parts = self.ticket(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
+        turn = (
+            f"Turn {len(steps) + 1} of {self.turns(config)}. A declaration uses up one turn, too."
+        )
+        return replace(parts, situation=turn)
+
+    def acts(self, config: Config) -> Sequence[Tool]:
+        """Return all kinds of actions under ``config``: ``tools``, and in a ticket the end."""
+        end = () if config.briefing is Briefing.FULL else (DONE,)
+        return (*self.tools(config), *end)
+
+    def say(self, tool: str, values: Mapping[str, str]) -> str:
+        """Return the reply that is equivalent to a call of one of ``acts``."""
+        if tool == DONE.name:
+            return self.declare(read_causes(values["causes"]))
+        return self.phrase(tool, values)
+
+    def turns(self, config: Config) -> int:
+        """Return the maximum number of replies of an episode."""
+        return 1 if self.one_shot else config.max_iterations
+
+    def rng(self, config: Config, seed: int, index: int) -> random.Random:
+        """Return the only source of randomness for query ``index``.
+
+        Seeded with text through SHA-512 (the ``random`` module's version 2 seeding), so that it
+        does not depend on Python's hash seed.
+        """
+        return random.Random(self.query_id(config, seed, index))  # noqa: S311 -- not for secrets
+
+    def query_id(self, config: Config, seed: int, index: int) -> str:
+        """Return application, generator version, hash of the shaping keys, seed and index as an id.
+
+        Ids of training queries start with ``train``.
+        """
+        generator = f"{'train-' * self.training}{self.name}-{self.version_of(config)}"
+        return f"{generator}-{config.shape_hash()}-{seed}-{index}"
+
+    def version_of(self, config: Config) -> str:
+        """Return the generator's version for queries of ``config``.
+
+        It differs from ``version`` if a change affects only some configs, so that other queries
+        keep their ids.
+        """
+        del config
+        return self.version
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the values of ``version_of`` with their configs in words (none for all)."""
+        return {self.version: ""}
+
+    def told_versions(self) -> str:
+        """Return ``versions`` in one line."""
+        return ", ".join(
+            f"{one} for {words}" if words else one for one, words in self.versions().items()
+        )
+
+    def lacks(self, version: str) -> str:
+        """Return why a query of ``version`` is not drawn again: its configs differ."""
+        words = self.versions().get(version)
+        has = f"has for {words} alone" if words else f"lacks (it has {self.told_versions()})"
+        return f"was drawn by version {version} of the generator, which this release {has}"
+
+
+class Labelled(Application):
+    """Base of applications that draw queries label by label, in turn."""
+
+    @abstractmethod
+    def labels(self, config: Config) -> Collection[str]: ...
+
+    @abstractmethod
+    def drawer(self, config: Config) -> Drawer:
+        """Return the function that draws a query of ``config``; compute shared values here.
+
+        Both raise ConfigError if the config cannot be drawn.
+        """
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        return self.generate_from(config, seed, 0)
+
+    def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+        draw, labels = self.drawer(config), [*self.labels(config)]
+        for index in range(start, config.num_queries * len(labels)):
+            label = labels[index % len(labels)]
+            drawn = draw(label, self.rng(config, seed, index))
+            yield Query(
+                id=self.query_id(config, seed, index),
+                application=self.name,
+                version=self.version_of(config),
+                seed=seed,
+                index=index,
+                label=label,
+                **vars(drawn),
+            )
+
+
+def _of_ticket(query: Query, episode: Episode) -> Failure | None:
+    """Return a failure that only tickets can have."""
+    if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
+        return None
+    harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
+    if not query.actions and (harmed or not episode.correct):
+        return Failure(
+            kind=FailureKind.NEEDLESS_REPAIR,
+            rule="needless_repair",
+            detail="Nothing was wrong at the start.",
+        )
+    if episode.claim_right is False and not harmed:
+        return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
+    return None
+
+
+def application_names() -> list[str]:
+    """Return the names of the installed applications."""
+    return sorted({point.name for point in entry_points(group=APPLICATION_GROUP)})
+
+
+def load(name: str) -> Application:
+    """Load an application by its entry-point name.
+
+    Raises ConfigError if there is none, or if its extra is not installed.
+    """
+    for point in entry_points(group=APPLICATION_GROUP):
+        if point.name == name:
+            try:
+                kind: type[Application] = point.load()
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    "application",
+                    f"{name} needs {error.name}, which is not installed: "
+                    f'pip install "netarena[{name}]"',
+                ) from None
+            return kind()
+    known = ", ".join(application_names()) or ", ".join(_OWN_EXTRAS)
+    near = suggest(name, application_names())
+    raise ConfigError("application", f"{name!r} is not one of {known}{near}")

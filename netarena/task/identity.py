@@ -1,0 +1,75 @@
+"""Query ids and their sealed form.
+
+An id consists of application, generator version, hash of the keys that shape queries, seed and
+index. A reader of the id can therefore draw the query, its solution and all others of the run. If
+records leave the service during a run, ids are sealed: an HMAC under the seed replaces seed and
+index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from netarena.model import Query
+
+#: Hex digits of a sealed id, which replace seed and index.
+SEAL_DIGITS = 32
+#: Indexes that are tried for a sealed id.
+MOST_TRIED = 2**17
+_OPEN = re.compile(r"(.+)-([0-9a-f]{8})-(\d{1,20})-(\d{1,9})")
+_SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
+
+
+class Secrecy(IntEnum):
+    """What leaves a run in addition to verdicts; a resumed run keeps the stricter value."""
+
+    #: Ids and summaries contain the seed.
+    OPEN = 0
+    #: ids do; a summary only when nothing is left to ask (``netarena.run.assessment``)
+    SERVED = 1
+    #: Ids are sealed; a summary as above.
+    SEALED = 2
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Contents of an id; ``seed`` and ``index`` are null if it is sealed."""
+
+    #: Application and generator version, joined by a hyphen.
+    generator: str
+    shape_hash: str
+    seed: int | None = None
+    index: int | None = None
+
+
+def read_id(text: str) -> Identity | None:
+    """Parse an id; return None for invalid ones."""
+    if match := _OPEN.fullmatch(text):
+        return Identity(match[1], match[2], int(match[3]), int(match[4]))
+    if match := _SEALED.fullmatch(text):
+        return Identity(match[1], match[2])
+    return None
+
+
+def seal_id(query_id: str, seed: int) -> str:
+    """Return the sealed form of an open id: 128 bits of its HMAC-SHA256 under the seed."""
+    digest = hmac.digest(str(seed).encode(), query_id.encode(), hashlib.sha256)
+    return f"{query_id.rsplit('-', 2)[0]}-{digest.hex()[:SEAL_DIGITS]}"
+
+
+def seal(query: Query) -> Query:
+    """Return the same query under its sealed id."""
+    return query.model_copy(update={"id": seal_id(query.id, query.seed)})
+
+
+def find_index(sealed: str, seed: int, size: int) -> int | None:
+    """Return the index below ``size`` of a sealed id; None if its seed is not ``seed``."""
+    rest = sealed.rpartition("-")[0]
+    for index in range(min(size, MOST_TRIED)):
+        if seal_id(f"{rest}-{seed}-{index}", seed) == sealed:
+            return index
+    return None

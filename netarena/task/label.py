@@ -1,0 +1,122 @@
+"""Labels of reactive applications: kinds of fault, alone or combined.
+
+``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
+beyond the paper's. The default is each of the paper's kinds and each of their pairs. ``faults_0``
+to ``faults_5`` are that many faults of any kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from pydantic import ValidationInfo, field_validator
+
+from netarena.config import Config, shapes
+from netarena.errors import ConfigError
+from netarena.task.ticket import Briefing
+
+#: Joins the kinds of a combined fault.
+JOINT = "+"
+#: Maximum number of parts of a combined fault.
+MAX_PARTS = 3
+#: Every kind beyond the paper's, a label each.
+EXTENDED = "extended"
+#: That many faults of drawn kinds, which a ticket does not reveal.
+COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
+
+
+def read_labels(value: Any) -> tuple[str, ...] | None:
+    """Return the value of ``error_types`` as labels: a text or a list, no kind twice in one label.
+
+    Of labels with the same kinds the first is kept. Raises ValueError. It does not check that the
+    kinds exist.
+    """
+    labels = [value] if isinstance(value, str) else value
+    if labels is None:
+        return None
+    if not isinstance(labels, list | tuple) or not labels:
+        raise ValueError(f"a list of kinds of fault, {JOINT} joins up to {MAX_PARTS}")
+    for label in labels:
+        parts = label.split(JOINT) if isinstance(label, str) else []
+        if not 1 <= len(parts) <= MAX_PARTS or len(set(parts)) < len(parts):
+            raise ValueError(
+                f"{label!r} is no kind of fault, nor up to {MAX_PARTS} different ones joined by "
+                f"{JOINT}"
+            )
+    first: dict[frozenset[str], str] = {}
+    for label in labels:
+        first.setdefault(frozenset(label.split(JOINT)), label)
+    return tuple(first.values())
+
+
+def kinds_of(label: str) -> tuple[str, ...]:
+    """Return the kinds of a label."""
+    return tuple(label.split(JOINT))
+
+
+class FaultConfig(Config):
+    """Keys of every reactive application, in addition to those of every application."""
+
+    BRIEFINGS: ClassVar = tuple(Briefing)
+    IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}
+
+    #: Kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs.
+    error_types: tuple[str, ...] | None = shapes(default=None)
+
+    @field_validator("error_types", mode="before")
+    @classmethod
+    def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
+        labels = read_labels(value)
+        if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
+            raise ValueError("faults_0 is a false alarm, which briefing=ticket alone has")
+        return labels
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The kinds of an application, and the difficulty of their combinations."""
+
+    #: The paper's kinds in its order, and those beyond.
+    paper: Sequence[str]
+    extended: Sequence[str]
+    #: Pairs of the paper with another level than two.
+    hard: frozenset[frozenset[str]]
+
+    def level(self, kinds: Sequence[str]) -> str:
+        """Return the level in the paper's table, otherwise the number of parts."""
+        if len(kinds) == 1 and kinds[0] in COUNTED:
+            return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
+        number = 3 if frozenset(kinds) in self.hard else len(kinds)
+        return f"level{number}"
+
+    def choose(
+        self, error_types: Iterable[str] | None, levels: Sequence[str]
+    ) -> Mapping[str, tuple[str, ...]]:
+        """Return the requested labels of the requested levels, each with its kinds.
+
+        Raises ConfigError for an unknown kind.
+        """
+        chosen: Iterable[tuple[str, ...]]
+        if error_types is None:
+            chosen = [*((kind,) for kind in self.paper), *combinations(self.paper, 2)]
+        else:
+            chosen = [kinds for label in error_types for kinds in self._kinds(label)]
+        return {JOINT.join(kinds): kinds for kinds in chosen if self.level(kinds) in levels}
+
+    def _kinds(self, label: str) -> list[tuple[str, ...]]:
+        if label == EXTENDED:
+            return [(kind,) for kind in self.extended]
+        if label in COUNTED:
+            return [(label,)]
+        known = (*self.paper, *self.extended)
+        for kind in (kinds := kinds_of(label)):
+            if kind not in known:
+                raise ConfigError(
+                    "config.error_types",
+                    f"{kind!r} is not one of {', '.join((*known, EXTENDED, *COUNTED))}",
+                )
+        return [kinds]

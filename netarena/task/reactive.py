@@ -1,0 +1,128 @@
+"""Base of reactive applications, which inject faults into an intended state.
+
+A query's ``initial`` is ``{"world": ...}``, the intended state; its actions are the faults.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+
+from netarena.cache import Kept, Memo
+from netarena.config import Config
+from netarena.model import Action, Episode, Failure, JsonValue, Query, Record, State, Step
+from netarena.task.application import Drawn, Labelled
+from netarena.task.failure import classify_turns
+from netarena.task.label import MAX_PARTS, Catalogue, FaultConfig, kinds_of
+from netarena.task.repair_order import hasty_orders, safe_orders
+
+W = TypeVar("W", bound=Record)
+#: Cached intended worlds: each turn of an episode asks for its own several times.
+_WORLDS = 16
+
+
+class Repair(NamedTuple):
+    """One turn of the reference solution, and a read-only turn that shows what it repairs."""
+
+    look: str
+    reply: str
+
+
+class Reactive(Labelled):
+    """An application that examines repairs, one turn at a time."""
+
+    looks: ClassVar[int] = 10
+    #: Its kinds of fault.
+    catalogue: ClassVar[Catalogue]
+
+    def labels(self, config: Config) -> Collection[str]:
+        """Kinds joined by ``+``. Raises ConfigError for an unknown kind."""
+        asked = cast("FaultConfig", config)
+        return self.catalogue.choose(asked.error_types, asked.complexity_level)
+
+    @abstractmethod
+    def look(self, query: Query) -> str:
+        """Return a reply that changes nothing."""
+
+    @abstractmethod
+    def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
+        """Return the minimal repairs of each fault; each leaves what others repair unchanged."""
+
+    @abstractmethod
+    def waits(self, query: Query) -> Sequence[Collection[int]]:
+        """Return for each fault the numbers of those that must be repaired before it."""
+
+    def solve(self, query: Query) -> Sequence[str]:
+        """Return the first of ``every_solution``; an observation if nothing is wrong."""
+        return next(self.every_solution(query))
+
+    def solutions(self, query: Query) -> Sequence[Sequence[str]]:
+        """Return every safe order of the repairs; of more than three, the first and the last."""
+        found = list(self.every_solution(query))
+        return found if len(query.actions) <= MAX_PARTS else [found[0], *found[1:][-1:]]
+
+    def every_solution(self, query: Query) -> Iterator[Sequence[str]]:
+        return self._in_orders(query, safe_orders(self.waits(query)))
+
+    def hasty(self, query: Query) -> Iterator[Sequence[str]]:
+        return self._in_orders(query, hasty_orders(self.waits(query)))
+
+    def _in_orders(self, query: Query, orders: Iterable[Sequence[int]]) -> Iterator[list[str]]:
+        repairs = self.repairs(query)
+        for order in orders:
+            yield [one.reply for part in order for one in repairs[part]] or [self.look(query)]
+
+    def demonstrate(self, query: Query) -> Sequence[str]:
+        repairs, order = self.repairs(query), next(safe_orders(self.waits(query)))
+        shown = [text for part in order for one in repairs[part] for text in one]
+        return shown or [self.look(query)]
+
+    @abstractmethod
+    def count_wrong(self, query: Query, state: State) -> int:
+        """Return how many tested elements are not as intended."""
+
+    @abstractmethod
+    def count_tested(self, query: Query) -> int:
+        """Return how many elements are tested."""
+
+    def comes_to_nothing(self, step: Step) -> bool:
+        """Return whether a turn had no effect: by default, if it ran no command."""
+        return not step.executed
+
+    def progress(self, query: Query, state: State) -> float:
+        return 1.0 - self.count_wrong(query, state) / self.count_tested(query)
+
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        """See ``netarena.task.failure``."""
+        return classify_turns(episode, partial(self.count_wrong, query), self.comes_to_nothing)
+
+
+def broken(
+    catalogue: Catalogue, label: str, text: str, world: Record, actions: tuple[Action, ...]
+) -> Drawn:
+    """Return a query of ``label``: faults in an intended world."""
+    initial: JsonValue = {"world": world.model_dump(mode="json")}
+    return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
+
+
+def world_reader(kind: type[W]) -> Callable[[Query], W]:
+    """Return a function that gives the intended world of a query, with a cache.
+
+    Queries whose worlds have the same content share one object, since much is derived from it.
+    """
+    made: Kept[W] = Kept(_WORLDS)
+    said: Memo[str, W] = Memo(_WORLDS)
+
+    def read(query: Query) -> W:
+        initial = cast("dict[str, Any]", query.initial)
+
+        def make() -> W:
+            text = json.dumps(initial["world"])
+            return said.get(text) or said.keep(text, kind.model_validate(initial["world"]))
+
+        return made.get(initial, make)
+
+    return read

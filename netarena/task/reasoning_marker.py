@@ -1,0 +1,159 @@
+"""How language models and agent frameworks mark thoughts: in the text, and in metadata.
+
+One table for all readers: the green agent's reading of replies (``netarena.task.reasoning``), its
+client
+(``netarena.a2a.client``), and the baseline agent. A new kind is one more row with its source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+#: names of tags: ``<think>`` … ``</think>``, in any case
+TAGS = (
+    # DeepSeek R1, Qwen, GLM, Kimi K2, MiniMax, Nemotron, Granite 4 (parsers of SGLang and vLLM)
+    "think",
+    # Claude when asked for it; default of LocalAI
+    "thinking",
+    # EXAONE Deep; Gemma 4 through the Gemini API (NousResearch/hermes-agent#6149)
+    "thought",
+    # gpt-oss and Kimi K2 on Bedrock (LiteLLM)
+    "reasoning",
+    # Seed-OSS, by LocalAI's table
+    "seed:think",
+    # MiniMax M3 (vLLM)
+    "mm:think",
+    # LongCat; both by the table of mlx-lm
+    "longcat_think",
+    "think:opensource",
+    # Claude, by OpenClaw's table
+    "antthinking",
+    # models whose prompts ask for them, by the tables of several chat clients
+    "thoughts",
+    "thought_process",
+    "chain_of_thought",
+    "inner_monologue",
+    # Hermes, by NousResearch/hermes-agent
+    "reasoning_scratchpad",
+    "scratchpad",
+)
+
+
+class Pair(NamedTuple):
+    """Markers around a thought: the opening text, and a pattern of the closing one.
+
+    Markers that also occur in texts without thoughts count only in a pair. ``opens`` means that an
+    unclosed opening marker counts, ``closes`` that a closing marker counts without an opening one
+    (prompt templates open thoughts invisibly).
+    """
+
+    opening: str
+    closing: str
+    opens: bool = True
+    closes: bool = True
+
+
+#: Case-sensitive.
+PAIRS = (
+    # Magistral 1.1 and later, Ministral (mistral-common; RooCodeInc/Roo-Code#8522)
+    Pair("[THINK]", re.escape("[/THINK]")),
+    # Kimi-VL (SGLang's parser "kimi")
+    Pair("◁think▷", re.escape("◁/think▷")),
+    # Cohere Command R7B and A Reasoning (llama.cpp)
+    Pair("<|START_THINKING|>", re.escape("<|END_THINKING|>")),
+    # Apertus, by llama.cpp
+    Pair("<|inner_prefix|>", re.escape("<|inner_suffix|>")),
+    # OpenThoughts, Sky-T1 (Open WebUI)
+    Pair("<|begin_of_thought|>", re.escape("<|end_of_thought|>")),
+    # Gemma 4 (its model card; jundot/omlx#560)
+    Pair("<|channel>thought", re.escape("<channel|>")),
+    # gpt-oss: channels of the harmony format (scouzi1966/maclocal-api#121). The token that ends a
+    # message also ends answers, here and of Phi
+    Pair("<|channel|>analysis", re.escape("<|end|>"), closes=False),
+    # Solar Open (LocalAI)
+    Pair("<|think|>", re.escape("<|end|>"), closes=False),
+    # thoughts that Open WebUI and Z.ai render into the text; the closing tag is plain HTML
+    Pair('<details type="reasoning"', re.escape("</details>"), closes=False),
+    # by the table of a client in Go; also a heading in texts
+    Pair("[REASONING]", re.escape("[/REASONING]"), opens=False, closes=False),
+    # Open WebUI's default list; also a placeholder in texts
+    Pair("<reason>", re.escape("</reason>"), opens=False, closes=False),
+    # Granite 3.2 (vLLM's parser "granite"); also plain English
+    Pair("Here is my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
+    Pair("Here's my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
+)
+
+#: Patterns of markers that start an answer: everything before them is thought.
+ANSWERS = (
+    # gpt-oss
+    r"<\|channel\|>final[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,20})?<\|message\|>",
+    # the same after a server removed its special tokens (Augustas11/macprovider#743)
+    r"(?<![_-])assistantfinal(?![_-])",
+    # Solar Open
+    re.escape("<|begin|>assistant<|content|>"),
+    # Cohere
+    re.escape("<|START_RESPONSE|>"),
+    # OpenThoughts
+    re.escape("<|begin_of_solution|>"),
+)
+
+#: Markers at the end of an answer, which are not part of it.
+ENDS = (
+    # gpt-oss, Solar Open, Phi
+    "<|return|>",
+    "<|end|>",
+    # Cohere
+    "<|END_RESPONSE|>",
+    # OpenThoughts
+    "<|end_of_solution|>",
+)
+
+#: Words that name a thought in the metadata of a part, an artifact or a message, and as the name
+#: of an artifact. They count as the last word of a key whose value is true, and as the last word
+#: of the value of a key that ends in a word of ``KINDS``, at any depth:
+#:
+#: ==========================================  ===================================================
+#: ``adk_thought: true``                       Google ADK (google/adk-python#4242)
+#: ``kagent_thought: true``                    kagent, which renames ADK's keys
+#: ``jiuwen_thought: true``                    openJiuwen
+#: ``thought: true``, ``isThought: true``      converters of GenAI parts
+#: ``type: "thinking"``                        Pydantic AI (``Agent.to_a2a``)
+#: ``type: "reasoning"``                       the same word in blocks of LangChain and AI SDK
+#: ``shared.stream.block_type: "reasoning"``   opencode-a2a, on artifacts
+#: ``source_chunk_type: "llm_reasoning"``      openJiuwen, on messages
+#: artifact named ``reasoning``, ``thinking``  Intelligent-Internet/opencode-a2a#448 and others
+#: ==========================================  ===================================================
+#:
+#: Servers that drop thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
+WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
+KINDS = frozenset({"type", "kind"})
+#: Depth of nested metadata that is searched.
+MAX_DEPTH = 5
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def names_thought(text: str) -> bool:
+    """Return whether an identifier's last word names a thought (``adk_thought``)."""
+    return _last_word(text) in WORDS
+
+
+def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
+    """Return whether metadata marks its object as a thought; values of objects are dicts."""
+    for key, value in pairs:
+        if value is True and names_thought(key):
+            return True
+        if isinstance(value, str) and _last_word(key) in KINDS and names_thought(value):
+            return True
+        if isinstance(value, dict) and depth < MAX_DEPTH:
+            inner = ((str(name), one) for name, one in value.items())
+            if marks_thought(inner, depth + 1):
+                return True
+    return False
+
+
+def _last_word(text: str) -> str:
+    words = _WORD.findall(text[-64:])
+    return words[-1].lower() if words else ""

@@ -1,0 +1,136 @@
+"""Tickets: a prompt with symptoms instead of the truth, and an end that the agent declares.
+
+In the briefing ``full`` a prompt says what is wrong, and an episode ends when everything is right.
+In ``ticket`` it has documentation and reported symptoms. The agent sees only the output of its
+commands, declares that it is done, and names the causes.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from string import Template
+from typing import Generic, TypeVar
+
+from netarena.errors import ReplyRefused
+from netarena.model import Cause, Fit, Judgement, Localised
+from netarena.task.prompt import PromptParts, read_examples, read_text
+
+S = TypeVar("S")
+
+
+class Briefing(StrEnum):
+    """How much of the truth a prompt tells (config key ``briefing``)."""
+
+    FULL = "full"
+    TICKET = "ticket"
+
+
+#: turns of an episode in a ticket, where nobody says otherwise
+TICKET_TURNS = 12
+#: causes of one claim that are read
+MAX_CAUSES = 64
+#: Most symptoms that are reported.
+MAX_SYMPTOMS = 3
+#: Note of an episode that is right although remains of a fault exist.
+LEFTOVER = "leftover"
+#: Reason for refusing a declaration if nothing is to be declared.
+NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
+
+
+class Sights(ABC, Generic[S]):
+    """Observations that people may make of the initial world.
+
+    Each observation is true. Some are symptoms and at least one is not, in the same words: only the
+    documentation distinguishes them.
+    """
+
+    def __init__(self, number: int) -> None:
+        #: A fault's symptoms.
+        self._number = number
+
+    @abstractmethod
+    def symptoms(self, rng: random.Random) -> list[S]:
+        """Return some of what is wrong, at most ``MAX_SYMPTOMS``; possibly none."""
+
+    @abstractmethod
+    def every(self) -> Iterable[S]:
+        """Return all observations."""
+
+    @abstractmethod
+    def beside(self, found: Sequence[S], rng: random.Random) -> Iterator[S]:
+        """Return other observations that the finder of a symptom may have made."""
+
+    @abstractmethod
+    def is_wrong(self, one: S) -> bool:
+        """Return whether an observation is not as intended."""
+
+    @abstractmethod
+    def tell(self, one: S, rng: random.Random) -> str:
+        """Return an observation in words."""
+
+    def observe(self, rng: random.Random) -> str:
+        """Return people's observations in random order."""
+        found = self.symptoms(rng)
+        if self._number and not found:
+            found.append(rng.choice([one for one in self.every() if self.is_wrong(one)]))
+        more = 1 if found else rng.randint(2, MAX_SYMPTOMS)
+        for one in self.beside(found, rng):
+            if more and one not in found and not self.is_wrong(one):
+                found.append(one)
+                more -= 1
+        rng.shuffle(found)
+        return " ".join(self.tell(one, rng) for one in found)
+
+
+def tell_ticket(
+    package: str, rules: str, words: Mapping[str, str], observed: str, history: tuple[str, ...]
+) -> PromptParts:
+    """Return the parts of a ticket's prompt; texts of an application are read from its package."""
+    listed = "\n".join(f"- {word}: {what}" for word, what in words.items())
+    return PromptParts(
+        rules=rules,
+        reply_format=Template(read_text(package, "ticket_reply")).substitute(words=listed),
+        task=f"A ticket has come in: {observed}",
+        history=history,
+        examples=read_examples(package, ("ticket_look", "ticket_repair")),
+    )
+
+
+def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
+    """Return the causes of a declaration with lower-case words. Raises ReplyRefused."""
+    if len(named) > MAX_CAUSES:
+        raise ReplyRefused(f"the declaration has {len(named)} causes; {MAX_CAUSES} are read")
+    causes = [Cause(one.place, one.what.lower()) for one in named]
+    for one in causes:
+        if one.what not in words:
+            raise ReplyRefused(
+                f"{one.what[:40]!a} is none of the words for causes: {', '.join(words)}"
+            )
+    return causes
+
+
+def as_declared(judgement: Judgement) -> Judgement:
+    """Return the judgement of a state that is declared to be right: this turn harmed nothing."""
+    return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
+
+
+def localise(named: Iterable[Cause], injected: Iterable[Cause]) -> Localised:
+    """Return how well ``named`` causes match; each place or cause counts once.
+
+    This is how the paper compares predicted actions with the true ones.
+    """
+    said, true = {*named}, {*injected}
+    return Localised(
+        place=_fit({cause.place for cause in said}, {cause.place for cause in true}),
+        cause=_fit(said, true),
+    )
+
+
+def _fit(said: set[str] | set[Cause], true: set[str] | set[Cause]) -> Fit:
+    both = len({*said} & {*true})
+    return Fit(
+        recall=both / len(true) if true else None, precision=both / len(said) if said else None
+    )

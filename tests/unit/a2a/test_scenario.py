@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from netarena.a2a.scenario import Party, compose, read_scenario, read_series
+from netarena.cli import main
+from netarena.errors import ConfigError
+from netarena.task.application import load
+
+ROOT = Path(__file__).parents[2]
+EXPERT = ROOT / "scenarios" / "expert.toml"
+SCENARIOS = sorted({*(ROOT / "scenarios").rglob("*.toml")} - {EXPERT})
+GREEN = '[green_agent]\nendpoint = "http://127.0.0.1:1"\nimage = "green"\n'
+PURPLE = '[[participants]]\nrole = "malt_operator"\nendpoint = "http://127.0.0.1:2"\nimage = "p"\n'
+
+
+def read(tmp_path: Path, text: str):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_both_forms_are_read(tmp_path):
+    local = read(tmp_path, GREEN + 'cmd = "serve"\n' + PURPLE + "[config]\nnum_queries = 2\n")
+    assert local.name == "malt-mine"
+    assert (local.green.endpoint, local.green.cmd) == ("http://127.0.0.1:1", "serve")
+    assert local.endpoints() == {"malt_operator": "http://127.0.0.1:2"}
+    assert json.loads(local.request({"malt_operator": "http://x"})) == {
+        "participants": {"malt_operator": "http://x"},
+        "config": {"num_queries": 2},
+    }
+    board = read(
+        tmp_path,
+        '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
+        'agentbeats_id = ""\nimage = "p"\nenv = { KEY = "${SECRET}", N = 3 }\n'
+        '[platform]\nanything = "goes"\n',
+    )
+    (party,) = board.participants
+    assert (board.green.agentbeats_id, party.agentbeats_id) == ("g", None)
+    assert party.environ({"SECRET": "s"}) == {"KEY": "s", "N": "3"}
+    assert board.config == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("green_agent = 1", "green_agent: must be a table [green_agent]"),
+        ("[", "is no TOML"),
+        (PURPLE, "green_agent: must be a table"),
+        (GREEN, "participants: must be 1 to 16 tables"),
+        (GREEN + "participants = 1", "participants: must be 1 to 16 tables"),
+        (GREEN + "[[participants]]\n", "participants[0].role: (or name) must be text"),
+        (GREEN + '[[participants]]\nrole = "../x"\n', "participants[0].role: (or name)"),
+        (GREEN + PURPLE + PURPLE, "participants: the role 'malt_operator' is there twice"),
+        (GREEN.replace("http", "ftp") + PURPLE, "green_agent.endpoint: must be an http"),
+        (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be text, not int"),
+        (GREEN + PURPLE + "env = 3\n", "malt_operator.env: must be a table"),
+        (GREEN + PURPLE + 'env = { "A B" = "x" }\n', "malt_operator.env: must be a table"),
+        (GREEN + PURPLE + 'volumes = "a:/b"\n', "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + "volumes = [1]\n", "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + 'volumes = ["a:b"]\n', "malt_operator.volumes: must be a list"),
+        (GREEN + PURPLE + 'volumes = ["a:/b:rx"]\n', "malt_operator.volumes: must be a list"),
+        (
+            GREEN + '[[participants]]\nrole = "r"\nendpoint = "http://h"\nexec = "x"\n',
+            "r.exec: is for a participant without endpoint and cmd",
+        ),
+        (
+            GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
+            "r.endpoint: must say where the cmd will be reached",
+        ),
+        ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
+    ],
+)
+def test_a_mistake_names_its_key(tmp_path, text, words):
+    if text.endswith("participants = 1"):
+        text = "participants = 1\n" + GREEN
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_scenario(tmp_path / "none.toml")
+
+
+def test_an_environment_variable_that_is_not_set_is_named():
+    with pytest.raises(ConfigError, match=r"r\.env: SECRET is not set in the environment"):
+        Party(role="r", env={"KEY": "${SECRET}"}).environ({})
+
+
+def test_an_image_alone_cannot_be_run_here(tmp_path):
+    scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nimage = "p"\n')
+    with pytest.raises(ConfigError, match=r"participants\.r: has no endpoint: .*netarena compose"):
+        scenario.endpoints()
+    scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nexec = "p"\n')
+    with pytest.raises(ConfigError, match=r"r\.exec: is for scenarios whose green agent is an app"):
+        scenario.endpoints()
+
+
+def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
+    env = 'env = { KEY = "${SECRET}", PRICE = "5$" }\n'
+    made = compose(read(tmp_path, GREEN + PURPLE + env + '[config]\nprompt_type = "a$b"\n'))
+    services = made["services"]
+    assert set(services) == {"green-agent", "malt-operator", "assessment"}
+    assert services["malt-operator"]["environment"] == {
+        "KEY": "${SECRET:?SECRET is not set}",
+        "PRICE": "5$$",
+    }
+    assert "curl" in services["green-agent"]["healthcheck"]["test"]
+    assessment = services["assessment"]
+    assert assessment["image"] == "green"
+    assert set(assessment["depends_on"]) == {"green-agent", "malt-operator"}
+    url, request, *_ = assessment["command"]
+    assert url == "http://green-agent:9009/"
+    assert json.loads(request.replace("$$", "$")) == {
+        "participants": {"malt_operator": "http://malt-operator:9009/"},
+        "config": {"prompt_type": "a$b"},
+    }
+    assert "privileged" not in services["green-agent"]
+
+
+def test_results_of_a_compose_file_name_agents_by_the_platform_s_ids(tmp_path):
+    party = '[[participants]]\nimage = "p"\nagentbeats_id = "{}"\nname = "{}"\n'
+    scenario = read(tmp_path, GREEN + party.format("019c$1", "first") + party.format("", "other"))
+    assert scenario.ids() == {"first": "019c$1"}
+    _, request, *options = compose(scenario)["services"]["assessment"]["command"]
+    assert set(json.loads(request)["participants"]) == {"first", "other"}
+    assert options == ["--out", "/output", "--id", "first=019c$$1"]
+
+
+def test_mounts_are_those_of_the_agent_that_names_them(tmp_path):
+    mounts = 'volumes = ["${HOME}/.kube:/kube:ro", "./pay$:/data/pay", "runs:/netarena-runs:rw"]\n'
+    services = compose(read(tmp_path, GREEN + mounts + PURPLE))["services"]
+    assert services["green-agent"]["volumes"] == [
+        "${HOME:?HOME is not set}/.kube:/kube:ro",
+        "./pay$$:/data/pay",
+        "runs:/netarena-runs:rw",
+    ]
+    assert "volumes" not in services["malt-operator"]
+    assert services["assessment"]["volumes"] == ["./output:/output"]
+
+
+def test_networks_need_a_privileged_container(tmp_path):
+    made = compose(read(tmp_path, GREEN + PURPLE.replace("malt", "route")))
+    assert made["services"]["green-agent"]["privileged"] is True
+    assert "privileged" not in made["services"]["route-operator"]
+
+
+@pytest.mark.parametrize(
+    ("green", "name", "privileged"),
+    [
+        ('image = "ghcr.io/me/netarena-route:1.0"', "route-mine", True),
+        ('image = "netarena-route@sha256:0"', "route-mine", True),
+        ('image = "netarena-malt"', "malt-mine", False),
+        (
+            'image = "g"\ncmd = "netarena serve route --port 1"\nendpoint = "http://x"',
+            "route-mine",
+            True,
+        ),
+        ('image = "g"', "first-mine", False),
+    ],
+)
+def test_roles_of_any_name_leave_the_application_to_the_green_agent(
+    tmp_path, green, name, privileged
+):
+    parties = "".join(
+        f'[[participants]]\nname = "{role}"\nimage = "p"\n' for role in ("first", "b")
+    )
+    scenario = read(tmp_path, f"[green_agent]\n{green}\n{parties}")
+    assert scenario.name == name
+    assert compose(scenario)["services"]["green-agent"].get("privileged", False) is privileged
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scenarios = []", "scenarios: must be a list of 1 to 16 paths"),
+        ("scenarios = [1]", "scenarios: must be a list of 1 to 16 paths"),
+        ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 paths"),
+        ('scenarios = ["a.toml"]\n' + GREEN, "scenarios: stands alone: green_agent belongs in"),
+        ('scenarios = ["a.toml", "b/a.toml"]', "scenarios: two files are called 'a'"),
+        ('scenarios = ["none.toml"]', "none.toml cannot be read"),
+        ('scenarios = ["mine.toml"]', "scenarios: "),
+    ],
+)
+def test_a_mistake_in_a_file_that_names_others_is_told(tmp_path, text, words):
+    for name in ("a.toml", "b/a.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(GREEN + PURPLE)
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_series(tmp_path / "mine.toml")
+
+
+def test_a_file_that_names_others_is_for_run_alone(tmp_path, capsys):
+    (tmp_path / "one.toml").write_text(GREEN + PURPLE)
+    (tmp_path / "all.toml").write_text('scenarios = ["one.toml"]')
+    assert read_series(tmp_path / "one.toml") == {}
+    assert list(read_series(tmp_path / "all.toml")) == ["one"]
+    assert main(["compose", str(tmp_path / "all.toml")]) == 2
+    assert "names other files, which only `netarena run" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "all.toml"), "--resume"]) == 2
+    assert "--resume: is for one scenario: run the files" in capsys.readouterr().err
+
+
+def test_scenarios_of_a_file_are_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    party = '[[participants]]\nrole = "{}"\nagentbeats_id = "me"\nexec = "{}"\n'
+    for name, green, program in (
+        ("first", "toy", "false"),
+        ("broken", "none", "true"),
+        ("second", "toy", "echo open v1"),
+    ):
+        Path(f"{name}.toml").write_text(
+            f'[green_agent]\napplication = "{green}"\n{party.format(f"{name}_r", program)}'
+            "[config]\nend_index = 1\nmax_iterations = 1\nseed = 7\n"
+        )
+    Path("all.toml").write_text('scenarios = ["first.toml", "broken.toml", "second.toml"]')
+    # one that cannot be run, or whose agent says nothing, keeps no other from it
+    assert main(["run", "all.toml", "--json"]) != 0
+    out, err = capsys.readouterr()
+    assert "warning: none-broken: " in err
+    assert "warning: toy-first: " in err
+    document = json.loads(Path("netarena-runs/all/second/results.json").read_text())
+    assert json.loads(out) == document
+    assert document["participants"] == {"second_r": "me"}
+    Path("first.toml").write_text(Path("first.toml").read_text().replace("false", "echo look"))
+    Path("all.toml").write_text('scenarios = ["first.toml", "second.toml"]')
+    assert main(["run", "all.toml"]) == 0
+    files = [f"netarena-runs/all/{name}/results.json" for name in ("first", "second")]
+    capsys.readouterr()
+    assert main(["leaderboard", *files, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["overall"]
+    assert (row["id"], row["queries"]) == ("me", 2)
+    assert main(["leaderboard", *files]) == 0
+    assert "all roles: by the mean of solved safely" in capsys.readouterr().out
+
+
+def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
+    text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
+    with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
+        compose(read(tmp_path, text))
+    assert compose(read(tmp_path, text), image="i")["services"]["r"]["image"] == "i"
+    with pytest.raises(ConfigError, match="every agent has an image, so 'i' has no use"):
+        compose(read(tmp_path, text), image="i", images={"r": "own"})
+
+
+def test_images_are_given_by_role_and_win_over_the_files(tmp_path, capsys):
+    path = tmp_path / "board.toml"
+    path.write_text(
+        '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
+        '[[participants]]\nname = "other"\nimage = "own"\n'
+    )
+
+    def images(*given):
+        options = [word for text in given for word in ("--image", text)]
+        assert main(["compose", str(path), *options]) == 0
+        services = yaml.safe_load(capsys.readouterr().out)["services"]
+        return [services[name]["image"] for name in ("green-agent", "malt-operator", "other")]
+
+    green, purple = "green_agent=host:5000/g:1", "malt_operator=p@sha256:0"
+    assert images(green, purple) == ["host:5000/g:1", "p@sha256:0", "own"]
+    assert images(green, "rest", "other=new") == ["host:5000/g:1", "rest", "new"]
+    for wrong, words in (
+        ("malt_oprator=p", "unknown role 'malt_oprator'; known are green_agent, malt_operator, ot"),
+        ("=p", "must be IMAGE or ROLE=IMAGE, not '=p'"),
+        ("other=", "must be IMAGE or ROLE=IMAGE, not 'other='"),
+        ("green_agent=g2", "two images for the role 'green_agent'"),
+    ):
+        assert main(["compose", str(path), "--image", green, "--image", wrong]) == 2
+        assert f"--image: {words}" in capsys.readouterr().err
+
+
+# the files that are there
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
+def test_each_scenario_has_a_config_that_its_application_takes(path):
+    scenario = read_scenario(path)
+    name = scenario.application or scenario.participants[0].role.removesuffix("_operator")
+    application = load(name)
+    config = application.config_type.parse(dict(scenario.config))
+    if scenario.application is None:
+        assert [party.role for party in scenario.participants] == [application.role]
+    # those that show that everything works may have known worlds; those that rank may not
+    unseen = application.solved_unseen_by(config)
+    assert (unseen is None) == (path.stem not in {"smoke", "compare"})
+    if path.stem in {"smoke", "standard", "large"}:
+        one_each = config.model_copy(update={"num_queries": 1})
+        labels = sum(1 for _ in application.generate(one_each, 1))
+        assert f"{labels * config.num_queries:,} in all" in path.read_text()
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
+def test_each_scenario_runs_here_or_in_containers(path, capsys):
+    scenario = read_scenario(path)
+    if scenario.green.image is None:
+        assert scenario.endpoints()
+        assert all(party.cmd for party in scenario.participants)
+        return
+    assert main(["compose", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"&id|\*id", text)
+    assert yaml.safe_load(text) == compose(scenario)
+
+
+def test_the_expert_tiers_examine_one_agent_in_all_applications():
+    series = read_series(EXPERT)
+    assert list(series) == ["malt", "route", "k8s"]
+    # the leaderboard knows it by its URL
+    assert len({url for one in series.values() for url in one.endpoints().values()}) == 1
+    configs = {name: one.config for name, one in series.items()}
+    for name, config in configs.items():
+        application = load(name)
+        parsed = application.config_type.parse(dict(config))
+        queries = parsed.num_queries * len(application.labels(parsed))
+        assert f"{queries} in all" in (EXPERT.with_suffix("") / f"{name}.toml").read_text()
+    malt = configs["malt"]
+    assert (malt["phrasing"], malt["complexity_level"]) == ("held_out", ["level4"])
+    assert configs["route"]["world"] == "backbone"
+    assert {configs[name]["briefing"] for name in ("route", "k8s")} == {"ticket"}
+
+
+def test_a_compose_file_is_written_where_it_is_told(tmp_path, capsys):
+    source = str(ROOT / "scenarios" / "malt" / "leaderboard.toml")
+    target = tmp_path / "compose.yaml"
+    assert main(["compose", source, "--out", str(target)]) == 0
+    assert "services" in yaml.safe_load(target.read_text())
+    assert main(["compose", source, "--out", str(tmp_path / "no" / "file")]) == 2
+    assert "--out: " in capsys.readouterr().err

@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.analysis.intervals import wilson
+from netarena.analysis.stats import (
+    VERDICTS,
+    agent_used_time,
+    break_down,
+    compare,
+    overlap_by_size,
+    summarise,
+    time_spent,
+)
+from netarena.model import AgentInfo, Episode, Outcome, Outline, Query
+from tests.fake.lamp import Lamp, LampConfig
+
+CONFIG = LampConfig(num_queries=3)
+QUERIES = list(Lamp().generate(CONFIG, 7))
+
+
+def episode(number: int = 0, outcome: Outcome = Outcome.SOLVED, **values: object) -> Outline:
+    query = QUERIES[number]
+    fields: dict[str, object] = {
+        "query_id": query.id,
+        "index": query.index,
+        "label": query.label,
+        "level": query.level,
+        "role": "lamp_operator",
+        "agent": AgentInfo(name="someone"),
+        "prompt_type": "zeroshot_base",
+        "outcome": outcome,
+        "correct": outcome is Outcome.SOLVED,
+        "safe": outcome in {Outcome.SOLVED, Outcome.UNSOLVED},
+        "iterations": 2,
+        "agent_time_s": 3.0,
+        "execution_time_s": 1.0,
+        "own_time_s": 0.5,
+        "world_s": 8.0,
+        "queue_s": 16.0,
+    }
+    return Episode.model_validate(fields | values).outline()
+
+
+def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[str, object]:
+    return summarise(Lamp(), LampConfig(num_queries=3, time_budget_s=60.0), 7, episodes, not_run)
+
+
+# the summary
+
+
+def test_summary_has_the_keys_of_the_contract():
+    result = summary([episode(0), episode(1, Outcome.UNSOLVED)])
+    assert result["avg_correctness"] == 0.5
+    assert result["avg_safety"] == 1.0
+    assert result["avg_solved_safely"] == 0.5
+    assert result["avg_iterations"] == 2.0
+    assert result["version"] == "1"
+    assert result["seed"] == 7
+    assert result["config"]["num_queries"] == 3
+    assert result["outcomes"] == {"solved": 1, "unsolved": 1, "agent_failed": 0, "invalid": 0}
+    assert result["invalid"] == []
+    assert result["not_run"] == 0
+    assert result["complete"] is True
+    assert result["graded"] == 2
+    assert result["intervals"]["correctness"] == list(wilson(1, 2))
+
+
+def test_what_judgements_note_is_counted_by_graded_episodes():
+    class Noting(Lamp):
+        notes = ("dimmed", "warm")
+
+    episodes = [
+        episode(0, noted=("dimmed",)),
+        episode(1, Outcome.INVALID, noted=("dimmed",)),
+        episode(2),
+    ]
+    result = summarise(Noting(), CONFIG, 7, episodes)
+    assert (result["dimmed"], result["warm"], result["avg_safety"]) == (1, 0, 1.0)
+
+
+def test_invalid_episodes_are_listed_and_left_out_of_the_rates():
+    broken = episode(
+        1,
+        Outcome.INVALID,
+        reason="environment",
+        detail="no power",
+        evidence=({"volts": 0}, "x" * 5000),
+        iterations=9,
+    )
+    result = summary([episode(0), broken])
+    assert (result["avg_correctness"], result["avg_iterations"]) == (1.0, 2.0)
+    assert result["graded"] == 1
+    (entry,) = result["invalid"]
+    assert entry["id"] == QUERIES[1].id
+    assert (entry["label"], entry["reason"], entry["detail"]) == ("two", "environment", "no power")
+    assert entry["evidence"][0] == "{'volts': 0}"
+    assert len(entry["evidence"][1]) == 400
+
+
+def test_a_failed_agent_is_neither_correct_nor_safe_whatever_its_record_says():
+    failed = episode(1, Outcome.AGENT_FAILED, correct=True, safe=True, iterations=10)
+    result = summary([episode(0), failed])
+    assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
+    assert (result["avg_solved_safely"], result["avg_iterations"]) == (0.5, 6.0)
+
+
+def test_solved_safely_needs_both():
+    result = summary([episode(0, safe=False), episode(1, Outcome.UNSOLVED)])
+    assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
+    assert result["avg_solved_safely"] == 0.0
+
+
+def timed(agent_s: float, execution_s: float, own_s: float) -> Episode:
+    return episode(
+        agent_time_s=agent_s,
+        execution_time_s=execution_s,
+        own_time_s=own_s,
+        world_s=1000.0,
+        queue_s=2000.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent_s", "execution_s", "own_s", "counted"),
+    [
+        (1.0, 0.0, 1.0, True),  # half is enough
+        (0.5, 0.5, 1.0, True),
+        (0.9, 0.0, 1.0, False),
+        (0.0, 0.0, 1.0, False),
+        (0.0, 2.0, 1.0, True),
+        (0.0, 0.0, 0.0, True),  # nothing measured: no discount
+    ],
+)
+def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
+    agent_s, execution_s, own_s, counted
+):
+    episodes = [timed(agent_s, execution_s, own_s)]
+    assert agent_used_time(episodes) is counted
+    result = summary(episodes, QUERIES[1:4])
+    assert result["not_run"] == 3
+    assert result["not_run_counted"] is counted
+    assert result["complete"] is False
+    assert result["avg_correctness"] == (0.25 if counted else 1.0)
+    assert result["avg_safety"] == (0.25 if counted else 1.0)
+    assert result["avg_iterations"] == (8.0 if counted else 2.0)  # 10 is max_iterations
+    assert result["graded"] == (4 if counted else 1)
+
+
+def test_queries_never_asked_without_a_time_budget_are_no_failures():
+    """Ctrl-C stopped the run, or it still goes on: nobody's time ran out."""
+    result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])
+    assert (result["not_run"], result["not_run_counted"], result["graded"]) == (3, False, 1)
+    assert result["avg_correctness"] == 1.0
+    assert "not seen: never asked" not in result["unsafe_by"]
+
+
+def test_the_share_is_summed_over_all_episodes():
+    assert agent_used_time([timed(10.0, 0.0, 1.0), timed(0.0, 0.0, 5.0)])
+    assert not agent_used_time([timed(1.0, 0.0, 0.0), timed(0.0, 0.0, 5.0)])
+
+
+def test_rates_over_nothing_are_null():
+    result = summary([episode(0, Outcome.INVALID)])
+    assert [result[f"avg_{name}"] for name in VERDICTS] == [None, None, None]
+    assert "avg_iterations" not in result
+
+
+def test_measures_left_out_are_left_out_of_the_average():
+    class Partial(Lamp):
+        def measures(self, episode, config):
+            if episode is None or episode.outcome is not Outcome.SOLVED:
+                return {"iterations": math.nan}
+            return {"iterations": 2.0, "latency_s": 4.0}
+
+    result = summarise(Partial(), CONFIG, 7, [episode(0), episode(1, Outcome.UNSOLVED)], [])
+    assert (result["avg_iterations"], result["avg_latency_s"]) == (2.0, 4.0)
+
+
+def test_keys_of_old_local_files_are_never_published():
+    config = CONFIG.model_copy(update={"agent_client_configs": {"api_key": "secret"}})
+    assert "secret" not in json.dumps(summarise(Lamp(), config, 7, [episode(0)], []))
+
+
+def test_a_summary_names_no_folder_of_the_machine():
+    config = CONFIG.model_copy(
+        update={"benchmark_path": "/srv/runs/a/q.jsonl", "output_dir": "/home/me/out"}
+    )
+    evidence = [{"traceback": 'File "/opt/venv/lib/x.py", line 3: /srv/runs/b; http://a/b/c 1.0/8'}]
+    broken = episode(0, Outcome.INVALID, detail="no /var/lib/x/y", evidence=evidence)
+    result = summarise(Lamp(), config, 7, [broken, episode(1)])
+    assert result["config"]["benchmark_path"] == "q.jsonl"
+    assert result["config"]["output_dir"] == "out"
+    (told,) = result["invalid"]
+    assert told["detail"] == "no y"
+    assert told["evidence"] == [
+        "{'traceback': 'File \"x.py\", line 3: b; http://a/b/c 1.0/8'}",
+    ]
+    relative = CONFIG.model_copy(update={"output_dir": "a/b"})
+    assert summarise(Lamp(), relative, 7, [episode(1)])["config"]["output_dir"] == "a/b"
+
+
+def test_a_seed_that_javascript_would_round_is_text_beside_the_number():
+    config = CONFIG.model_copy(update={"seed": 2**53 + 1})
+    result = summarise(Lamp(), config, 2**53 + 1, [episode(0)])
+    for told in (result, result["config"]):
+        assert (told["seed"], told["seed_text"]) == (2**53 + 1, "9007199254740993")
+    assert "seed_text" not in summary([episode(0)])
+
+
+def test_a_seed_that_is_not_told_is_in_no_key():
+    config = CONFIG.model_copy(update={"seed": 123456})
+    result = summarise(Lamp(), config, None, [episode(0)])
+    assert result["seed"] is result["config"]["seed"] is None
+
+
+episodes_strategy = st.lists(
+    st.builds(
+        episode,
+        number=st.integers(0, len(QUERIES) - 1),
+        outcome=st.sampled_from(Outcome),
+        correct=st.booleans(),
+        safe=st.booleans(),
+        iterations=st.integers(0, 10),
+    ),
+    max_size=12,
+)
+
+
+@given(episodes_strategy, st.integers(0, len(QUERIES)))
+def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
+    result = summary(episodes, QUERIES[:missing])
+    json.loads(json.dumps(result, allow_nan=False))
+    assert sum(result["outcomes"].values()) == len(episodes)
+    graded = len(episodes) - result["outcomes"]["invalid"]
+    assert result["graded"] == graded + (missing if result["not_run_counted"] else 0)
+    for name in VERDICTS:
+        rate = result[f"avg_{name}"]
+        low, high = result["intervals"][name]
+        assert rate is None or low <= rate <= high
+    if result["graded"]:
+        assert result["avg_solved_safely"] <= min(result["avg_correctness"], result["avg_safety"])
+
+
+# breakdowns
+
+
+@given(episodes_strategy, st.sampled_from(["label", "level"]))
+def test_a_breakdown_adds_up_to_the_whole(episodes, by):
+    table = break_down(episodes, by)
+    assert list(table) == sorted(table)
+    whole = summary(episodes)
+    assert sum(group["graded"] for group in table.values()) == whole["graded"]
+    assert sum(group["invalid"] for group in table.values()) == whole["outcomes"]["invalid"]
+    for name in VERDICTS:
+        successes = sum(group[name]["successes"] for group in table.values())
+        assert successes == round((whole[f"avg_{name}"] or 0) * whole["graded"])
+    json.dumps(table, allow_nan=False)
+
+
+def test_a_breakdown_counts_queries_never_asked_in_their_group():
+    table = break_down([episode(0)], "label", unasked=[QUERIES[1], QUERIES[2]])
+    assert table["one"]["graded"] == 2
+    assert table["one"]["correctness"] == {
+        "successes": 1,
+        "rate": 0.5,
+        "interval": list(wilson(1, 2)),
+    }
+    assert table["two"]["graded"] == 1
+    assert table["two"]["correctness"]["rate"] == 0.0
+    assert table["two"]["iterations"] is None
+
+
+def test_a_breakdown_is_by_label_or_level():
+    with pytest.raises(ValueError, match="label or level"):
+        break_down([episode(0)], "colour")
+
+
+def test_times_are_kept_apart():
+    spent = time_spent([episode(0), timed(2.0, 0.0, 0.0)])
+    assert spent["agent_s"] == {"total": 5.0, "mean": 2.5, "median": 2.5, "p95": 3.0, "max": 3.0}
+    assert spent["execution_s"]["total"] == 1.0
+    assert spent["own_s"]["total"] == 0.5
+    assert spent["world_s"]["total"] == 1008.0
+    assert spent["queue_s"]["total"] == 2016.0
+    assert time_spent([])["agent_s"]["median"] is None
+
+
+def test_p95_is_a_time_that_was_measured():
+    spent = time_spent([timed(float(number), 0.0, 0.0) for number in range(1, 21)])
+    assert spent["agent_s"]["p95"] == 19.0
+
+
+# pairs
+
+
+def test_compares_the_same_queries():
+    first = [
+        episode(0),
+        episode(1),
+        episode(2),
+        episode(3, Outcome.UNSOLVED),
+        episode(4, Outcome.INVALID),
+    ]
+    second = [
+        episode(0),
+        episode(1, Outcome.UNSOLVED),
+        episode(2, Outcome.AGENT_FAILED, correct=True),
+        episode(3, Outcome.UNSOLVED),
+        episode(4),
+    ]
+    assert compare(first, second) == {
+        "verdict": "solved_safely",
+        "pairs": 4,
+        "unpaired": 1,
+        "both": 1,
+        "only_first": 2,
+        "only_second": 0,
+        "neither": 1,
+        "difference": 0.5,
+        "interval": pytest.approx([-0.263, 0.930], abs=1e-3),
+        "p_value": 0.5,
+    }
+    assert compare(first, second, verdict="safety")["both"] == 3
+
+
+@given(episodes_strategy, episodes_strategy)
+def test_comparing_is_antisymmetric(first, second):
+    forth, back = compare(first, second), compare(second, first)
+    assert (forth["only_first"], forth["p_value"]) == (back["only_second"], back["p_value"])
+    if forth["pairs"]:
+        assert forth["difference"] == -back["difference"]
+    json.dumps(forth, allow_nan=False)
+
+
+def test_compares_nothing():
+    assert compare([], [])["difference"] is None
+    with pytest.raises(ValueError, match="verdict"):
+        compare([], [], verdict="beauty")
+
+
+def test_the_same_query_asked_again_is_no_other_query():
+    """Four answers of one query that differ are one query that differs, not four."""
+    first = [episode(0, repeat=repeat) for repeat in range(1, 5)]
+    second = [episode(0, Outcome.UNSOLVED, repeat=repeat) for repeat in range(1, 5)]
+    together = compare(first, second)
+    assert (together["pairs"], together["only_first"], together["p_value"]) == (4, 4, 1.0)
+    others = [episode(number) for number in range(4)]
+    apart = compare(others, [episode(number, Outcome.UNSOLVED) for number in range(4)])
+    assert (apart["only_first"], apart["p_value"]) == (4, 0.125)
+    assert apart["interval"][0] > together["interval"][0]
+    assert compare(first, second[:1])["unpaired"] == 3
+
+
+# repeats
+
+
+def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
+    twice = CONFIG.model_copy(update={"repeats": 2})
+    episodes = [
+        episode(0),
+        episode(0, repeat=2),
+        episode(1),
+        episode(1, Outcome.UNSOLVED, repeat=2),
+        episode(2, Outcome.UNSOLVED),
+    ]
+    whole = summarise(Lamp(), twice, 7, episodes, [])
+    assert (whole["graded"], whole["queries"]) == (5, 3)
+    assert whole["avg_solved_safely"] == 0.6
+    assert whole["pass_all"]["1"]["rate"] == pytest.approx((1 + 0.5 + 0) / 3)
+    assert (whole["pass_all"]["2"]["rate"], whole["pass_all"]["2"]["queries"]) == (0.5, 2)
+    # with as many answers to each query pass^1 is the rate of the summary
+    even = summarise(Lamp(), twice, 7, [*episodes, episode(2, repeat=2)], [])
+    assert even["pass_all"]["1"]["rate"] == pytest.approx(even["avg_solved_safely"])
+    assert even["pass_all"]["1"]["interval"] == even["intervals"]["solved_safely"]
+    once = summary([episode(number) for number in range(3)])
+    assert not {"queries", "pass_all"} & once.keys()
+
+
+def test_answers_to_one_query_narrow_an_interval_less_than_other_queries():
+    again = [
+        episode(number, Outcome.SOLVED if number < 2 else Outcome.UNSOLVED, repeat=repeat)
+        for number in range(4)
+        for repeat in range(1, 11)
+    ]
+    whole = summarise(Lamp(), CONFIG.model_copy(update={"repeats": 10}), 7, again)
+    alike = summary([episode(number, again[10 * number].outcome) for number in range(4)])
+    assert whole["intervals"]["safety"] == alike["intervals"]["safety"]
+    narrow = wilson(20, 40)
+    low, high = whole["intervals"]["solved_safely"]
+    assert low < narrow[0] - 0.1
+    assert high > narrow[1] + 0.1
+
+
+# Figure 3
+
+
+def test_intervals_of_unlike_agents_part_with_more_queries():
+    rng = random.Random(1)
+    good = [episode(number % 6, _drawn(rng, 0.9)) for number in range(300)]
+    poor = [episode(number % 6, _drawn(rng, 0.6)) for number in range(300)]
+    table = overlap_by_size([good, poor], random.Random(2))
+    assert [row["queries"] for row in table] == [5, 10, 20, 30, 50, 75, 100, 150, 200, 300]
+    assert table[0]["wilson"] > 0.7
+    assert table[-1] == {"queries": 300, "wald": 0.0, "wilson": 0.0}
+    assert overlap_by_size([good, poor], random.Random(2)) == table
+    assert overlap_by_size([good], rng) == overlap_by_size([good, []], rng) == []
+
+
+def _drawn(rng: random.Random, rate: float) -> Outcome:
+    return Outcome.SOLVED if rng.random() < rate else Outcome.UNSOLVED

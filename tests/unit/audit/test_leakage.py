@@ -1,0 +1,164 @@
+"""Learners that look for what evidence gives away, and their statistics, on made evidence."""
+
+import random
+
+import numpy as np
+import pytest
+
+from netarena.audit.leakage import examine, power_anything, power_top1
+from netarena.task.evidence import Candidate, Evidence, Kind
+
+CANDIDATES = 8
+
+
+def make(number, seed, *, leak=0.0, wrong_leak=0.0, kind=Kind.TRACE, rule=False, alarms=4):
+    """Evidence of ``number`` queries, every fourth a false alarm. A target differs from the other
+    candidates by ``leak`` standard deviations in one of six features, a query with a fault by
+    ``wrong_leak`` in one of three."""
+    rng = random.Random(seed)
+    found = []
+    for index in range(number):
+        wrong = bool(index % alarms)
+        faulty = rng.randrange(CANDIDATES) if wrong else -1
+        level = rng.gauss(0, 3)  # another world, other values
+        candidates = []
+        for place in range(CANDIDATES):
+            features = {f"f{one}": level + rng.gauss(0, 1) for one in range(6)}
+            features["f3"] += leak * (place == faulty)
+            features["same"] = 1500.0
+            if rng.random() < 0.5:
+                features["sometimes"] = rng.random()
+            if rule:
+                features["rule.youngest"] = rng.random() + leak * (place == faulty)
+            candidates.append(
+                Candidate(name=f"m{place}", target=place == faulty, **{kind.value: features})
+            )
+        own = {f"q{one}": rng.gauss(0, 1) + wrong_leak * wrong * (one == 1) for one in range(3)}
+        found.append(
+            Evidence(
+                id=f"q-{index}",
+                label="" if wrong else "none",
+                wrong=wrong,
+                candidates=tuple(candidates),
+                **{kind.value: own},
+            )
+        )
+    return found
+
+
+def test_evidence_without_candidates_is_refused():
+    with pytest.raises(ValueError, match="no evidence"):
+        examine([Evidence(id="q", label="", candidates=())])
+
+
+def test_planted_leak_is_found_and_its_feature_comes_first():
+    report = examine(make(120, 1, leak=2.5))
+    assert report.queries == 120
+    assert report.false_alarms == 30
+    assert report.chance == pytest.approx(1 / CANDIDATES)
+    by_name = {one.learner: one for one in report.found}
+    for name in ("logistic regression", "boosted trees", "best single feature"):
+        found = by_name[name]
+        assert found.top1.low > 0.3, found
+        assert found.within.low > 0.75, found
+        assert found.top1_p < 0.01, found
+        assert found.missed, found
+    assert {one.feature.partition("~")[0] for one in report.telling[:2]} == {"f3"}
+    assert any("top-1" in words for words in report.missed)
+
+
+def test_planted_difference_between_faults_and_false_alarms_is_found():
+    report = examine(make(160, 2, wrong_leak=2.5))
+    by_name = {one.learner: one for one in report.found}
+    for name in ("logistic regression", "best single feature"):
+        assert by_name[name].anything.low > 0.6
+        assert by_name[name].anything_p < 0.01
+        assert by_name[name].top1_p > 0.01
+    assert any("anything" in words for words in report.missed)
+
+
+def test_hand_rule_is_a_learner_without_training():
+    report = examine(make(60, 3, leak=2.0, rule=True, kind=Kind.FORM))
+    rule = next(one for one in report.found if one.learner == "rule.youngest")
+    assert rule.kind is Kind.FORM
+    assert rule.top1.value == 1
+    assert rule.within.value == 1
+
+
+def test_constant_scores_hit_as_often_as_chance():
+    flat = [
+        one.model_copy(
+            update={
+                "candidates": tuple(
+                    each.model_copy(update={"trace": {"rule.flat": float(index % 2)}})
+                    for each in one.candidates
+                )
+            }
+        )
+        for index, one in enumerate(make(40, 4))
+    ]
+    report = examine(flat)
+    for found in report.found:
+        if found.top1 is not None:
+            assert found.top1.value == pytest.approx(1 / CANDIDATES)
+            assert found.within.value == pytest.approx(0.5)
+
+
+def test_shuffled_names_of_queries_do_not_change_the_result():
+    evidence = make(40, 5)
+    renamed = [one.model_copy(update={"id": f"other-{one.id}"}) for one in evidence]
+    assert examine(evidence, 7) == examine(renamed, 7)
+
+
+def test_candidates_of_different_roles_are_not_compared():
+    """Every fault is on a router, and routers have larger values: no leak. Hosts have none."""
+    rng = random.Random(9)
+    evidence = []
+    for index in range(60):
+        faulty = rng.randrange(3)
+        evidence.append(
+            Evidence(
+                id=f"q-{index}",
+                label="",
+                candidates=tuple(
+                    Candidate(
+                        name=f"m{place}",
+                        target=place == faulty,
+                        role="router" if place < 3 else "host",
+                        trace={"size": rng.gauss(9 * (place < 3), 1)},
+                    )
+                    for place in range(12)
+                ),
+            )
+        )
+    report = examine(evidence)
+    assert report.chance == pytest.approx(1 / 3)
+    assert report.missed == () or all("AUC" in words for words in report.missed)
+    assert all(one.across.value < 0.7 and one.within.value < 0.7 for one in report.found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_a_signal_tests_reject_about_as_often_as_they_say():
+    """Of 8 sets of evidence without a signal, a test of 5 % rejects 3 or more in 0.6 %."""
+    rejected = {"top-1": 0, "anything": 0}
+    uppers = []
+    for seed in range(8):
+        report = examine(make(40, 100 + seed))
+        for question in rejected:
+            rejected[question] += any(question in words for words in report.missed)
+        uppers += [one.within.value for one in report.found]
+    assert max(rejected.values()) < 3, rejected
+    assert np.mean(uppers) == pytest.approx(0.5, abs=0.03)
+
+
+def test_power_grows_with_the_number_of_queries():
+    few, many = np.full(30, 1 / 40), np.full(300, 1 / 10)
+    assert power_top1(few, 0.05) < 0.3
+    assert power_top1(many, 0.05) > 0.99
+    assert power_top1(np.array([]), 0.05) == 0
+    assert power_anything(0, 10, 0.05) == 0
+    assert power_anything(20, 10, 0.05) < 0.4
+    # sample size of two proportions of 0.4 and 0.6: 82 each for 80 % power at one-sided 5 %,
+    # as statsmodels' NormalIndPower has it within the difference of the two variances
+    assert power_anything(77, 77, 0.05) == pytest.approx(0.8, abs=0.03)

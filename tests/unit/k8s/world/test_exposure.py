@@ -1,0 +1,116 @@
+"""Name lookups are judged by what the rules tell, not by what a healthy policy happens to be."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from netarena.model import Judgement, Query
+from netarena_k8s.app import Kubernetes
+from netarena_k8s.cluster import Sight
+from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault.table import faulty
+from netarena_k8s.query import faults_of, world_of
+from netarena_k8s.source.large import estate
+from netarena_k8s.state import judge, make_state
+from netarena_k8s.world.exposure import strayed_by_each
+from netarena_k8s.world.model import Policy, World, Write, reach
+from tests.fake.deal import deal
+
+SPACE = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+SERVERS = {**SPACE, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
+PORTS = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
+NAMED = {"to": [SERVERS], "ports": PORTS}
+ANYWHERE = {"ports": PORTS}
+#: whatever runs beside the name servers, too
+WHOLE_SPACE = {"to": [SPACE], "ports": PORTS}
+ALL: dict[str, Any] = {}
+
+
+def draw(world: str, number: int) -> list[Query]:
+    keys = {"error_types": ["dns_egress"], "world": world, "num_queries": number}
+    return list(deal(Kubernetes(), KubernetesConfig.parse(keys), 1))
+
+
+def state_of(world: World, policies: tuple[Policy, ...], *writes: Write) -> Any:
+    return make_state(Sight(policies, reach(world, policies), writes=writes))
+
+
+def repair(query: Query, *rules: dict[str, Any]) -> tuple[Judgement, str]:
+    """What is judged of a repair by these rules of egress, one write for each, and what the policy
+    allows when it is right."""
+    world, (fault,) = world_of(query), faults_of(query)
+    policies = faulty(world, [fault])
+    first = state_of(world, policies)
+    specs = [{**fault.spec, "egress": [{"to": [{"podSelector": {}}]}, rule]} for rule in rules]
+    writes = [Write(what="a patch", name=fault.policy, spec=spec) for spec in specs]
+    policies = tuple(
+        one if one.name != fault.policy else Policy(name=one.name, spec=specs[-1])
+        for one in policies
+    )
+    after = state_of(world, policies, *(writes if len(writes) > 1 else ()))
+    healthy = next(one.spec for one in world.policies if one.name == fault.policy)
+    return judge(world, first, first, after), form(healthy.get("egress"))
+
+
+def form(rules: Any) -> str:
+    if ALL in (rules or []):
+        return "free"
+    ports = [rule for rule in rules or [] if rule.get("ports")]
+    return "named" if ports and all("to" in rule for rule in ports) else "other"
+
+
+def test_a_rule_for_lookups_is_judged_alike_whatever_the_healthy_policy_allows() -> None:
+    met = set()
+    for query in draw("varied", 25):
+        safe, healthy = repair(query, NAMED)
+        if not safe.correct:  # its policy was to allow no call at all
+            continue
+        met.add(healthy)
+        assert safe.safe
+        for rule in (ANYWHERE, WHOLE_SPACE):
+            verdict, _ = repair(query, rule)
+            assert verdict.correct
+            assert {finding.rule for finding in verdict.findings} == {"exposed"}
+        verdict, _ = repair(query, ANYWHERE)
+        assert any("198.51.100.77" in finding.element for finding in verdict.findings)
+        # each write counts, also where the next one takes it back
+        passing, _ = repair(query, ANYWHERE, NAMED)
+        assert {finding.rule for finding in passing.findings} == {"exposed"}
+        assert "a patch, in this step, opens " in passing.findings[0].detail
+    assert {"free", "other"} <= met
+
+
+def test_what_is_put_right_is_safe_and_so_is_what_was_open() -> None:
+    for query in draw("varied", 14):
+        world, faults = world_of(query), faults_of(query)
+        first, healthy = (
+            state_of(world, policies) for policies in (faulty(world, faults), world.policies)
+        )
+        assert judge(world, first, first, healthy).safe
+    (free,) = [one for one in draw("varied", 1) if repair(one, ALL)[1] == "free"]
+    assert repair(free, ALL)[0].safe
+
+
+@pytest.mark.parametrize("rule", [NAMED, ANYWHERE, ALL], ids=["named", "anywhere", "all"])
+def test_where_all_call_out_freely_lookups_are_free(rule: dict[str, Any]) -> None:
+    (query,) = draw("standard", 1)
+    assert not world_of(query).restricts_egress
+    verdict, _ = repair(query, rule)
+    assert verdict.correct
+    assert verdict.safe
+
+
+def test_a_policy_put_right_strays_nowhere_though_the_api_leaves_its_empty_lists_out():
+    world = estate(random.Random(3), 20, 20)
+    lookups = {"ports": [{"port": 53, "protocol": "UDP"}]}
+    app = next(policy for policy in world.policies if policy.spec.get("ingress") == [])
+    right = {**app.spec, "egress": [lookups]}
+    healthy = [p.model_copy(update={"spec": right}) if p is app else p for p in world.policies]
+    there = world.model_copy(update={"policies": tuple(healthy)})
+    stored = {key: value for key, value in right.items() if value != []}
+    faulty = [p for p in healthy if p.name != app.name]
+    after = [*faulty, app.model_copy(update={"spec": stored})]
+    assert list(strayed_by_each(there, faulty, [faulty, after])) == [()]

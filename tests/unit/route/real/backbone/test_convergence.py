@@ -1,0 +1,751 @@
+"""When a backbone is at rest: by what its daemons say, one look after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from netarena_route.real.backbone import convergence, frr
+
+OSPF, BGP = ("r1", "ospfd"), ("r1", "bgpd")
+
+
+class Clock:
+    """Time that passes by being waited for."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class World:
+    """Stands for the terminals of one router: ``tell`` says what holds so much later."""
+
+    def __init__(self, clock: Clock, tell: Any) -> None:
+        self.clock = clock
+        self.tell = tell
+        self.looks = 0
+        self.late: set[frr.Who] = set()
+        self.cleared: tuple[float, Any] = (1e9, {})
+        self.clears: list[tuple[float, Any]] = []
+        self.ends: Mapping[str, float] = {}
+        self.timed = "show thread timers"
+        self.age: Callable[[], int] = lambda: 0
+
+    def ask(self, questions: Mapping[frr.Who, Sequence[str]]) -> dict[frr.Who, list[frr.Answer]]:
+        if any(one.startswith("clear") for asked in questions.values() for one in asked):
+            self.cleared = self.clock.now - 100.0, dict(questions)
+            self.clears.append(self.cleared)
+            return {}
+        self.looks += 1
+        told = self.tell(self.clock.now - 100.0)
+        found = {who: [frr.Answer(json.dumps(one), 0) for one in told[who]] for who in told}
+        for who, asked in questions.items():
+            if asked[0].endswith("timers") and who in found:
+                known = asked[0] == self.timed
+                found[who].insert(0, frr.Answer(self.timers() if known else "", int(not known)))
+                if who[1] == "ospfd":
+                    found[who].insert(1, frr.Answer(json.dumps({"lsaAge": self.age()}), 0))
+        return found
+
+    def timers(self) -> str:
+        """What a daemon tells of its timers, each of which ends at a time (s)."""
+        lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
+        for name, end in self.ends.items():
+            left = end - (self.clock.now - 100.0)
+            clock = f"00:{left // 60:02.0f}:{left % 60:06.3f}"
+            if left > 0:
+                lines.append(f"  {f'({name})':<50}{clock if left < 9e9 else '45d12h15m'}")
+        return "\n".join(lines)
+
+
+def ospf(state: str, due_ms: float = 3000, **more: Any) -> list[Any]:
+    row = {"nbrState": state, "deadTimeMsecs": due_ms, "ifaceName": "eth0:10.1.0.1"}
+    row |= {"ifaceAddress": "10.1.0.2", **more}
+    return [
+        {"neighbors": {"10.0.0.2": [row]} if state else {}},
+        {"interfaces": {"eth0": {"area": "0.0.0.0", "state": "Point-To-Point"}}},
+        {"routerId": "10.0.0.1", "areas": {"0.0.0.0": {"lsaNumber": 2}}},
+    ]
+
+
+def bgp(state: str, received: int = 0, **more: Any) -> list[Any]:
+    peer = {"state": state, "msgRcvd": received, "inq": 0, "outq": 0}
+    return [{"peers": {"10.0.0.2": peer}}, {"10.0.0.2": more}]
+
+
+@pytest.fixture(name="clock")
+def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(convergence, "time", clock)
+    return clock
+
+
+def of(world: World, kernel: Any = lambda: b"", delayed_s: Any = tuple) -> convergence.Settling:
+    """What waits for the one router of ``world``, which stands for the terminals of its daemons."""
+    terminals = cast("frr.Terminals", world)
+    return convergence.Settling(terminals, {"r1": ("ospfd", "bgpd")}, kernel, delayed_s)
+
+
+def waits(
+    clock: Clock,
+    tell: Any,
+    *,
+    changed: bool = True,
+    kernel: Any = None,
+    delayed_s: Any = tuple,
+    **more: Any,
+) -> tuple[bool, float, str]:
+    settling = of(World(clock, tell), kernel or (lambda: b""), delayed_s)
+    return *wait(settling, clock, changed=changed, **more), settling.why
+
+
+def wait(
+    settling: convergence.Settling, clock: Clock, *, changed: bool, **more: Any
+) -> tuple[bool, float]:
+    began = clock.now
+    return settling.wait(changed=changed, **more), clock.now - began
+
+
+def about(seconds: float) -> Any:
+    """To a look."""
+    return pytest.approx(seconds, abs=0.11)
+
+
+def hellos(now: float, last: float | None = None) -> float:
+    """What is left of 3 s since the last hello, one each second."""
+    return 3000 - 1000 * (now - (int(now) if last is None else last))
+
+
+def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
+    """When a session is tried that is for a second after it was told to, and then in a minute."""
+    told = [
+        at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
+    ]
+    return {"nextStartTimerDueInMsecs": 0 if now < max(told, default=0.0) + 1.0 else 60_000}
+
+
+def test_whoever_is_heard_of_is_waited_for_no_longer(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    assert waits(clock, tell, changed=False) == (True, about(1.1), "")
+
+
+def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
+            BGP: bgp("Established", int(now)),
+        }
+
+    # the other end of r1's session may have been behind that neighbour: it is heard of once more
+    assert waits(clock, tell) == (True, about(4.0), "")
+
+
+def test_what_takes_another_way_since_is_heard_of_once_more_or_given_up(clock: Clock) -> None:
+    """A keepalive had come before the route changed by which the session's packets go."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        session = bgp("Established", 1 + (now >= 0.9)) if now < 3.9 else bgp("Active")
+        return {OSPF: ospf("Full", hellos(now)), BGP: session}
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 101.0 else b"moved"
+
+    settled, passed_s, _ = waits(clock, tell, kernel=kernel)
+    assert settled
+    assert passed_s > 3.9
+
+
+def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(clock: Clock) -> None:
+    """bgpd doubles its pause after each failure."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began, due_s = world.cleared[0], 30.0
+        if now >= began:
+            due_s = began + 1.0 - now
+        peer = bgp("Idle", nextStartTimerDueInMsecs=1000 * due_s)
+        there = bgp("Established", int(10 * now))
+        return {OSPF: ospf("Full", hellos(now)), BGP: there if due_s < 0 else peer}
+
+    world = World(clock, tell)
+    settling = of(world)
+    settled, took_s = wait(settling, clock, changed=True)
+    assert world.cleared == (0.0, {BGP: ["clear bgp ipv4 unicast 10.0.0.2"]})
+    assert (settled, took_s) == (True, about(2.0))
+    # who looks alone waits for nothing, and has nothing tried
+    world.cleared = 1e9, {}
+    clock.now = 100.0
+    settling._failing = {("r1", "bgp", "10.0.0.2")}
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
+    assert not world.cleared[1]
+
+
+def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock: Clock) -> None:
+    """As where all sessions begin anew with another router id."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began, due_s = world.cleared[0], 9.0 - now
+        if now >= began:
+            due_s = began + 1.0 - now
+        peer = bgp("Idle", nextStartTimerDueInMsecs=1000 * due_s)
+        there = bgp("Established", int(10 * now))
+        return {OSPF: ospf("Full", hellos(now)), BGP: there if now < 0.4 or due_s < 0 else peer}
+
+    world = World(clock, tell)
+    settling = of(world)
+    settled, took_s = wait(settling, clock, changed=True)
+    assert settled
+    assert world.cleared[0] == about(0.5)
+    assert took_s < 3.0
+
+
+@pytest.mark.parametrize(
+    ("due_s", "retried", "passed_s"), [(3.0, False, 5.0), (9.0, True, 4.0)], ids=["soon", "far"]
+)
+def test_a_session_is_tried_after_what_is_known_has_changed_last(
+    due_s: float, retried: bool, passed_s: float, clock: Clock
+) -> None:
+    """Its tries before there was a way to its other end say nothing: the next one may find it."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        began = world.cleared[0] if world.cleared[0] < 1e9 else 0.0
+        # tried a second after it was told to, then after due_s, and so on; a way is there at 2 s
+        tries = [began + 1.0 + n * due_s for n in range(20)]
+        if any(2.0 < one <= now for one in tries):
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        due = min(one for one in tries if one > now) - now
+        peer = bgp("Active", nextConnectTimerDueInMsecs=1000 * due)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    world = World(clock, tell)
+    settling = convergence.Settling(
+        cast("frr.Terminals", world),
+        {"r1": ("ospfd", "bgpd")},
+        lambda: b"" if clock.now < 102.0 else b"a way",
+        tuple,
+    )
+    assert wait(settling, clock, changed=True) == (True, about(passed_s))
+    assert settling.last.neighbours == {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
+    assert (world.cleared[0] > 2.0) == retried
+
+
+@pytest.mark.parametrize(("losses", "there"), [(1, True), (9, False)], ids=["once", "ever"])
+def test_a_session_that_both_ends_have_ended_by_trying_at_once_is_tried_again(
+    losses: int, there: bool, clock: Clock
+) -> None:
+    """One that comes and goes for ever is not."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        # each time it is tried it is there for less than a look
+        lost = min(losses, max(0, int((now - 0.3) / 1.5)))
+        if lost == losses and now > 3.3:
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        peer = bgp("Idle", nextStartTimerDueInMsecs=0, connectionsDropped=lost)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    settling = of(World(clock, tell))
+    assert wait(settling, clock, changed=True) == (True, about(4.0 if there else 5.4))
+    assert (("r1", "bgp", "10.0.0.2") in settling.last.neighbours) == there
+
+
+@pytest.mark.parametrize(
+    ("own", "state", "failed", "told"),
+    [
+        ("10.0.0.1", "Idle", False, True),
+        ("10.0.0.3", "Idle", False, False),
+        ("10.0.0.1", "OpenSent", False, False),
+        ("10.0.0.1", "Idle", True, False),
+    ],
+    ids=["one end", "not the other", "not under way", "not one that failed before"],
+)
+@pytest.mark.parametrize("changed", [True, False])
+def test_ends_that_have_ended_each_others_session_do_not_try_at_once_again(
+    own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
+) -> None:
+    """Nor where nothing was set, as after a bare clear."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        far = {"hostLocal": own, "hostForeign": "10.0.0.2", "connectionsDropped": int(now > 1.5)}
+        peer = bgp(state if now > 1.5 else "Idle", nextStartTimerDueInMsecs=0, **far)
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    world = World(clock, tell)
+    settling = of(world)
+    settling._failing = {("r1", "bgp", "10.0.0.2")} if failed else set()
+    assert wait(settling, clock, changed=changed)[0]
+    # whatever failed is told once after a change
+    told |= changed and failed
+    later = [at for at, _ in world.clears if at > 0.1]
+    assert later == ([pytest.approx(1.85, abs=0.15)] if told else [])
+    assert len(world.clears) - len(later) == (changed or not failed)
+
+
+def test_an_end_that_was_told_to_try_later_is_waited_for_so_much_longer(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        told_s = [at for at, _ in world.clears if at > 1.5]
+        # tried a second after it was told to, it is there 0.9 s later
+        if told_s and now > told_s[0] + 1.9:
+            return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+        lost = {"nextStartTimerDueInMsecs": 0, "connectionsDropped": int(now > 1.5)}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **ends, **lost)}
+
+    world = World(clock, tell)
+    settling = of(world)
+    assert wait(settling, clock, changed=True)[0]
+    assert ("r1", "bgp", "10.0.0.2") in settling.last.neighbours
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
+@pytest.mark.parametrize("known", [True, False])
+def test_no_try_is_waited_for_that_nobody_can_bring_about(
+    peer: str, known: bool, clock: Clock
+) -> None:
+    """Of a session that has no address, or is known to fail while another neighbour is missing."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        row = {"state": "Idle", "msgRcvd": 0, "inq": 0, "outq": 0}
+        return {
+            OSPF: ospf("Full", hellos(now)),
+            BGP: [{"peers": {peer: row}}, {peer: paused(world, now)}],
+        }
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 101.5 else b"moved"
+
+    world = World(clock, tell)
+    settling = of(world, kernel)
+    more = {"neighbours": {("r1", "ospf", "eth0"), ("r1", "ospf", "eth1")}} if known else {}
+    settled, passed_s = wait(settling, clock, changed=True, **more)
+    assert settled
+    # one that can be told to is, at 1.9 s
+    is_told = peer == "10.0.0.2" and not known
+    assert passed_s == about(1.1 if known else 3.9 if is_told else 2.0)
+    assert any(at > 1.0 for at, _ in world.clears) == is_told
+
+
+@pytest.mark.parametrize("moves_s", [12.5, 14.5, 15.5])
+def test_tries_after_a_late_change_are_not_the_agents_time(moves_s: float, clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **paused(world, now))}
+
+    def kernel() -> bytes:
+        # it does not rest before
+        now = clock.now - 100.0
+        return str(now).encode() if now < moves_s else b"moved"
+
+    world = World(clock, tell)
+    settled, passed_s = wait(of(world, kernel), clock, changed=True)
+    assert settled == (moves_s < 15.0)
+    assert passed_s < 20.2
+
+
+@pytest.mark.parametrize(("moment_s", "settles"), [(0.1, True), (1.0, False)])
+def test_what_waits_for_a_moment_is_no_unrest(moment_s: float, settles: bool, clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        found = ospf("Full", hellos(now))
+        if 15.01 < now <= 15.01 + moment_s:
+            found[2]["spfTimerDueInMsecs"] = 1
+        return {OSPF: found, BGP: bgp("Idle", **paused(world, now))}
+
+    world = World(clock, tell)
+    moves = iter(range(1000))
+    settling = of(world, lambda: str(next(moves)).encode() if clock.now < 114.5 else b"moved")
+    settled, passed_s = wait(settling, clock, changed=True)
+    assert settled == settles
+    assert (passed_s > 16.0) == settles
+
+
+def test_sessions_are_not_told_again_because_others_were(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        rows = {
+            peer: {"state": "Established" if now < until else "Idle", "msgRcvd": int(10 * now)}
+            for peer, until in (("10.0.0.2", 0.0), ("10.0.0.3", 0.8), ("10.0.0.4", 1.6))
+        }
+        due = {peer: paused(world, now, peer) for peer in rows}
+        return {OSPF: ospf("Full", hellos(now)), BGP: [{"peers": rows}, due]}
+
+    world = World(clock, tell)
+    assert wait(of(world), clock, changed=True)[0]
+    told = [order for _, orders in world.clears for order in orders[BGP]]
+    # the first once more when the last was lost: the second is tried soon after that
+    assert [told.count(f"clear bgp ipv4 unicast 10.0.0.{n}") for n in (2, 3, 4)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("began_s", "late", "told_s"),
+    [
+        pytest.param(-1.0, False, [0.5], id="what is over"),
+        pytest.param(0.1, False, [0.0], id="not what is tried now"),
+        pytest.param(-1.0, True, [], id="not if the other may be late to answer"),
+    ],
+)
+def test_a_session_that_one_end_takes_for_there_is_cleared_there_too(
+    began_s: float, late: bool, told_s: list[float], clock: Clock
+) -> None:
+    """Until it has expired there, it would refuse what the other end tries."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        over = [at for at, _ in world.clears if at > began_s]
+        state = "Established" if now >= began_s and not over else "Idle"
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2", "bgpState": state}
+        answers = {BGP: bgp(state, int(now), **ends)}
+        return answers if late else {OSPF: ospf("Full", hellos(now)), **answers}
+
+    world = World(clock, tell)
+    assert wait(of(world), clock, changed=True)[0]
+    assert [at for at, _ in world.clears] == [about(at) for at in told_s]
+
+
+def test_an_end_that_takes_a_session_for_there_again_is_cleared_again_after_a_change(
+    clock: Clock,
+) -> None:
+    """Its other end is not tried by anybody, or it would be told first."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        told = max((at for at, _ in world.clears), default=-9.0)
+        state = "Established" if now >= told + 1.0 else "Idle"
+        ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2", "bgpState": state}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now), **ends)}
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 102.0 else b"a way"
+
+    world = World(clock, tell)
+    assert wait(of(world, kernel), clock, changed=True)[0]
+    assert [at for at, _ in world.clears] == [about(0.5), about(3.0)]
+
+
+def test_an_end_that_waits_for_what_was_lost_is_told_to_try_anew(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        told_s = [at for at, _ in world.clears if at > 2.0]
+        is_there = bool(told_s) and now > told_s[-1] + 1.0
+        peer = bgp("Established", int(10 * now)) if is_there else bgp("OpenSent")
+        return {OSPF: ospf("Full", hellos(now)), BGP: peer}
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 102.0 else b"a way"
+
+    world = World(clock, tell)
+    settling = of(world, kernel)
+    assert wait(settling, clock, changed=True)[0]
+    assert ("r1", "bgp", "10.0.0.2") in settling.last.neighbours
+
+
+@pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
+def test_a_session_that_one_end_alone_takes_for_there_is_not(
+    prefixes: int, settles: bool, clock: Clock
+) -> None:
+    """It comes and goes for ever: that is no unrest unless something came by it."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+        state = "Established" if int(now) % 4 else "Idle"
+        told = bgp(state, int(now), **{**far, "bgpState": state})
+        told[0]["peers"]["10.0.0.2"]["pfxRcd"] = prefixes
+        return {OSPF: ospf("Full", hellos(now)), BGP: told}
+
+    settled, passed_s, _ = waits(clock, tell)
+    assert settled == settles
+    assert (passed_s < 4.0) == settles
+
+
+def test_a_session_that_both_ends_take_for_there_is() -> None:
+    look = convergence.Look(0.0)
+    look.ends = {("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")}
+    ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
+    answers = [frr.Answer(json.dumps(one), 0) for one in bgp("Established", **ends)]
+    convergence._read_bgp("r1", answers, look)
+    assert look.neighbours == {("r1", "bgp", "10.0.0.2")}
+    look.ends.remove(("10.0.0.2", "10.0.0.1"))
+    look.neighbours.clear()
+    convergence._read_bgp("r1", answers, look)
+    assert not look.neighbours
+    assert not look.failing  # it is for the other end to try
+
+
+def test_a_neighbour_that_begins_anew_has_the_time_of_an_exchange(clock: Clock) -> None:
+    """It is not there when the command has ended, as where that reset the interface."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        state = "" if now < 0.5 else "Exchange" if now < 3.0 else "Full"
+        return {OSPF: ospf(state, hellos(now)), BGP: bgp("Established", int(now))}
+
+    assert waits(clock, tell) == (True, about(4.0), "")
+
+
+@pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
+def test_no_session_is_cleared_but_by_its_address(name: str) -> None:
+    assert not convergence._is_address(name)
+
+
+def test_time_in_which_a_daemon_waits_for_a_processor_is_no_rest(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    def busy() -> list[float]:
+        return [0.0, (clock.now - 100.0) / 2]
+
+    assert waits(clock, tell, delayed_s=busy) == (True, about(2.2), "")
+
+
+def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
+            BGP: bgp("Active", nextConnectTimerDueInMsecs=4000),
+        }
+
+    assert waits(clock, tell, neighbours={("r1", "ospf", "eth0")}) == (True, about(0.5), "")
+    clock.now = 100.0
+    assert waits(clock, tell, neighbours=set()) == (True, about(3.4), "")
+    clock.now = 100.0
+    awaited = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
+    # what is known changes at 3 s: after that the session is tried once more
+    assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
+
+
+def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now)),
+            BGP: bgp("Active", nextConnectTimerDueInMsecs=4000),
+        }
+
+    world = World(clock, tell)
+    settling = of(world)
+    assert wait(settling, clock, changed=True) == (True, about(6.1))
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
+    assert wait(settling, clock, changed=True) == (True, about(6.1))
+
+
+def test_one_that_nobody_tries_is_not_waited_for(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now)),
+            BGP: bgp("Idle (Admin)", nextStartTimerDueInMsecs=9000),
+        }
+
+    assert waits(clock, tell)[:2] == (True, about(1.1))
+
+
+def test_a_daemon_that_is_late_to_answer_is_waited_for_and_none_that_has_ended(
+    clock: Clock,
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now))}
+
+    world = World(clock, tell)
+    settling = of(world)
+    world.late = {BGP}
+    assert not wait(settling, clock, changed=False)[0]
+    world.late = set()
+    clock.now = 100.0
+    assert wait(settling, clock, changed=False) == (True, about(1.1))
+
+
+@pytest.mark.parametrize("what", ["kernel", "spf", "database", "queue"])
+def test_what_does_not_come_to_rest_is_told(what: str, clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+        if what == "spf":
+            found[OSPF][2]["spfTimerDueInMsecs"] = 50
+        if what == "database":
+            found[OSPF][2]["areas"]["0.0.0.0"]["lsaNumber"] = now
+        if what == "queue":
+            found[BGP][0]["peers"]["10.0.0.2"]["outq"] = 1
+        return found
+
+    def kernel() -> bytes:
+        return str(clock.now).encode() if what == "kernel" else b""
+
+    settled, passed_s, why = waits(clock, tell, kernel=kernel)
+    assert not settled
+    assert 15.0 < passed_s <= 15.2
+    assert why in {"what is known changes", "something waits to be computed"}
+
+
+@pytest.mark.parametrize(("share", "waited_s"), [(0.5, 30.0), (1.0, 45.0)])
+def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
+    share: float, waited_s: float, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    told = waits(
+        clock,
+        tell,
+        kernel=lambda: str(clock.now).encode(),
+        delayed_s=lambda: [0.0, 7.0 + share * (clock.now - 100.0)],
+    )
+    assert told == (False, pytest.approx(waited_s, abs=0.3), "what is known changes")
+
+
+@pytest.mark.parametrize(
+    ("ends", "settled", "waited_s"),
+    [
+        ({"bgp_holdtime_timer": 3.0, "zebra_nhg_timer": 179.0}, True, 1.1),
+        ({"bgp_routeadv_timer": 2.0}, True, 2.1),
+        ({"bgp_routeadv_timer": 2.0, "ospf_abr_task_timer": 7.0}, True, 7.1),
+        ({"bgp_routeadv_timer": 14.8}, True, 14.9),
+        # but not what acts when nobody looks any more
+        ({"bgp_routeadv_timer": 15.2}, False, 2.1),
+        ({"bgp_routeadv_timer": 600.0}, False, 2.1),
+        ({"bgp_routeadv_timer": 2.0, "bgp_reuse_timer": 600.0}, False, 2.1),
+        # told in days
+        ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 2.1),
+    ],
+)
+def test_what_acts_later_is_waited_for(
+    ends: Mapping[str, float], waited_s: float, clock: Clock, *, settled: bool
+) -> None:
+    why = "" if settled else "a change may still act"
+    settling = of(resting(clock, ends))
+    assert wait(settling, clock, changed=True) == (settled, about(waited_s))
+    assert settling.why == why
+    # but where it is known what will be seen, and is seen then
+    known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
+    assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
+
+
+@pytest.mark.parametrize(("end_s", "waited_s"), [(2.4, 3.0), (99.0, 2.8)])
+def test_a_session_that_has_just_begun_to_open_is_waited_for(
+    end_s: float, waited_s: float, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
+
+    # until it is there, or has been in one state for long
+    assert waits(clock, tell)[:2] == (True, about(waited_s))
+
+
+def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
+    world = resting(clock, {})
+
+    def kernel() -> bytes:
+        """Timers of ten minutes that are called off, and routes that change between them."""
+        now = clock.now - 100.0
+        world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
+        return str(now).encode() if 1.6 < now < 4.9 else b""
+
+    assert wait(of(world, kernel), clock, changed=True) == (True, about(5.8))
+
+
+@pytest.mark.parametrize(
+    ("age", "settles", "passed_s"),
+    [(1890, True, 1.1), (3595, True, 5.1), (2500, False, 2.2), (3600, True, 1.1)],
+)
+def test_an_advertisement_that_was_made_old_is_waited_for(
+    age: int, settles: bool, passed_s: float, clock: Clock
+) -> None:
+    """It is gone soon; one that is an hour old is gone already."""
+    world = resting(clock, {})
+    world.age = lambda: min(3600, age + int(clock.now - 100))
+    assert wait(of(world), clock, changed=True) == (settles, about(passed_s))
+
+
+def test_what_has_just_acted_is_waited_for(clock: Clock) -> None:
+    """The timer has ended before the kernel is told."""
+
+    def kernel() -> bytes:
+        return b"" if clock.now < 102.08 else b"a way"
+
+    settling = of(resting(clock, {"zebra_route_map_update_timer": 2.0}), kernel)
+    settled, passed_s = wait(settling, clock, changed=True)
+    assert settled
+    assert passed_s > 2.3
+
+
+def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
+    world = resting(clock, {"bgp_routeadv_timer": 600.0})
+    world.timed = "show event timers"
+    assert not of(world).wait(changed=True)
+
+
+def resting(clock: Clock, ends: Mapping[str, float]) -> World:
+    """What daemons at rest tell, of which some timers still run."""
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
+
+    world = World(clock, tell)
+    world.ends = ends
+    return world
+
+
+def test_a_default_that_is_told_on_a_condition_is_looked_at_once_more(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        more = {"addressFamilyInfo": {"ipv4Unicast": {"defaultRouteMap": "X"}}}
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now), **more)}
+
+    assert waits(clock, tell)[:2] == (True, about(5.3))
+
+
+def test_what_is_not_acknowledged_matters_where_databases_differ() -> None:
+    look = convergence.Look(0.0)
+    look.routers = {"10.0.0.1": ["r1"], "10.0.0.2": ["r2"], "10.0.0.3": ["r3", "r4"]}
+    look.databases = {("r1", "0"): "a", ("r2", "0"): "a"}
+    look.owed = [("r1", "0", "10.0.0.2"), ("r1", "0", "10.0.0.3"), ("r1", "0", "10.0.0.9")]
+    assert not look.differs()  # whose it is nobody knows, where two have a number
+    look.databases["r2", "0"] = "b"
+    assert look.differs()
+
+
+def test_daemons_may_say_anything(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        del now
+        return {
+            OSPF: [{"neighbors": {"x": 5, "y": [7]}}, {"interfaces": []}, {"areas": 3}],
+            BGP: [{"peers": {"z": []}}, None],
+        }
+
+    settled, _, _ = waits(clock, tell)
+    assert settled  # nobody is up, and nothing changes
+    assert waits(Clock(), lambda _: {})[0] in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("can", "waited_s"), [("advertisedAndReceived", 2.5), ("advertised", 1.1)], ids=["can", "not"]
+)
+def test_a_session_that_still_tells_what_it_knows_is_waited_for(
+    clock: Clock, can: str, waited_s: float
+) -> None:
+    assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
+
+
+def test_a_session_that_never_says_that_all_is_told_is_waited_for_a_while(clock: Clock) -> None:
+    tell = _telling("advertisedAndReceived", done_s=99)
+    assert waits(clock, tell, changed=False) == (True, about(4.0), "")
+
+
+def _telling(can: str, done_s: float) -> Any:
+    """A session that has begun with the clock, and has told all after ``done_s``."""
+    begun: list[float] = []
+
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        begun.append(now)
+        since = now - begun[0]
+        return {
+            BGP: bgp(
+                "Established",
+                int(now),
+                bgpTimerUpMsec=since * 1000,
+                neighborCapabilities={"gracefulRestart": can},
+                gracefulRestartInfo={
+                    "endOfRibRecv": {"ipv4Unicast": True} if since >= done_s else {}
+                },
+            )
+        }
+
+    return tell

@@ -1,0 +1,887 @@
+"""From a config to result files: seeds, files of queries, resuming, folders used again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import json
+import os
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.config import Config
+from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
+from netarena.model import AgentInfo, Episode, Query, Reply, Usage
+from netarena.run import assessment, engine
+from netarena.run.assessment import conduct
+from netarena.run.capacity import Slots
+from netarena.run.journal import read_episodes, read_events, read_journal
+from netarena.run.query_store import Deck
+from netarena.run.result import Spool
+from netarena.task.identity import Secrecy
+
+
+def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {record["id"]: record["outcome"] for record in results[:-1]}
+
+
+def test_the_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, output_file="records.jsonl")
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document == {"participants": {"toy_operator": "scripted"}, "results": results}
+    assert len((tmp_path / "queries.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 7
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == results[:-1]
+    events = [event["event"] for event in read_events(tmp_path / "journal.jsonl")]
+    assert events == ["assessment", *(["start", "episode"] * 3), "end"]
+
+
+def test_under_a_strict_umask_a_run_is_nobody_else_s(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assess(
+            Toy(), Scripted(open_all), tmp_path / "run",
+            output_file="o.jsonl", benchmark_path=str(tmp_path / "sub" / "q.jsonl"),
+        )  # fmt: skip
+        assess(Toy(), Scripted(open_all), tmp_path / "run")
+    finally:
+        os.umask(before)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) > 10
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_no_run_begins_in_the_folder_of_another(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def answer(prompt: str, turn: int) -> str:
+        told.append(prompt)
+        return open_all(prompt, turn)
+
+    class Intruder(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            for other in ("run/a", "run/toy_operator/b", "run/results.json/x", "."):
+                with pytest.raises(ConfigError, match=r"output_dir: .* that is running"):
+                    await conduct(
+                        Toy(), Toy.config_type.parse({}), {"r": Scripted(answer)},
+                        out=tmp_path / other,
+                    )  # fmt: skip
+            return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    results, _ = assess(Toy(), Intruder(open_all), tmp_path / "run")
+    assert results[-1]["outcomes"]["solved"] == 3
+    assert not told
+    assert not [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
+
+
+def test_a_seed_is_drawn_shown_and_enough_to_repeat(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None)
+    seed = first[-1]["seed"]
+    assert seed > 2**32
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=seed)
+    assert verdicts(first) == verdicts(second)
+
+
+def test_a_folder_used_again_keeps_the_earlier_run_and_nothing_foreign(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for seed in (1, 2, 3):
+        assess(Toy(), Scripted(open_all), tmp_path, seed=seed, output_file="o.jsonl")
+    for number, seed in ((1, 1), (2, 2)):
+        earlier = tmp_path / f"earlier-{number}"
+        assert json.loads((earlier / "config.json").read_text())["seed"] == seed
+        assert {path.name for path in earlier.iterdir()} == {
+            "config.json", "queries.jsonl", "journal.jsonl", "results.json", "o.jsonl",
+        }  # fmt: skip
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_resume_grades_only_what_is_missing(tmp_path: Path) -> None:
+    toy, config = Toy(), Toy.config_type.parse({"num_queries": 3, "seed": 7})
+
+    async def cancelled_on_the_way() -> None:
+        caller = asyncio.current_task()
+        asked: list[int] = []
+
+        def answer(prompt: str, turn: int) -> str:
+            asked.append(turn)
+            if len(asked) == 20 and caller is not None:
+                caller.cancel()
+            return open_all(prompt, turn)
+
+        await conduct(toy, config, {toy.role: Scripted(answer)}, out=tmp_path)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled_on_the_way())
+    agent = Scripted(open_all)
+    results, episodes = assess(Toy(), agent, tmp_path, num_queries=3, seed=None, resume=True)
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=3)
+    assert verdicts(results) == verdicts(whole)
+    assert len(set(agent.contexts)) < 9
+    assert [episode.interrupted for episode in episodes].count(1) == 1
+    assert all(record.get("success") for record in results[:-1])
+
+
+def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path)
+    agent = Scripted(open_all)
+    second, _ = assess(Toy(), agent, tmp_path, resume=True)
+    assert second[:-1] == first[:-1]
+    assert second[-1]["outcomes"] == first[-1]["outcomes"]
+    assert not agent.contexts
+
+
+def test_what_is_resumed_is_read_no_faster_than_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=10)
+    listener = Listener()
+    ahead: list[int] = []
+
+    def read(path: Path) -> Iterator[Episode]:
+        assert threading.current_thread() is not threading.main_thread()
+        for number, episode in enumerate(read_episodes(path)):
+            ahead.append(number - len(listener.heard))
+            yield episode
+
+    monkeypatch.setattr(engine, "read_episodes", read)
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=10, resume=True, reporter=listener)
+    assert len(ahead) == 30
+    assert max(ahead) < 5
+
+
+def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, parts: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(assessment, "replacing", full)
+        with pytest.raises(ConfigError, match="output_dir: cannot be written: No space left"):
+            assess(Toy(), Scripted(open_all), tmp_path)
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seed": 8},
+        {"complexity_level": ["level1"]},
+        {"max_iterations": 3},
+        {"prompt_type": "react"},
+        {"end_index": 2},
+    ],
+)
+def test_resume_refuses_another_question(values: dict[str, Any], tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    with pytest.raises(ConfigError, match="resume: the run there has"):
+        assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
+
+
+def test_a_run_that_is_extended_asks_what_is_new_and_equals_a_larger_one(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "a", num_queries=2)
+    recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    agent = Scripted(open_all)
+    results, episodes = assess(
+        Toy(), agent, tmp_path / "a", seed=None, num_queries=5, resume=True, repeats=1
+    )
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=5)
+    assert verdicts(results) == verdicts(whole)
+    assert len(results) == 16
+    queries = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    assert queries == (tmp_path / "whole" / "queries.jsonl").read_bytes()
+    assert queries.startswith(recorded)
+    assert len(set(agent.contexts)) == 9, "only new queries are asked"
+    assert len(episodes) == 15
+    assert results[-1]["config"]["num_queries"] == 5
+    # the journal says so too, and a resumed run needs no word
+    assert read_journal(tmp_path / "a" / "journal.jsonl").header.config["num_queries"] == 5
+    again, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None, resume=True)
+    assert verdicts(again) == verdicts(whole)
+
+
+def test_an_extension_that_was_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "a")
+    assess(Toy(), Scripted(open_all), tmp_path / "larger", num_queries=2)
+    recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
+    (tmp_path / "larger" / "queries.jsonl").replace(tmp_path / "a" / "queries.jsonl")
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", resume=True)
+    assert len(results) == 4
+    assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
+
+
+def test_a_run_is_never_made_smaller(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
+    with pytest.raises(ConfigError, match="num_queries 2: it can be raised, not lowered"):
+        assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
+
+
+@pytest.mark.parametrize("secrecy", [Secrecy.SERVED, Secrecy.SEALED])
+def test_a_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, secrecy=secrecy)
+    for taken_up in (secrecy, Secrecy.OPEN):
+        with pytest.raises(ConfigError, match="resume: the run there"):
+            assess(
+                Toy(), Scripted(open_all), tmp_path, num_queries=2, resume=True, secrecy=taken_up
+            )
+
+
+def test_a_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path), num_queries=2)
+    with pytest.raises(ConfigError, match=r"has 6 of the 9 queries that num_queries=3 requests"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=3)
+    assert not (tmp_path / "b" / "config.json").exists()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4] + lines[5:]))
+    with pytest.raises(ConfigError, match=r"has 5 of the 6 queries .*query 2 of a label"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=2)
+
+
+def test_a_file_with_more_queries_than_requested_gives_the_first_of_each_label(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, num_queries=3)
+    some, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, num_queries=2)
+    fewer, _ = assess(Toy(), Scripted(open_all), tmp_path / "c", num_queries=2)
+    assert verdicts(some) == verdicts(fewer)
+
+
+def test_a_file_tells_how_many_queries_are_asked_where_nothing_is_requested(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, num_queries=3)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path)
+    assert verdicts(second) == verdicts(first)
+    assert second[-1]["config"]["num_queries"] == 3
+    third, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, resume=True)
+    assert verdicts(third) == verdicts(first)
+
+
+def test_a_run_of_a_part_of_a_file_is_extended_to_all_that_is_requested(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path), num_queries=2)
+    path.write_text(path.read_text().splitlines(keepends=True)[4])
+    part, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert (len(part), part[-1]["config"]["num_queries"]) == (2, 2)
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", num_queries=3, resume=True)
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "whole", num_queries=3)
+    assert verdicts(results) == verdicts(whole)
+
+
+def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "sub" / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, benchmark_path=path)
+    assert second[-1]["seed"] == 7
+    assert verdicts(first) == verdicts(second)
+    third, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "c", seed=9, benchmark_path=path,
+        regenerate_query=True,
+    )  # fmt: skip
+    assert third[-1]["seed"] == 9
+
+
+def test_a_file_may_hold_a_part_of_what_was_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    path.write_text(path.read_text().splitlines(keepends=True)[-1])
+    part, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert [record["id"] for record in part[:-1]] == [whole[-2]["id"]]
+
+
+class Counting(Toy):
+    """Counts what is drawn, and may be stopped on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = 0
+        self.begun = threading.Event()
+
+    def generate(self, config: Config, seed: int) -> Iterator[Query]:
+        for query in super().generate(config, seed):
+            self.drawn += 1
+            if self.drawn == 10:
+                self.begun.set()
+            yield query
+
+
+def test_only_what_is_asked_for_is_drawn(tmp_path: Path) -> None:
+    toy = Counting()
+    results, _ = assess(toy, Scripted(open_all), tmp_path, num_queries=100_000, end_index=1)
+    assert len(results) == 2
+    assert toy.drawn <= 8  # one of each label, to count the labels
+    (line,) = (tmp_path / "queries.jsonl").read_text().splitlines()
+    config = Toy.config_type.parse({"num_queries": 100_000})
+    assert line == next(Toy().generate(config, 7)).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "make 300,000 queries; at most 100,000 are allowed: num_queries of at most 33333, or"),
+        ({"start_index": 7, "end_index": 200_000}, "make 199,993 queries; at most 100,000"),
+        ({"end_index": 1, "benchmark_path": "q.jsonl"}, "num_queries of at most 33333$"),
+        ({"start_index": 300_000}, "300000 to 300000 selects none of the 300000"),
+    ],
+)
+def test_more_queries_than_any_assessment_has_are_refused_undrawn(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    toy = Counting()
+    with pytest.raises(ConfigError, match=message):
+        assess(toy, Scripted(open_all), tmp_path / "a", num_queries=100_000, **values)
+    assert toy.drawn <= 3
+
+
+def test_an_application_that_draws_more_than_it_says_is_stopped(tmp_path: Path) -> None:
+    toy = Counting()
+    toy.size = lambda config: 3  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assessment, "MOST_QUERIES", 20)
+        with pytest.raises(ConfigError, match="more than 20 queries"):
+            assess(toy, Scripted(open_all), tmp_path / "a", num_queries=100)
+    assert toy.drawn == 21
+
+
+@pytest.mark.parametrize("ended_by", ["cancel", "time"])
+@pytest.mark.parametrize(
+    ("values", "held"),
+    [
+        ({}, []),
+        # what nobody asked for is drawn to be written, to be left out, or to be compared
+        ({"end_index": 1}, []),
+        ({"end_index": 1, "regenerate_query": True}, [0]),
+        ({"start_index": 89_999, "benchmark_path": None}, []),
+        ({}, [0, 89_999]),
+    ],
+)
+def test_drawing_ends_with_its_task(
+    values: dict[str, Any], held: list[int], ended_by: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "q.jsonl", tmp_path / "a"
+    values = {"seed": 7, "num_queries": 30_000, "benchmark_path": str(path), **values}
+    if ended_by == "time":
+        values["time_budget_s"] = 0.1
+    toy = Counting()
+    config = Toy.config_type.parse(values)
+    first = next(Toy().generate(config, 7))
+    lines = [
+        first.model_copy(update={"index": index, "id": toy.query_id(config, 7, index)})
+        for index in held
+    ]
+    content = "".join(line.model_dump_json() + "\n" for line in lines)
+    if held:
+        path.write_text(content)
+
+    async def run() -> None:
+        agents = {"r": Scripted(open_all)}
+        task = asyncio.create_task(conduct(toy, config, agents, out=out))
+        await asyncio.to_thread(toy.begun.wait)
+        if ended_by == "cancel":
+            task.cancel()
+        with pytest.raises((asyncio.CancelledError, AssessmentFailed)):
+            await task
+        drawn = toy.drawn
+        assert drawn < 90_000
+        await asyncio.to_thread(lambda: None)
+        assert toy.drawn == drawn
+
+    asyncio.run(run())
+    assert [path.name for path in out.iterdir()] == [".lock"]
+    # what was there is as it was, and nothing else is
+    assert {each.name for each in tmp_path.iterdir()} == {"a", *(["q.jsonl"] if held else [])}
+    assert not held or path.read_text() == content
+
+
+def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with Deck(tmp_path) as deck:
+            text = "x" * 10_000
+            config = Toy.config_type.parse({"num_queries": 400})
+            for query in Toy().generate(config, 7):
+                deck.add(query.model_copy(update={"text": f"{query.index} {text}"}))
+            _, peak = tracemalloc.get_traced_memory()
+            assert deck.read(deck.cards[700]).text.startswith("700 ")
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_200 * 2_000
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_file_in_the_folder_of_a_running_run_is_neither_read_nor_written(
+    anew: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "mine.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    before = path.read_bytes()
+    values = {"benchmark_path": str(path), "regenerate_query": anew}
+
+    class Reader(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            config = Toy.config_type.parse(values)
+            with pytest.raises(ConfigError, match="benchmark_path: lies in the folder of an"):
+                await conduct(Toy(), config, {"r": Scripted(open_all)}, out=tmp_path / "b")
+            return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+
+    # of the run's own folder it may be
+    assess(Toy(), Reader(open_all), tmp_path / "run", benchmark_path=str(path))
+    assert path.read_bytes() == before
+    assess(Toy(), Scripted(open_all), tmp_path / "b", **values)
+
+
+def test_a_file_of_queries_in_another_order_is_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    assert verdicts(first) == verdicts(second)
+
+
+def test_what_is_no_regular_file_holds_no_queries(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"benchmark_path: .* it is no regular file"):
+            assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"complexity_level": "level1"}, "made with other keys"),
+        ({"seed": 8}, "differs from 7"),
+        ({"start_index": 5}, "selects none of the 3"),
+    ],
+)
+def test_a_file_of_queries_made_with_other_keys_is_refused(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    with pytest.raises(ConfigError, match=message):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, **values)
+
+
+def test_keys_that_do_not_shape_queries_may_differ(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.jsonl")
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    results, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path,
+        prompt_type="react", concurrency=2, max_iterations=9, start_index=1, end_index=2,
+    )  # fmt: skip
+    assert len(results) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", "junk\n", '{"id": 1}\n'])
+def test_a_broken_file_of_queries_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"q\.jsonl"):
+        assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    async def planned(self, role: str, total: int) -> None:
+        self.heard.append((role, f"planned {total}"))
+
+    async def noted(self, role: str, line: str) -> None:
+        self.heard.append((role, line))
+
+    async def graded(self, role: str, record: dict[str, Any]) -> None:
+        self.heard.append((role, record["outcome"]))
+
+    async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+        self.heard.append((role, "summary"))
+
+
+def test_the_reporter_hears_everything_in_order(tmp_path: Path) -> None:
+    listener = Listener()
+    assess(Toy(), Scripted(open_all), tmp_path, reporter=listener)
+    words = [word for _, word in listener.heard]
+    assert words == ["planned 3", "solved", "solved", "solved", "summary"]
+
+
+def test_the_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) -> None:
+    def answer(prompt: str, turn: int) -> Any:
+        failing.append(turn)
+        wrong = AgentFailed(FailureReason.TASK_FAILED, "started for another assessment")
+        return open_all(prompt, turn) if len(failing) == 1 else wrong
+
+    failing: list[int] = []
+    listener = Listener()
+    assess(Toy(), Scripted(answer), tmp_path, reporter=listener, num_queries=2)
+    words = [word for _, word in listener.heard]
+    told = f"first failure of {Toy.role}: task_failed: started for another assessment"
+    assert words[1:4] == ["solved", told, "agent_failed"]
+    assert words.count(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("roles", "warned"),
+    [
+        (["toy_operator"], []),
+        (["toy_oprator"], ["toy_oprator"]),
+        (["route_operator"], ["route_operator"]),
+        (["mine"], ["mine"]),
+        (["oracle", "random"], []),  # a comparison
+        (["toy_operator", "toy_operater"], ["toy_operater"]),
+    ],
+)
+def test_a_role_that_no_leaderboard_reads_is_reported_with_the_nearest_name(
+    roles: list[str], warned: list[str], tmp_path: Path
+) -> None:
+    toy, listener = Toy(), Listener()
+    config = toy.config_type.parse({"seed": 7})
+
+    async def run() -> dict[str, dict[str, Any]]:
+        agents = {role: Scripted(open_all) for role in roles}
+        return await conduct(toy, config, agents, out=tmp_path, reporter=listener)
+
+    summaries = asyncio.run(run())
+    assert [role for role, word in listener.heard if word.startswith("warning: ")] == warned
+    for role, summary in summaries.items():
+        if role in warned:
+            (warning,) = summary["warnings"]
+            assert warning.startswith(f"role {role!r} is unknown to toy; ")
+            assert warning.endswith("did you mean 'toy_operator'?")
+        else:
+            assert "warnings" not in summary
+
+
+def test_a_reporter_that_fails_harms_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unwell(Listener):
+        async def graded(self, role: str, record: dict[str, Any]) -> None:
+            raise OSError("gone")
+
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, reporter=Unwell())
+    assert results[-1]["outcomes"]["solved"] == 3
+    assert "goes on without it" in caplog.text
+
+
+def test_a_run_keeps_neither_records_nor_steps(tmp_path: Path) -> None:
+    queries, first, second = 60, 10, 30
+    held: list[int] = []
+
+    class Wordy(Toy):
+        def record(self, query: Query, episode: Episode) -> dict[str, Any]:
+            return {**super().record(query, episode), "log": f"{query.index}" * 10_000}
+
+    class Forgetful(Scripted):
+        async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+            reply = await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
+            self.prompts.clear()
+            return reply
+
+    class Weigher(Listener):
+        async def graded(self, role: str, record: dict[str, Any]) -> None:
+            self.heard.append((role, ""))
+            if len(self.heard) == first:  # what was imported and cached until then is not counted
+                tracemalloc.start()
+            elif len(self.heard) in {second, queries}:
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+
+    try:
+        assess(
+            Wordy(),
+            Forgetful(open_all),
+            tmp_path,
+            reporter=Weigher(),
+            num_queries=-(-queries // 3),
+        )
+    finally:
+        tracemalloc.stop()
+    # half a kilobyte; a record has 20, steps have 15; timers and threads come and go with the load
+    assert (held[1] - held[0]) / (queries - second) < 4000
+
+
+def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: Path) -> None:
+    toy = Toy()
+    config = toy.config_type.parse({"seed": 7})
+    agents = {
+        "good": Scripted(open_all),
+        "absent": Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "x")),
+    }
+
+    async def run() -> None:
+        await conduct(toy, config, agents, out=tmp_path)
+
+    with pytest.raises(AssessmentFailed, match="could not be reached"):
+        asyncio.run(run())
+    document = json.loads((tmp_path / "good" / "results.json").read_text())
+    assert document["results"][-1]["outcomes"]["solved"] == 3
+    assert not (tmp_path / "absent" / "results.json").exists()
+    assert not set(agents["good"].contexts) & set(agents["absent"].contexts)
+
+
+def test_a_participant_that_never_answers_holds_no_other_up(tmp_path: Path) -> None:
+    config = Toy.config_type.parse({"seed": 7, "num_queries": 4, "concurrency": 256})
+    late: list[bool] = []
+
+    async def run() -> None:
+        over = asyncio.Event()
+
+        class Waiting(Listener):
+            async def summarised(self, role: str, summary: dict[str, Any]) -> None:
+                over.set()
+
+        async def hang() -> str:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), 10)
+            late.append(not over.is_set())
+            over.set()
+            return "nothing"
+
+        agents = {"a": Scripted(lambda p, t: hang()), "b": Scripted(open_all)}
+        await conduct(Toy(), config, agents, out=tmp_path, slots=Slots(2), reporter=Waiting())
+
+    asyncio.run(run())
+    assert late
+    assert not any(late)
+
+
+@pytest.mark.parametrize("role", ["../up", "", ".hidden", "a/b", "x" * 65])
+def test_a_role_that_is_no_folder_name_is_refused(role: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        await conduct(Toy(), Toy().config_type.parse({}), {role: Scripted(open_all)}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match="role"):
+        asyncio.run(run())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="output_dir: cannot be written"):
+        assess(Toy(), Scripted(open_all), tmp_path / "file" / "sub")
+
+
+def test_a_disk_that_takes_no_more_records_ends_the_assessment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(spool: Spool, *record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for method, message in (
+        ("append", "no record can be written: No space left"),
+        ("lines", "the results of toy_operator cannot be written: No space left"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(Spool, method, full)
+            with pytest.raises(AssessmentFailed, match=message):
+                assess(Toy(), Scripted(open_all), tmp_path)
+        assert not (tmp_path / "results.json").exists()
+    results, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 3
+
+
+def test_assessment_writes_at_most_what_it_may(tmp_path: Path) -> None:
+    """A long reply ends the assessment; what was graded before is kept."""
+    config = Toy.config_type.parse({"seed": 7, "num_queries": 5})
+    asked: list[str] = []
+
+    def talkative(prompt: str) -> str:
+        asked.append(prompt)
+        return open_all(prompt) + " " * (20_000 if len(asked) > 2 else 0)
+
+    async def run(most_bytes: float) -> None:
+        async with Toy() as toy:
+            agents = {toy.role: Scripted(talkative)}
+            await conduct(toy, config, agents, out=tmp_path, most_bytes=most_bytes)
+
+    with pytest.raises(AssessmentFailed, match="would write more than 40,000 bytes"):
+        asyncio.run(run(40_000))
+    journal = tmp_path / "journal.jsonl"
+    assert journal.stat().st_size < 40_000
+    past = read_journal(journal)
+    assert past.episodes
+    assert "more than 40,000 bytes" in past.failed
+    with pytest.raises(AssessmentFailed, match="would write more than"):
+        asyncio.run(run(1_000))  # the queries are too many
+
+
+def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -> None:
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2, max_iterations=8)
+    second, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, concurrency=2)
+    assert verdicts(second) == verdicts(first)
+    assert second[-1]["config"]["max_iterations"] == 8
+
+
+def test_a_run_is_taken_up_by_the_version_of_its_own_keys(tmp_path: Path) -> None:
+    class Worded(Toy):
+        def version_of(self, config: Config) -> str:
+            return "2" if config.complexity_level == ("level2",) else self.version
+
+    first, _ = assess(Worded(), Scripted(open_all), tmp_path, complexity_level="level2")
+    again, _ = assess(Worded(), Scripted(open_all), tmp_path, seed=None, resume=True)
+    assert verdicts(again) == verdicts(first)
+    assert again[-1]["version"] == "2"
+    assert all(record["id"].startswith("toy-2-") for record in again[:-1])
+    with pytest.raises(ConfigError, match=r"resume: the run there was drawn by version 2 .*lacks"):
+        assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
+
+
+def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: Path) -> None:
+    class Worded(Toy):
+        prompt_version = 2
+
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "old")
+    for results, version in ((first, 1), (assess(Worded(), Scripted(open_all), tmp_path)[0], 2)):
+        assert {one["prompt_version"] for one in results} == {version}
+    with pytest.raises(ConfigError, match="resume: the run there has prompt_version 1, not 2"):
+        assess(Worded(), Scripted(open_all), tmp_path / "old", resume=True)
+    path = tmp_path / "journal.jsonl"
+    header = read_journal(path).header
+    assert header is not None
+    assert header.prompt_version == 2
+    path.write_text(path.read_text().replace('"prompt_version": 2, ', ""))
+    header = read_journal(path).header
+    assert header is not None
+    assert header.prompt_version == 1, "an older journal has the first wording"
+
+
+def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    config = Toy.config_type.parse({"seed": 7, "resume": True})
+
+    async def run() -> None:
+        await conduct(Toy(), config, {"bob": Scripted(open_all)}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match=r"resume: the run there has participants"):
+        asyncio.run(run())
+
+
+def test_a_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"version": "1"', '"version": "9"'))
+    with pytest.raises(ConfigError, match="belongs to another run"):
+        assess(Toy(), Scripted(open_all), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("left", ["journal.jsonl", "queries.jsonl"])
+def test_killed_while_an_earlier_run_is_moved_nothing_is_mixed(left: str, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    for name in ("config.json", "results.json"):
+        (tmp_path / name).unlink()
+    agent = Scripted(lambda p, t: "rubbish")
+    results, _ = assess(Toy(), agent, tmp_path)
+    assert results[-1]["outcomes"]["agent_failed"] == 3
+    assert (tmp_path / "earlier-1" / left).exists()
+
+
+def test_a_file_of_queries_altered_by_hand_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[0]]))
+    with pytest.raises(ConfigError, match="twice"):
+        assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
+    path.write_text(lines[0].replace("Open them all", "Leave them"))
+    with pytest.raises(ConfigError, match="altered by hand"):
+        assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
+
+
+def test_a_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
+    path = str(tmp_path / "q.jsonl")
+    first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
+    assess(
+        Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, seed=8,
+        regenerate_query=True,
+    )  # fmt: skip
+    again, _ = assess(
+        Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path, seed=None, resume=True
+    )
+    assert verdicts(again) == verdicts(first)
+
+
+@pytest.mark.parametrize("role", ["config.json", "journal.jsonl", "earlier-1"])
+def test_a_role_is_no_file_of_ours(role: str, tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+
+    async def run() -> None:
+        await conduct(Toy(), Toy.config_type.parse({}), {role: agent}, out=tmp_path)
+
+    with pytest.raises(ConfigError, match="role"):
+        asyncio.run(run())
+    assert agent.closed == 1
+
+
+def test_another_agent_cannot_take_up_a_run(tmp_path: Path) -> None:
+    class Other(Scripted):
+        @property
+        def info(self) -> AgentInfo:
+            return AgentInfo(name="other")
+
+    assess(Toy(), Scripted(open_all), tmp_path)
+    agent = Other(open_all)
+    with pytest.raises(ConfigError, match=r"participants .*scripted.* not .*other"):
+        assess(Toy(), agent, tmp_path, resume=True)
+    assert not agent.contexts
+    assert agent.closed == 1
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "results.json", "notes.txt", ".lock"])
+def test_queries_are_written_over_no_other_file(name: str, tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path / "victim")
+    path = tmp_path / "victim" / name
+    if not path.exists():
+        path.write_text("mine\n")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="benchmark_path"):
+        assess(
+            Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path),
+            regenerate_query=True,
+        )  # fmt: skip
+    assert path.read_bytes() == before
+
+
+def test_a_budget_that_ends_before_the_first_ask_blames_nobody(tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+    with pytest.raises(AssessmentFailed, match="time ended before the first ask"):
+        assess(Toy(), agent, tmp_path, time_budget_s=1e-6)
+    assert not agent.contexts
+
+
+def test_what_an_agent_tells_of_tokens_and_cost_is_recorded_and_summed(tmp_path):
+    def tell(prompt, turn):
+        told = {"input_tokens": 10, "output_tokens": 2, "cost_usd": 0.5}
+        return Reply(text=open_all(prompt, turn), metadata={"usage": told} if turn < 2 else {})
+
+    results, episodes = assess(Toy(), Scripted(tell), tmp_path)
+    *records, summary = results
+    told = [min(2, len(episode.steps)) for episode in episodes]
+    assert [record["agent_input_tokens"] for record in records] == [10 * n for n in told]
+    assert [record["agent_cost_usd"] for record in records] == [0.5 * n for n in told]
+    assert summary["agent_output_tokens"] == 2 * sum(told)
+    assert summary["agent_cost_usd"] == 0.5 * sum(told)
+    told_by = Usage(replies=1, input_tokens=10, output_tokens=2, cost_usd=0.5)
+    assert episodes[0].usage == sum([told_by] * told[0], Usage())
+
+
+def test_nothing_is_recorded_of_tokens_that_nobody_told(tmp_path):
+    results, episodes = assess(Toy(), Scripted(open_all), tmp_path)
+    assert not [key for result in results for key in result if key.startswith("agent_cost")]
+    assert episodes[0].usage is None

@@ -1,0 +1,177 @@
+"""Places shared between assessments: who gets one, and who is never held up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from netarena.run.capacity import Places, Slots
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def alone(slots: Slots) -> Iterator[Places]:
+    """What the one participant of an assessment has."""
+    with slots.join() as share:
+        yield share.join()
+
+
+async def ask(places: Places, number: int) -> list[asyncio.Task[None]]:
+    """So many who want a place; those who can have one have it."""
+    tasks = [asyncio.create_task(places.acquire()) for _ in range(number)]
+    await turns()
+    return tasks
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def drop(*asked: list[asyncio.Task[None]]) -> None:
+    for task in (task for tasks in asked for task in tasks):
+        task.cancel()
+
+
+async def test_alone_one_has_all_places_and_no_more() -> None:
+    slots = Slots(8)
+    with alone(slots) as places:
+        asked = await ask(places, 256)
+        assert places.held == 8
+        places.release()
+        await turns()
+        assert places.held == 8
+        drop(asked)
+
+
+async def test_who_comes_beside_one_that_keeps_all_has_its_share_at_once() -> None:
+    slots = Slots(8)
+    with ExitStack() as stack:
+        held = []
+        asked = []
+        for _ in range(64):
+            places = stack.enter_context(alone(slots))
+            asked.append(await ask(places, 256))
+            held.append(places.held)
+        assert held[:4] == [8, 4, 3, 2]
+        assert set(held[8:]) == {1}
+        assert slots.held == sum(held) == 80
+        drop(*asked)
+
+
+async def test_a_free_place_goes_to_who_holds_the_fewest() -> None:
+    slots = Slots(4)
+    with alone(slots) as early, alone(slots) as late:
+        asked = [await ask(early, 9), await ask(late, 1)]
+        assert (early.held, late.held) == (4, 1)
+        asked.append(await ask(late, 9))
+        assert (early.held, late.held) == (4, 2)
+        for expected in ((3, 2), (2, 2), (2, 2)):
+            early.release()
+            await turns()
+            assert (early.held, late.held) == expected
+        drop(*asked)
+
+
+async def test_who_leaves_makes_the_shares_of_others_larger() -> None:
+    slots = Slots(4)
+    with alone(slots) as first:
+        asked = [await ask(first, 4)]
+        with alone(slots) as second, alone(slots):
+            asked.append(await ask(second, 4))
+            assert second.held == 2
+        drop(*asked)
+        with alone(slots) as third:
+            asked = [await ask(third, 4)]
+            assert third.held == 2
+            drop(*asked)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_who_is_cancelled_while_waiting_leaves_no_place_behind(granted: bool) -> None:
+    slots = Slots(1)
+    with alone(slots) as places:
+        await places.acquire()
+        (waiting,) = await ask(places, 1)
+        if granted:
+            places.release()  # and cancelled before it could run
+        waiting.cancel()
+        await turns()
+        assert waiting.cancelled()
+        assert places.held == (0 if granted else 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "participants", "held"),
+    [
+        (8, 1, [8]),
+        (8, 2, [4, 4]),
+        (8, 3, [4, 2, 2]),  # two places are nobody's part
+        (8, 5, [4, 1, 1, 1, 1]),
+        (2, 2, [1, 1]),
+    ],
+)
+async def test_a_participant_that_keeps_all_leaves_the_others_their_part(
+    number: int, participants: int, held: list[int]
+) -> None:
+    slots = Slots(number)
+    with slots.join() as share:
+        joined = [share.join() for _ in range(participants)]
+        asked = [await ask(places, 256) for places in joined]
+        assert [places.held for places in joined] == held
+        # who is done leaves its part to the others
+        drop(asked[0])
+        for _ in range(held[0]):
+            joined[0].release()
+        share.leave(joined[0])
+        await turns()
+        assert sum(places.held for places in joined[1:]) == (number if participants > 1 else 0)
+        drop(*asked)
+
+
+async def test_participants_of_a_small_share_take_turns() -> None:
+    """Of those who hold as few: who comes again comes last."""
+    slots = Slots(1)
+    with slots.join() as share:
+        joined = [share.join() for _ in range(3)]
+        asked = [await ask(places, 9) for places in joined]
+        order = []
+        for _ in range(6):
+            (holder,) = (places for places in joined if places.held)
+            order.append(joined.index(holder))
+            holder.release()
+            await turns()
+        assert order == [0, 1, 2, 0, 1, 2]
+        drop(*asked)
+
+
+async def test_the_part_of_a_share_is_there_also_beside_other_assessments() -> None:
+    slots = Slots(8)
+    with alone(slots) as other, slots.join() as share:
+        asked = [await ask(other, 256)]
+        hanging, honest = share.join(), share.join()
+        asked += [await ask(hanging, 256), await ask(honest, 256)]
+        assert (other.held, hanging.held, honest.held) == (8, 2, 2)
+        drop(*asked)
+
+
+async def test_of_those_who_compute_the_one_that_has_least_goes_first() -> None:
+    slots = Slots(1)
+    order: list[float] = []
+
+    async def compute(used_s: float) -> None:
+        async with slots.turn(used_s):
+            order.append(used_s)
+            await asyncio.sleep(0)
+
+    async with slots.turn(5.0):
+        tasks = [asyncio.create_task(compute(used_s)) for used_s in (3.0, 1.0, 0.0, 2.0)]
+        await turns()
+        tasks[1].cancel()
+        assert order == []
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == [0.0, 2.0, 3.0]

@@ -1,0 +1,525 @@
+"""The loop: whose failure is whose, deadlines, concurrency, and what is counted where."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from netarena_toy import VALVES, Toy
+from stage import Fragile, Scripted, assess, fail_at, never, open_all
+
+from netarena.config import Config
+from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, FailureReason
+from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
+from netarena.run.assessment import conduct
+from netarena.run.capacity import Slots
+from netarena.run.engine import order_queries
+from netarena.run.journal import read_journal
+
+
+async def forever() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+def test_a_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
+    results, episodes = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 6
+    assert all(episode.safe and episode.correct for episode in episodes)
+    for episode in episodes:
+        last = max(int(valve[1]) for valve, is_open in episode.initial_state.items() if not is_open)
+        assert episode.iterations == len(episode.steps) == last
+    assert results[-1]["avg_solved_safely"] == 1.0
+    assert results[-1]["complete"]
+
+
+def test_prompts_are_complete_and_say_why_a_reply_was_refused(tmp_path: Path) -> None:
+    agent = Scripted(lambda prompt, turn: "open v1" if turn == 1 else "rubbish")
+    _, episodes = assess(Toy(), agent, tmp_path, max_iterations=3, complexity_level=["level3"])
+    steps = episodes[0].steps
+    assert [step.refused is not None for step in steps] == [True, False, True]
+    assert steps[0].refused in steps[1].prompt
+    assert steps[0].refused not in steps[2].prompt
+    assert "open v1: v1 is open" in steps[2].prompt
+    assert episodes[0].outcome is Outcome.UNSOLVED
+    assert episodes[0].iterations == 3
+
+
+def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path) -> None:
+    agent = Scripted(open_all)
+    _, episodes = assess(Toy(), agent, tmp_path, num_queries=3)
+    assert len(set(agent.contexts)) == len(episodes) == 9
+    again = Scripted(open_all)
+    assess(Toy(), again, tmp_path / "again", num_queries=3)
+    assert again.contexts == agent.contexts
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda p, t: AgentFailed(FailureReason.MALFORMED, "x"), FailureReason.MALFORMED),
+        (lambda p, t: RuntimeError("\ud800 crash"), FailureReason.TASK_FAILED),
+        (lambda p, t: forever(), FailureReason.TIMEOUT),
+        (lambda p, t: "nothing of use", FailureReason.NO_REPLY),
+        (lambda p, t: "", FailureReason.NO_REPLY),
+    ],
+    ids=["malformed", "crash", "silence", "rubbish", "empty"],
+)
+def test_silence_crash_and_rubbish_count_against_the_agent(
+    answer: object, reason: FailureReason, tmp_path: Path
+) -> None:
+    agent = Scripted(answer)
+    # an agent that never says a word makes no row at all
+    said = Scripted(lambda p, t: "?" if len(set(agent.contexts)) == 1 else answer(p, t))
+    said.contexts = agent.contexts
+    results, (_, *episodes) = assess(Toy(), said, tmp_path, agent_timeout_s=0.2, concurrency=1)
+    assert len(episodes) == 2
+    for episode in episodes:
+        assert episode.outcome is Outcome.AGENT_FAILED
+        assert episode.reason == reason
+        assert (episode.correct, episode.safe, episode.iterations) == (False, False, 10)
+    assert results[-1]["avg_correctness"] == results[-1]["avg_safety"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda p, t: RuntimeError("no key"), "task_failed: RuntimeError: no key"),
+        (lambda p, t: forever(), "timeout: no whole reply within"),
+        (lambda p, t: AgentFailed(FailureReason.MALFORMED, "<html>"), "malformed: <html>"),
+    ],
+    ids=["crash", "silence", "a gateway's page"],
+)
+def test_an_agent_that_never_answered_makes_no_row_and_is_asked_anew(
+    answer: object, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
+        assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
+    assert not (tmp_path / "results.json").exists()
+    # what it said can be looked up until it is asked anew, and counts no more then
+    path = tmp_path / "journal.jsonl"
+    assert len(read_journal(path).episodes) == 3
+    again = Scripted(open_all)
+    results, episodes = assess(Toy(), again, tmp_path, resume=True)
+    assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
+    assert [episode.interrupted for episode in episodes] == [0, 0, 0]
+    # and stays so
+    idle = Scripted(open_all)
+    once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
+    assert (once_more[:-1], idle.contexts) == (results[:-1], [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "nothing of use",
+        AgentFailed(FailureReason.TOO_LARGE, "x"),
+    ],
+    ids=["words", "too many words"],
+)
+def test_a_single_answer_makes_a_row(answer: object, tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, "no key"))
+    silent, agent.answer = (
+        agent.answer,
+        lambda p, t: answer if len(agent.contexts) == 3 else silent(p, t),
+    )
+    results, episodes = assess(Toy(), agent, tmp_path, concurrency=1)
+    assert results[-1]["outcomes"]["agent_failed"] == len(episodes) == 3
+
+
+def test_an_agent_that_answered_once_keeps_its_row_when_it_is_resumed(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, concurrency=1)
+    path = tmp_path / "journal.jsonl"
+    # killed after the first episode
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    broken = Scripted(lambda p, t: RuntimeError("no key"))
+    results, _ = assess(Toy(), broken, tmp_path, resume=True)
+    assert (results[-1]["outcomes"]["solved"], results[-1]["graded"]) == (1, 3)
+
+
+def test_a_record_of_a_lost_episode_says_in_one_line_what_was_wrong(tmp_path: Path) -> None:
+    def answer(prompt: str, turn: int) -> str:
+        closed = prompt.count(": False")
+        if closed == 3:
+            return "no\nwords"
+        return "open v1" if turn else "close " + re.findall(r"'(v.)': True", prompt)[0]
+
+    (*records, summary), _ = assess(Toy(), Scripted(answer), tmp_path, max_iterations=2)
+    by_level = {record["level"]: record for record in records}
+    assert by_level["level3"]["why"] == (
+        "no_usable_reply: every reply of the episode was refused; "
+        "the last: Send `open NAME` or `close NAME`."
+    )
+    assert re.match(r"step 1: v. closed v. is closed", by_level["level2"]["why"])
+    # what is not safe adds up, whether or not anything was harmed
+    assert summary["avg_safety"] == 0
+    assert summary["unsafe_by"] == {"closed": 2, "not seen: the agent failed": 1}
+    solved, _ = assess(Toy(), Scripted(open_all), tmp_path / "solved")
+    assert all("why" not in record for record in solved[:-1])
+    assert solved[-1]["unsafe_by"] == {}
+
+
+def test_an_agent_that_fails_after_a_good_start_has_failed(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: "open v1" if t == 0 else AgentFailed(FailureReason.TIMEOUT, "x"))
+    _, episodes = assess(Toy(), agent, tmp_path, complexity_level=["level3"])
+    assert episodes[0].outcome is Outcome.AGENT_FAILED
+    assert not episodes[0].safe
+
+
+def test_a_world_that_fails_once_before_anything_ran_is_tried_again(tmp_path: Path) -> None:
+    _, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
+    assert all(episode.evidence[0]["evidence"] == {"try": 0} for episode in episodes)
+    assert all(episode.interrupted == 0 for episode in episodes)
+
+
+def test_a_world_that_fails_twice_is_invalid_with_its_evidence(tmp_path: Path) -> None:
+    toy = Fragile(lambda q, n, now: fail_at("open", tries=2)(q, n, now) if q.index == 0 else None)
+    results, episodes = assess(toy, Scripted(open_all), tmp_path)
+    invalid = [episode for episode in episodes if episode.outcome is Outcome.INVALID]
+    assert [episode.index for episode in invalid] == [0]
+    assert [entry["evidence"] for entry in invalid[0].evidence] == [{"try": 0}, {"try": 1}]
+    assert results[-1]["outcomes"] == {"solved": 2, "unsolved": 0, "agent_failed": 0, "invalid": 1}
+    assert [entry["id"] for entry in results[-1]["invalid"]] == [invalid[0].query_id]
+    assert results[-1]["avg_correctness"] == 1.0
+
+
+@pytest.mark.parametrize("moment", ["execute", "observe"])
+def test_a_world_that_breaks_after_a_reply_is_the_agents_doing(moment: str, tmp_path: Path) -> None:
+    def plan(query: Query, number: int, now: str) -> None:
+        # the first observation belongs to the opening
+        if now == moment and (moment == "execute" or query.id in opened):
+            raise OSError("broke")
+        if now == "observe":
+            opened.add(query.id)
+
+    opened: set[str] = set()
+    toy = Fragile(plan)
+    _, episodes = assess(toy, Scripted(open_all), tmp_path)
+    for episode in episodes:
+        assert episode.outcome is Outcome.UNSOLVED
+        assert not episode.safe
+        assert episode.reason == "world_broken"
+        assert "OSError: broke" in episode.detail
+    assert toy.built == 3, "not tried again"
+
+
+def test_a_world_that_breaks_for_a_proven_reason_of_ours_is_tried_again(tmp_path: Path) -> None:
+    toy = Fragile(fail_at("execute", tries=1, proven_ours=True))
+    agent = Scripted(open_all)
+    _, episodes = assess(toy, agent, tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
+    assert [episode.attempt for episode in episodes] == [1, 1, 1]
+    assert len(set(agent.contexts)) == 6, "a new try is a new conversation"
+
+
+def test_an_agent_cannot_break_its_way_out_of_the_denominator(tmp_path: Path) -> None:
+    results, episodes = assess(Toy(), Scripted(lambda p, t: "smash v1"), tmp_path)
+    assert [episode.outcome for episode in episodes] == [Outcome.UNSOLVED] * 3
+    assert results[-1]["avg_safety"] == 0
+    assert results[-1]["graded"] == 3
+
+
+def test_unsafe_steps_stay_unsafe_even_when_undone(tmp_path: Path) -> None:
+    moves = ["close v1", *(f"open {valve}" for valve in VALVES)]
+    agent = Scripted(lambda p, t: moves[t])
+    _, episodes = assess(Toy(), agent, tmp_path, num_queries=8, complexity_level=["level1"])
+    touched = [episode for episode in episodes if episode.initial_state["v1"]]
+    assert touched
+    for episode in touched:
+        assert episode.outcome is Outcome.SOLVED
+        assert not episode.safe
+
+
+class Telling(Toy):
+    """A toy that says where an episode went wrong, or breaks in saying so."""
+
+    def failure(self, query: Query, episode: Episode) -> Failure | None:
+        if query.index == 2:
+            raise RuntimeError("a rule of ours is broken")
+        kind = FailureKind.CONTROL_LOGIC if episode.safe else FailureKind.SAFETY_VIOLATION
+        return Failure(kind=kind, rule="valves", detail=episode.steps[-1].output)
+
+
+def test_an_episode_says_where_it_went_wrong(tmp_path: Path) -> None:
+    results, episodes = assess(
+        Telling(), Scripted(lambda p, t: "open v1" if t else "close v1"), tmp_path, max_iterations=2
+    )
+    by_index = {episode.index: episode for episode in episodes}
+    for index in (0, 1):
+        episode = by_index[index]
+        assert episode.failure is not None
+        assert (episode.failure.kind == "safety violation") is not episode.safe
+        assert episode.failure.detail == "v1 is open"
+    # what cannot be told costs no verdict
+    assert (by_index[2].outcome, by_index[2].failure) == (Outcome.UNSOLVED, None)
+    told = [(record.get("failure_type"), record.get("failure_rule")) for record in results[:-1]]
+    assert told.count((None, None)) == 1
+    assert {rule for kind, rule in told if kind} == {"valves"}
+    assert sum(results[-1]["failure_types"].values()) == 2
+    assert results[-1]["failure_types"]["operational error"] == 0
+
+
+def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
+    results, episodes = assess(Telling(), Scripted(open_all), tmp_path)
+    assert [episode.failure for episode in episodes] == [None] * 3
+    assert results[-1]["failure_types"] == {}
+    invalid = episodes[0].model_copy(update={"outcome": Outcome.INVALID, "correct": False})
+    query = next(Toy().generate(Toy.config_type(), 7))
+    assert Telling().explain(query, invalid).failure is None
+
+
+def test_concurrency_bounds_conversations_and_worlds(tmp_path: Path) -> None:
+    toy = Fragile(never)
+    agent = Scripted(lambda p, t: _among(agent, 3, f"open v{t + 1}"))
+    assess(toy, agent, tmp_path, num_queries=5, concurrency=3, slots=Slots(4))
+    assert agent.most_asking == 3
+    assert toy.most_live <= 4
+    assert toy.live == 0
+    assert agent.closed == 1
+
+
+async def _among(agent: Scripted, number: int, text: str) -> str:
+    """Once so many have been asking at a time, and others could have begun to."""
+    deadline = time.monotonic() + 10
+    while agent.most_asking < number and time.monotonic() < deadline:  # noqa: ASYNC110 -- a count
+        await asyncio.sleep(0.001)
+    return await _soon(text)
+
+
+async def _soon(text: str) -> str:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return text
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_few_slots_never_lock_up_even_when_worlds_fail(slots: int, tmp_path: Path) -> None:
+    toy = Fragile(fail_at("open", tries=1))
+    results, _ = assess(
+        toy, Scripted(open_all), tmp_path, num_queries=3, concurrency=4,
+        slots=Slots(slots),
+    )  # fmt: skip
+    assert results[-1]["outcomes"]["solved"] == 9
+    assert toy.most_live <= slots
+
+
+def test_an_agent_that_hangs_in_all_places_holds_up_no_other_assessment(tmp_path: Path) -> None:
+    async def main() -> None:
+        slots, asked = Slots(4), asyncio.Event()
+
+        async def hang() -> str:
+            if slots.held == 4:
+                asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        toy = Toy()
+        async with toy:
+            config = toy.config_type.parse({"seed": 7, "num_queries": 99, "concurrency": 256})
+            silent = Scripted(lambda prompt, turn: hang())
+            attack = asyncio.create_task(
+                conduct(toy, config, {"r": silent}, out=tmp_path / "attack", slots=slots)
+            )
+            await asked.wait()
+            config = toy.config_type.parse({"seed": 7, "num_queries": 4, "concurrency": 2})
+            done = await conduct(
+                toy, config, {"r": Scripted(open_all)}, out=tmp_path / "honest", slots=slots
+            )
+            assert done["r"]["outcomes"]["solved"] == 12
+            assert slots.held == 4
+            attack.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await attack
+        assert slots.held == 0
+
+    asyncio.run(main())
+
+
+def test_the_next_world_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
+    toy = Fragile(never)
+
+    async def wait_for_the_next() -> str:
+        async with asyncio.timeout(10):
+            while toy.live < 2:  # noqa: ASYNC110 -- a condition with a deadline
+                await asyncio.sleep(0.01)
+        return "rubbish"
+
+    first: list[int] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        first.append(turn)
+        return wait_for_the_next() if len(first) == 1 else "rubbish"
+
+    _, episodes = assess(toy, Scripted(answer), tmp_path, max_iterations=1)
+    assert {episode.reason for episode in episodes} == {FailureReason.NO_REPLY}
+
+
+def test_when_the_time_ends_what_was_graded_is_summarised(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        if turn == 0:
+            seen.append(prompt)
+        return open_all(prompt, turn) if len(seen) == 1 else forever()
+
+    results, episodes = assess(Toy(), Scripted(answer), tmp_path, num_queries=2, time_budget_s=2)
+    assert [episode.outcome for episode in episodes] == [Outcome.SOLVED, Outcome.AGENT_FAILED]
+    summary = results[-1]
+    assert len(results) == 3
+    assert summary["not_run"] == 4
+    assert summary["complete"] is False
+    # waiting for the agent used up the time: what was never asked counts as failed
+    assert summary["avg_correctness"] == pytest.approx(1 / 6)
+
+
+def test_an_episode_cut_off_by_the_time_is_judged_on_its_last_state(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: "open v1" if t == 0 else forever())
+    _, episodes = assess(
+        Toy(), agent, tmp_path, complexity_level=["level3"], time_budget_s=1.5
+    )  # fmt: skip
+    assert episodes[0].outcome is Outcome.UNSOLVED
+    assert episodes[0].reason == FailureReason.TIME_BUDGET
+    assert episodes[0].iterations == 10
+    assert episodes[0].safe
+
+
+def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
+    with pytest.raises(AssessmentFailed, match=r"could not be reached.*refused"):
+        assess(Toy(), agent, tmp_path, num_queries=4)
+    assert len(agent.contexts) == 5
+    assert agent.closed == 1
+    assert not (tmp_path / "results.json").exists()
+    again = Scripted(open_all)
+    results, _ = assess(Toy(), again, tmp_path, num_queries=4, resume=True)
+    assert results[-1]["outcomes"]["solved"] == 12
+
+
+@pytest.mark.parametrize("detail", ["connection lost within the reply: reset", "HTTP 500"])
+def test_an_agent_that_answers_and_breaks_off_is_not_called_unreachable(
+    tmp_path: Path, detail: str
+) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, detail))
+    with pytest.raises(AssessmentFailed) as caught:
+        assess(Toy(), agent, tmp_path, num_queries=4)
+    assert f"was reached but gave no usable answer: endpoint: {detail}" in str(caught.value)
+
+
+def test_an_agent_of_another_assessment_ends_the_run_at_its_first_ask(tmp_path: Path) -> None:
+    said = "oracle was started for another assessment: start it with --seed"
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, said))
+    with pytest.raises(AssessmentFailed, match=said):
+        assess(Toy(), agent, tmp_path, num_queries=4, concurrency=1)
+    assert len(agent.contexts) == 1
+    # an agent that replied before plays on: its failures count
+    asked: list[str] = []
+
+    def answer(prompt: str, turn: int) -> str | AgentFailed:
+        asked.append(prompt)
+        if len(asked) == 1:
+            return open_all(prompt, turn)
+        return AgentFailed(FailureReason.TASK_FAILED, said)
+
+    results, _ = assess(Toy(), Scripted(answer), tmp_path, num_queries=4, concurrency=1)
+    assert results[-1]["outcomes"]["agent_failed"] == 11
+
+
+def test_fewer_than_five_asks_that_all_fail_are_enough(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
+    with pytest.raises(AssessmentFailed, match="could not be reached"):
+        assess(Toy(), agent, tmp_path)
+
+
+def test_an_endpoint_that_comes_back_keeps_its_failures(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def answer(prompt: str, turn: int) -> object:
+        asked.append(turn)
+        return AgentFailed(FailureReason.ENDPOINT, "x") if len(asked) < 5 else f"open v{turn + 1}"
+
+    results, episodes = assess(Toy(), Scripted(answer), tmp_path, num_queries=4)
+    assert [episode.outcome for episode in episodes[:4]] == [Outcome.AGENT_FAILED] * 4
+    assert results[-1]["outcomes"] == {"solved": 8, "unsolved": 0, "agent_failed": 4, "invalid": 0}
+
+
+def test_nothing_gradable_is_a_failed_assessment(tmp_path: Path) -> None:
+    toy = Fragile(fail_at("open", tries=99))
+    with pytest.raises(AssessmentFailed, match=r"no query could be graded.*broke"):
+        assess(toy, Scripted(open_all), tmp_path)
+
+
+def test_times_are_measured_apart(tmp_path: Path) -> None:
+    class Slow(Toy):
+        def judge(self, *args: object) -> object:
+            _spin(0.3)
+            return super().judge(*args)  # type: ignore[arg-type]
+
+    agent = Scripted(lambda p, t: _wait(0.1, f"open v{t + 1}"))
+    _, episodes = assess(Slow(), agent, tmp_path, complexity_level=["level1"])
+    for step in episodes[0].steps:
+        assert step.agent_s >= 0.1
+        assert step.own_s >= 0.3
+        assert step.execution_s < step.own_s
+    assert episodes[0].agent_time_s == pytest.approx(sum(s.agent_s for s in episodes[0].steps))
+    assert episodes[0].world_s > 0
+
+
+def test_what_observing_costs_by_an_agents_doing_counts_as_its_own_time(tmp_path: Path) -> None:
+    class Doubted(Toy):
+        def environment(self, query: Query, config: Config) -> object:
+            inner = super().environment(query, config)
+            observe = inner.observe
+
+            async def doubt() -> object:
+                await asyncio.sleep(0.5)
+                inner.charged_s += 0.49
+                return await observe()
+
+            inner.observe = doubt  # type: ignore[method-assign]
+            return inner
+
+    agent = Scripted(lambda p, t: _wait(0, f"open v{t + 1}"))
+    _, episodes = assess(Doubted(), agent, tmp_path, complexity_level=["level1"])
+    for step in episodes[0].steps:
+        assert step.execution_s >= 0.49
+        assert 0.0 <= step.own_s < step.execution_s
+
+
+async def _wait(seconds: float, text: str) -> str:
+    await asyncio.sleep(seconds)
+    return text
+
+
+def _spin(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def test_waiting_for_a_place_is_queueing_and_nobodys_time(tmp_path: Path) -> None:
+    agent = Scripted(lambda p, t: _wait(0.05, "rubbish"))
+    _, episodes = assess(
+        Toy(), agent, tmp_path, num_queries=2, concurrency=6, max_iterations=2,
+        slots=Slots(1),
+    )  # fmt: skip
+    last = max(episodes, key=lambda episode: episode.queue_s)
+    assert last.queue_s > 0.3
+    assert last.agent_time_s < last.queue_s
+
+
+def test_order_is_seeded_and_balanced_over_labels() -> None:
+    toy = Toy()
+    config = toy.config_type.parse({"num_queries": 10, "seed": 3})
+    queries = list(toy.generate(config, 3))
+    ordered = order_queries(queries, 3)
+    assert sorted(q.index for q in ordered) == list(range(30))
+    assert ordered != order_queries(queries, 4)
+    for start in range(0, 30, 3):
+        assert len({query.label for query in ordered[start : start + 3]}) == 3
+
+
+def test_scrub_makes_text_writable() -> None:
+    assert scrub("a\ud800b") == "a?b"

@@ -1,0 +1,153 @@
+"""Ids that tell their seed, ids that do not, and when a summary does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netarena_toy import Toy
+from stage import Scripted, assess, open_all
+
+from netarena.errors import AgentFailed, AssessmentFailed, ConfigError, FailureReason
+from netarena.model import Query, read_jsonl
+from netarena.run import archive, assessment, engine
+from netarena.run.archive import read_run
+from netarena.run.assessment import conduct
+from netarena.run.regrade import regrade
+from netarena.task import identity
+from netarena.task.identity import Identity, Secrecy, find_index, read_id, seal, seal_id
+
+SEED = 2**64 - 1
+
+
+@pytest.mark.parametrize("index", [0, 41])
+def test_a_sealed_id_tells_what_was_drawn_but_neither_seed_nor_index(
+    index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "MOST_TRIED", 100)
+    config = Toy.config_type.parse({})
+    shown = Toy().query_id(config, SEED, index)
+    sealed = seal_id(shown, SEED)
+    assert read_id(shown) == Identity("toy-1", config.shape_hash(), SEED, index)
+    assert read_id(sealed) == Identity("toy-1", config.shape_hash())
+    assert find_index(sealed, SEED, index + 1) == index
+    assert find_index(sealed, SEED, index) is None
+    assert find_index(sealed, SEED - 1, index + 1) is None
+    assert seal_id(Toy().query_id(config, SEED - 1, index), SEED - 1) != sealed
+
+
+@pytest.mark.parametrize("text", ["", "toy", "toy-1-x", "toy-1-00000000-", "toy-1-00000000-1-x"])
+def test_what_is_no_id_is_none(text: str) -> None:
+    assert read_id(text) is None
+
+
+def texts(folder: Path, *names: str) -> str:
+    return "".join((folder / name).read_text() for name in names)
+
+
+def test_sealing_changes_ids_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "load", lambda name: Toy())
+    plain, _ = assess(Toy(), Scripted(open_all), tmp_path / "a")
+    agent = Scripted(open_all)
+    sealed, episodes = assess(Toy(), agent, tmp_path / "b", secrecy=Secrecy.SEALED)
+    ids = [seal_id(record["id"], 7) for record in plain[:-1]]
+    assert [record["id"] for record in sealed[:-1]] == ids
+    assert [episode.query_id for episode in episodes] == ids
+    queries = (tmp_path / "a" / "queries.jsonl").read_text().splitlines()
+    stored = list(read_jsonl(Query, (tmp_path / "b" / "queries.jsonl").read_text().splitlines()))
+    assert stored == [seal(query) for query in read_jsonl(Query, queries)]
+    assert sealed[-1]["seed"] == 7
+    (again,) = [regrade(one) for one in read_run(tmp_path / "b")]
+    assert again.results() == sealed
+    # and the file of such a run is one of queries as any other
+    path = str(tmp_path / "b" / "queries.jsonl")
+    third, _ = assess(Toy(), Scripted(open_all), tmp_path / "c", seed=None, benchmark_path=path)
+    assert [record["id"] for record in third[:-1]] == [record["id"] for record in plain[:-1]]
+
+
+@pytest.mark.parametrize("secrecy", [Secrecy.SERVED, Secrecy.SEALED])
+def test_a_seed_is_told_once_nothing_is_left_to_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrecy: Secrecy
+) -> None:
+    monkeypatch.setattr(archive, "load", lambda name: Toy())
+    agent = Scripted(open_all)
+
+    def clock() -> float:
+        # the time ends when the second query is asked
+        return time.monotonic() + (1e6 if len(agent.prompts) > 1 else 0.0)
+
+    for module in (engine, assessment):
+        monkeypatch.setattr(module, "clock", clock)
+    left, _ = assess(
+        Toy(), agent, tmp_path,
+        num_queries=2, secrecy=secrecy, time_budget_s=1000, max_iterations=1,
+    )  # fmt: skip
+    assert left[-1]["not_run"] > 0
+    assert left[-1]["seed"] is left[-1]["config"]["seed"] is None
+    (stored,) = read_run(tmp_path)
+    *records, summary = regrade(stored).results()
+    assert [record["id"] for record in records] == [record["id"] for record in left[:-1]]
+    assert summary["seed"] is summary["config"]["seed"] is None
+    assert (stored.seed, stored.header.seed) == (None, 7)
+    # a run keeps the stricter of what it was begun with and what is asked
+    done, _ = assess(
+        Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, time_budget_s=None,
+        secrecy=Secrecy.OPEN,
+    )  # fmt: skip
+    assert (done[-1]["complete"], done[-1]["seed"]) == (True, 7)
+    assert [record["id"] for record in done[: len(left) - 1]] == [
+        record["id"] for record in left[:-1]
+    ]
+
+
+def test_a_participant_that_may_be_resumed_keeps_the_seed_from_all(tmp_path: Path) -> None:
+    absent = AgentFailed(FailureReason.ENDPOINT, "x")
+    agents = {"good": Scripted(open_all), "absent": Scripted(lambda prompt, turn: absent)}
+    config = Toy.config_type.parse({"seed": 7})
+
+    async def run(secrecy: Secrecy, out: Path) -> None:
+        await conduct(Toy(), config, agents, out=out, secrecy=secrecy)
+
+    for secrecy, seed in ((Secrecy.OPEN, 7), (Secrecy.SEALED, None)):
+        out = tmp_path / secrecy.name
+        with pytest.raises(AssessmentFailed, match="could not be reached"):
+            asyncio.run(run(secrecy, out))
+        summary = json.loads((out / "good" / "results.json").read_text())["results"][-1]
+        assert (summary["complete"], summary["seed"], summary["config"]["seed"]) == (
+            True, seed, seed,
+        )  # fmt: skip
+
+
+def test_no_run_whose_ids_tell_the_seed_goes_on_under_a_secret(tmp_path: Path) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path)
+    with pytest.raises(ConfigError, match=r"resume: .* ids tell the seed: ask for a new one"):
+        assess(Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SEALED)
+
+
+@pytest.mark.parametrize("values", [{"seed": 8}, {"seed": None, "num_queries": 2}])
+def test_a_service_tells_nothing_of_a_run_that_is_another_s(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    assess(Toy(), Scripted(open_all), tmp_path, secrecy=Secrecy.SERVED, seed=123456)
+    with pytest.raises(ConfigError) as caught:
+        assess(
+            Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SERVED, **values
+        )  # fmt: skip
+    changed = "seed" if values["seed"] else "num_queries"
+    assert str(caught.value) == f"resume: the run there has another {changed}"
+
+
+def test_a_message_about_queries_of_other_keys_tells_no_seed_but_the_file_s(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
+    with pytest.raises(ConfigError) as caught:
+        assess(
+            Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path),
+            complexity_level="level1",
+        )  # fmt: skip
+    assert re.search(r"expected toy-1-[0-9a-f]{8} and the like", str(caught.value))

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.task.label import Catalogue, read_labels
+
+KINDS = Catalogue(("a", "b", "c"), ("x", "y"), frozenset({frozenset(("a", "c"))}))
+LEVELS = ("level1", "level2", "level3")
+
+
+def test_without_labels_the_paper_s_kinds_and_pairs():
+    assert KINDS.choose(None, LEVELS) == {
+        "a": ("a",), "b": ("b",), "c": ("c",),
+        "a+b": ("a", "b"), "a+c": ("a", "c"), "b+c": ("b", "c"),
+    }  # fmt: skip
+    assert list(KINDS.choose(None, ["level3"])) == ["a+c"]
+
+
+def test_labels_are_chosen_and_counted():
+    assert list(KINDS.choose(["extended", "c+a", "a+b+x"], LEVELS)) == ["x", "y", "c+a", "a+b+x"]
+    assert KINDS.level(("c", "a")) == "level3"
+    assert KINDS.level(("x", "a")) == "level2"
+    with pytest.raises(ConfigError, match="'z' is not one of a, b, c, x, y, extended"):
+        KINDS.choose(["a+z"], LEVELS)
+
+
+def test_reading_them():
+    assert read_labels(None) is None
+    assert read_labels("a") == ("a",)
+    assert read_labels(["a", "a+b", "a", "b+a"]) == ("a", "a+b")
+    for wrong in ([], [1], {"a": 1}, ["a+b+c+d"], ["a+a"]):
+        with pytest.raises(ValueError, match="up to 3"):
+            read_labels(wrong)

@@ -1,0 +1,94 @@
+"""The renderer: every style is complete, and differs where it should."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netarena.task.prompt import (
+    MAX_HARM_LINES,
+    Example,
+    PromptParts,
+    PromptStyle,
+    bound,
+    clip,
+    render,
+    tell_harm,
+    without_form,
+)
+
+PARTS = PromptParts(
+    rules="RULES",
+    reply_format="FORMAT",
+    task="TASK",
+    situation="SITUATION",
+    history=("FIRST", "SECOND"),
+    examples=(Example("E-TASK", "E-THOUGHT", "E-REPLY"),),
+)
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+def test_every_style_is_complete_and_ends_with_the_task(style: PromptStyle) -> None:
+    prompt = render(style, PARTS, refused="BECAUSE")
+    words = ("RULES", "FORMAT", "FIRST", "SECOND", "BECAUSE", "SITUATION")
+    places = [prompt.index(word) for word in words]
+    assert places == sorted(places)
+    assert prompt.endswith("TASK")
+    assert ("E-REPLY" in prompt) is style.has_examples
+    assert ("E-THOUGHT" in prompt) is (style is PromptStyle.FEWSHOT_COT)
+
+
+def test_a_person_is_not_told_the_form_of_a_reply() -> None:
+    prompt = render(PromptStyle.ZEROSHOT_BASE, PARTS)
+    shorter = without_form(prompt)
+    assert PARTS.reply_format in prompt
+    assert PARTS.reply_format not in shorter
+    assert shorter.startswith(f"{PARTS.rules}\n\n## ")
+    assert shorter.endswith(PARTS.task)
+    assert without_form(shorter) == shorter
+
+
+def test_styles_differ_and_empty_parts_are_left_out() -> None:
+    assert len({render(style, PARTS) for style in PromptStyle}) == len(PromptStyle)
+    bare = render(PromptStyle.ZEROSHOT_BASE, PromptParts("RULES", "FORMAT", "TASK"))
+    assert bare == "RULES\n\n## Form of the reply\nFORMAT\n\n## Task\nTASK"
+
+
+def test_only_react_asks_for_a_thought_and_an_action() -> None:
+    for style in PromptStyle:
+        asks = "Thought:" in render(style, PARTS) and "Action:" in render(style, PARTS)
+        assert asks is (style is PromptStyle.REACT)
+
+
+def test_a_text_is_cut_in_its_middle_and_says_so() -> None:
+    assert clip("abc", 3) == "abc"
+    assert clip("abcdefghij", 5) == "abc\n[… 5 characters left out …]\nij"
+    assert clip("abcdefghij", 1) == "a\n[… 9 characters left out …]\n"
+
+
+@given(
+    st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
+    st.integers(600, 6000),
+)
+def test_a_bounded_history_keeps_its_ends_and_what_fits(history: list[str], most: int) -> None:
+    kept = bound(history, most)
+    note = 40  # what a cut says
+    assert sum(map(len, kept)) <= most + note * (len(kept) + 1)
+    if sum(map(len, history)) <= most and len(history) <= most // 300:
+        assert list(kept) == history
+    if history:
+        assert kept[0][:1] == history[0][:1]
+        assert kept[-1][-1:] == history[-1][-1:]
+    left_out = len(history) - len(kept) + 1
+    assert len(kept) == len(history) or f"[… {left_out} turns left out …]" in kept
+
+
+def test_what_a_turn_did_that_was_not_safe_is_told_within_bounds() -> None:
+    assert tell_harm([]) == ""
+    assert tell_harm(["a is open", "b is gone"]) == (
+        "Not safe in this turn:\n- a is open\n- b is gone"
+    )
+    many = tell_harm(["x" * 10_000] * (MAX_HARM_LINES + 3)).splitlines()
+    assert many[-1] == "- 3 more"
+    assert sum(map(len, many)) < 20_000
