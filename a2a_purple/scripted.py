@@ -39,9 +39,9 @@ from itertools import count, islice
 from typing import overload
 
 from netarena.agent.interface import STRANGE, Brief, context_id
+from netarena.config import Briefing
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
-from netarena.task.ticket import Briefing
 
 #: tries of one episode that are looked up: the first, and what crashes and retries may add
 _ATTEMPTS = 10

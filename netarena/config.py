@@ -15,6 +15,7 @@ import logging
 import posixpath
 import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,9 +31,9 @@ from pydantic import (
 
 from netarena.errors import ConfigError, one_line
 from netarena.model import JsonValue, Record
-from netarena.task.prompt import PromptStyle
-from netarena.task.ticket import TICKET_TURNS, Briefing
 
+#: turns of an episode in a ticket, where nobody says otherwise
+TICKET_TURNS = 12
 SEED_BITS = 64
 #: Readers with floating-point numbers (JavaScript, jq) round larger integers.
 MOST_EXACT = 2**53
@@ -69,6 +70,27 @@ _INSTEAD = {
 _DIGITS = re.compile(r"[0-9]{1,20}")
 
 log = logging.getLogger(__name__)
+
+
+class PromptStyle(StrEnum):
+    """The five styles of the outside contract (config key ``prompt_type``)."""
+
+    ZEROSHOT_BASE = "zeroshot_base"
+    ZEROSHOT_COT = "zeroshot_cot"
+    FEWSHOT_BASE = "fewshot_base"
+    FEWSHOT_COT = "fewshot_cot"
+    REACT = "react"
+
+    @property
+    def has_examples(self) -> bool:
+        return self in {PromptStyle.FEWSHOT_BASE, PromptStyle.FEWSHOT_COT}
+
+
+class Briefing(StrEnum):
+    """How much of the truth a prompt tells (config key ``briefing``)."""
+
+    FULL = "full"
+    TICKET = "ticket"
 
 
 def shapes(*, added: bool = False, **kwargs: Any) -> Any:

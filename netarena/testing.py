@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeVar
 from unittest import SkipTest
 
 from netarena.agent.interface import Agent, Brief, context_id
-from netarena.config import Config
+from netarena.config import Briefing, Config, PromptStyle
 from netarena.errors import ReplyRefused
 from netarena.model import (
     AgentInfo,
@@ -48,8 +48,8 @@ from netarena.sandbox.child import module_path
 from netarena.task.application import Application, Environment, load
 from netarena.task.evidence import RULE, Evidence
 from netarena.task.picture import Matrix
-from netarena.task.prompt import PromptStyle, render
-from netarena.task.ticket import NOT_HERE, Briefing
+from netarena.task.prompt import render
+from netarena.task.ticket import NOT_HERE
 
 T = TypeVar("T")
 

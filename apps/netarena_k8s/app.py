@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import (
     Action,
@@ -39,7 +39,6 @@ from netarena.task.prompt import (
     clip,
 )
 from netarena.task.reactive import Reactive, Repair
-from netarena.task.ticket import Briefing
 from netarena.task.tool import Parameter, Tool, fence
 from netarena_k8s import (
     declaration,

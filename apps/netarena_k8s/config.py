@@ -7,10 +7,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from netarena.config import shapes
+from netarena.config import Briefing, shapes
 from netarena.model import JsonValue
 from netarena.task.label import FaultConfig
-from netarena.task.ticket import Briefing
 from netarena_k8s.source.checkout import digest_checkout
 
 #: no context of a kubeconfig, but the cluster that comes with this application

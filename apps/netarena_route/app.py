@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self, cast
 
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import EnvironmentFailed
 from netarena.model import (
     Action,
@@ -38,7 +38,6 @@ from netarena.task.prompt import (
     clip,
 )
 from netarena.task.reactive import Reactive, Repair
-from netarena.task.ticket import Briefing
 from netarena.task.tool import Parameter, Tool
 from netarena_route import (
     action,

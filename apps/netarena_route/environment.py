@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from itertools import zip_longest
 
+from netarena.config import Briefing
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Move, Query, State
 from netarena.sandbox.shell import Limits
 from netarena.task.application import Environment
-from netarena.task.ticket import Briefing
 from netarena_route.config import RouteConfig
 from netarena_route.fault.table import expected
 from netarena_route.query import faults_of, world_of

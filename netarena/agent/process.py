@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from netarena.agent.wait import tell, telling
+from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
 #: until an agent's card is served, and from SIGTERM to SIGKILL, seconds
@@ -78,7 +78,7 @@ def leashed(command: list[str]) -> list[str]:
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
-async def wait_for_card(url: str, timeout_s: float) -> bool:
+async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
     """Whether an agent card can be had at ``url`` within ``timeout_s``; tells for whom it waits."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(timeout_s):
@@ -101,11 +101,12 @@ async def serves_card(url: str) -> bool:
 
 
 @asynccontextmanager
-async def running(
+async def running(  # noqa: PLR0913 -- the program, its address, and how it is started
     command: list[str],
     url: str,
     *,
     name: str,
+    tell: Tell,
     environ: Mapping[str, str] | None = None,
     start_s: float = START_S,
 ) -> AsyncIterator[None]:
@@ -130,7 +131,7 @@ async def running(
         start_new_session=True,
     )
     try:
-        problem = await _wait_for_card(transport, printed, url, start_s)
+        problem = await _wait_for_card(transport, printed, url, start_s, tell)
         if problem:
             await _stop(transport, printed)
             words = printed.tail.decode(errors="replace").strip().splitlines()
@@ -172,7 +173,11 @@ async def _taken(url: str) -> bool:
 
 
 async def _wait_for_card(
-    transport: asyncio.SubprocessTransport, printed: _Printed, url: str, start_s: float
+    transport: asyncio.SubprocessTransport,
+    printed: _Printed,
+    url: str,
+    start_s: float,
+    tell: Tell,
 ) -> str:
     """Why the program does not serve a card, empty when it does."""
     try:

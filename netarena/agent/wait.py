@@ -8,10 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-import click
-
 from netarena.errors import AssessmentFailed
-from netarena.report.markdown import plain
 
 #: an agent at a URL may take no connection for so long, unless ``--wait`` says otherwise, s
 WAIT_S = 20.0
@@ -22,11 +19,6 @@ _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 _TRY_S, _PAUSE_S = 5.0, 0.2
 
 Tell = Callable[[str], None]
-
-
-def tell(text: str) -> None:
-    """A line on standard error."""
-    click.echo(f"netarena: {plain(text)}", err=True)
 
 
 @asynccontextmanager
@@ -48,7 +40,7 @@ async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> Asyn
         repeating.cancel()
 
 
-async def knock(url: str, wait_s: float, tell: Tell = tell) -> None:
+async def knock(url: str, wait_s: float, tell: Tell) -> None:
     """Wait until somebody takes connections at ``url``.
 
     Raises AssessmentFailed after ``wait_s`` in which nobody did.

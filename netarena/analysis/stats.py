@@ -27,10 +27,10 @@ from netarena.analysis.intervals import (
     wald,
     wilson,
 )
-from netarena.config import Config, with_seed_text
+from netarena.config import Briefing, Config, with_seed_text
 from netarena.errors import without_folders
 from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
-from netarena.task.ticket import LEFTOVER, Briefing
+from netarena.task.ticket import LEFTOVER
 
 #: Share of the episodes' time from which on the agent, not NetArena, used up the time budget.
 AGENT_SHARE = 0.5

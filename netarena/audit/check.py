@@ -40,14 +40,13 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
 from netarena.aio import finish
-from netarena.config import Config, with_seed_text
+from netarena.config import Briefing, Config, with_seed_text
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
 from netarena.model import Judgement, Query, Record, State
 from netarena.run.assessment import MOST_QUERIES
 from netarena.task.application import Application, Environment
 from netarena.task.evidence import Evidence
 from netarena.task.prompt import render
-from netarena.task.ticket import Briefing
 
 #: Worlds that are open at a time, in each process.
 CONCURRENCY = 2

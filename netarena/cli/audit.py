@@ -18,12 +18,11 @@ from netarena.cli.option import config_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
 from netarena.cli.terminal import json_text
 from netarena.cli.traces import examine_traces
-from netarena.config import SEED_BITS
+from netarena.config import SEED_BITS, Briefing
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
 from netarena.task.application import load
-from netarena.task.ticket import Briefing
 
 #: Default number of queries.
 TOTAL = 100

@@ -32,7 +32,7 @@ from netarena.cli.option import (
 from netarena.cli.run_directory import choose_query, place
 from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.terminal import escape, open_log, tell_more
+from netarena.cli.terminal import escape, open_log, tell, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
 from netarena.config import Config
 from netarena.errors import ConfigError
@@ -227,7 +227,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
             else start_agent(program, app.role, START_S if wait_s is None else wait_s)
         )
         if choice.url is not None:
-            await knock(choice.url, patience_s)
+            await knock(choice.url, patience_s, tell)
         async with app, chosen as agent:
             with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
                 examined = Named(agent, name) if name else agent
@@ -341,5 +341,5 @@ async def start_agent(
     if words == command:
         raise ConfigError("--agent-cmd", "must contain {port} in place of the agent's port")
     url = f"http://127.0.0.1:{port}/"
-    async with running(words, url, name="--agent-cmd", start_s=start_s):
+    async with running(words, url, name="--agent-cmd", tell=tell, start_s=start_s):
         yield connect(url, role, os.environ)

@@ -32,6 +32,7 @@ from netarena.cli.option import RUNS
 from netarena.cli.request import Arrived, assess, print_documents, show_documents
 from netarena.cli.run_directory import place
 from netarena.cli.screen import Meter, MeterReporter, show_result
+from netarena.cli.terminal import tell
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
@@ -147,6 +148,7 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
                 str(party.endpoint),
                 name=f"{party.role}.cmd",
                 environ=environ,
+                tell=tell,
                 start_s=START_S if wait_s is None else wait_s,
             )
             for party, words, environ in commands
@@ -154,7 +156,9 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
         for program in programs:
             await stack.enter_async_context(program)
         for party in parties:
-            if not party.cmd and not await wait_for_card(str(party.endpoint), wait_s or WAIT_S):
+            if not party.cmd and not await wait_for_card(
+                str(party.endpoint), wait_s or WAIT_S, tell
+            ):
                 raise ConfigError(
                     f"{party.role}.endpoint",
                     f"no agent card at {party.endpoint}: start the agent, or give its cmd",

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from netarena.analysis.intervals import wilson
 from netarena.analysis.stats import count_unasked, rate_all, summarise, tell_repeats
-from netarena.config import Config, with_seed_text
+from netarena.config import Briefing, Config, with_seed_text
 from netarena.errors import ConfigError
 from netarena.model import Episode, FailureKind, JsonValue, Outcome, Outline, Query, Usage
 from netarena.report.file import read_documents
@@ -31,7 +31,7 @@ from netarena.run.archive import Stored, read_run
 from netarena.run.assessment import RESULTS_NAME
 from netarena.run.journal import JOURNAL_NAME, Header
 from netarena.task.application import Application, application_names, load
-from netarena.task.ticket import LEFTOVER, Briefing
+from netarena.task.ticket import LEFTOVER
 
 #: Keys that shaped queries in older versions, and now only determine their number.
 COUNTS = frozenset({"num_queries"})

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar
 from netarena import telemetry
 from netarena.agent.interface import STRANGE, Agent, context_id
 from netarena.aio import finish
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import (
     AgentFailed,
     AgentSilent,
@@ -65,7 +65,7 @@ from netarena.run.query_store import Card, Deck
 from netarena.task.application import Application, Environment
 from netarena.task.failure import TOLD_CHARS, Losses
 from netarena.task.prompt import render
-from netarena.task.ticket import NOT_HERE, Briefing, as_declared, localise
+from netarena.task.ticket import NOT_HERE, as_declared, localise
 
 #: Attempts after an environment failure, which is then reported.
 TRIES = 2

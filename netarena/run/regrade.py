@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from netarena.analysis.stats import count_unasked, summarise
+from netarena.config import Briefing
 from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.run.archive import Stored
 from netarena.run.assessment import RESULTS_NAME, make_record
 from netarena.run.result import write_document
-from netarena.task.ticket import Briefing, as_declared
+from netarena.task.ticket import as_declared
 
 #: File name of the results before the first ``regrade --write``.
 BEFORE_NAME = "results.before-regrade.json"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import ClassVar, Self, TypeAlias
 
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed, suggest
 from netarena.model import (
     Action,
@@ -45,7 +45,7 @@ from netarena.model import (
 from netarena.task.evidence import Evidence
 from netarena.task.picture import Picture
 from netarena.task.prompt import PromptParts
-from netarena.task.ticket import LEFTOVER, Briefing
+from netarena.task.ticket import LEFTOVER
 from netarena.task.tool import DONE, REPLY, Tool, read_causes
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationInfo, field_validator
 
-from netarena.config import Config, shapes
+from netarena.config import Briefing, Config, shapes
 from netarena.errors import ConfigError
-from netarena.task.ticket import Briefing
 
 #: Joins the kinds of a combined fault.
 JOINT = "+"

@@ -9,25 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
+from netarena.config import PromptStyle
 from netarena.model import Step
-
-
-class PromptStyle(StrEnum):
-    """The five styles of the outside contract (config key ``prompt_type``)."""
-
-    ZEROSHOT_BASE = "zeroshot_base"
-    ZEROSHOT_COT = "zeroshot_cot"
-    FEWSHOT_BASE = "fewshot_base"
-    FEWSHOT_COT = "fewshot_cot"
-    REACT = "react"
-
-    @property
-    def has_examples(self) -> bool:
-        return self in {PromptStyle.FEWSHOT_BASE, PromptStyle.FEWSHOT_COT}
 
 
 @dataclass(frozen=True)

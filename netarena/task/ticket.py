@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from string import Template
 from typing import Generic, TypeVar
 
@@ -21,15 +20,6 @@ from netarena.task.prompt import PromptParts, read_examples, read_text
 S = TypeVar("S")
 
 
-class Briefing(StrEnum):
-    """How much of the truth a prompt tells (config key ``briefing``)."""
-
-    FULL = "full"
-    TICKET = "ticket"
-
-
-#: turns of an episode in a ticket, where nobody says otherwise
-TICKET_TURNS = 12
 #: causes of one claim that are read
 MAX_CAUSES = 64
 #: Most symptoms that are reported.

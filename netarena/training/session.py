@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netarena.aio import finish
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Outcome, Query, Reply, Step
 from netarena.run.engine import TRIES, Play, World, close_world, open_world
 from netarena.task.application import Application
-from netarena.task.ticket import Briefing
 from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: Seconds that a policy may think: the maximum of a config.

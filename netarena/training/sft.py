@@ -24,12 +24,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.run.archive import read_run
 from netarena.task.application import Application
-from netarena.task.ticket import Briefing
 from netarena.training.session import Session
 
 #: The paper's sizes, in queries; the mix contains all of them.

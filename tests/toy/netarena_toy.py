@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pydantic import StrictBool
 
-from netarena.config import Config, shapes
+from netarena.config import Briefing, Config, shapes
 from netarena.errors import EnvironmentFailed, ReplyRefused
 from netarena.model import (
     Action,
@@ -37,7 +37,6 @@ from netarena.model import (
 from netarena.task.application import Application, Environment
 from netarena.task.evidence import Candidate, Evidence
 from netarena.task.prompt import PromptParts
-from netarena.task.ticket import Briefing
 
 VALVES = tuple(f"v{number}" for number in range(1, 9))
 DONE = re.compile(r"done((?: v\d)*)")

@@ -792,7 +792,7 @@ def test_a_program_is_not_started_where_somebody_listens(fake):
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
         async def start() -> None:
-            async with running(["true"], url, name="cmd"):
+            async with running(["true"], url, name="cmd", tell=print):
                 pass
 
         with pytest.raises(ConfigError, match="cmd: something listens at"):
@@ -808,7 +808,7 @@ def test_who_left_the_group_of_an_agents_command_is_not_waited_for(tmp_path):
     script = f"setsid sh -c {away} & {wait}; echo last words; exit 4"
 
     async def start() -> None:
-        async with running(["sh", "-c", script], url, name="cmd"):
+        async with running(["sh", "-c", script], url, name="cmd", tell=print):
             pass
 
     with pytest.raises(ConfigError, match="cmd: the command ended with status 4: last words"):

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netarena.config import Config, with_seed_text
+from netarena.config import Config, PromptStyle, with_seed_text
 from netarena.errors import ConfigError
-from netarena.task.prompt import PromptStyle
 
 
 def test_every_key_has_the_contracts_default() -> None:

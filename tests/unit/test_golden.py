@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from netarena.config import PromptStyle
 from netarena.model import Query, State
 from netarena.task.application import Application, load
-from netarena.task.prompt import PromptStyle, render
+from netarena.task.prompt import render
 from netarena_k8s.cluster import Sight
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of

@@ -44,7 +44,9 @@ def test_secrets_of_an_assessment_are_withheld_and_all_else_passes() -> None:
 def test_agent_cmd_sees_no_secret(tmp_path: Path) -> None:
     async def start() -> None:
         url = f"http://127.0.0.1:{free_port()}/"
-        async with running(["sh", "-c", f"env >{tmp_path}/env"], url, name="--agent-cmd"):
+        async with running(
+            ["sh", "-c", f"env >{tmp_path}/env"], url, name="--agent-cmd", tell=print
+        ):
             pass
 
     with pytest.raises(ConfigError, match="the command ended"):

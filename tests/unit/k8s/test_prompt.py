@@ -4,8 +4,9 @@ import random
 import re
 from typing import Any
 
+from netarena.config import PromptStyle
 from netarena.model import Step
-from netarena.task.prompt import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, render
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig

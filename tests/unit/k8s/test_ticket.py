@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from netarena.config import Briefing
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.task.label import COUNTED
-from netarena.task.ticket import Briefing
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from netarena.cli.run_directory import choose_query
+from netarena.config import PromptStyle
 from netarena.errors import ConfigError
 from netarena.model import AgentInfo, Episode, Finding, Judgement, Outcome, Reply, Step
 from netarena.run.assessment import choose_queries
 from netarena.task.identity import seal
-from netarena.task.prompt import PromptStyle, render
+from netarena.task.prompt import render
 from netarena_malt.app import Malt
 from netarena_malt.environment import LIMITS
 from netarena_malt.query import LABELS, solve_truth

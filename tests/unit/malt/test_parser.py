@@ -6,8 +6,9 @@ from functools import cache
 
 import pytest
 
+from netarena.config import PromptStyle
 from netarena.model import JsonValue, Query
-from netarena.task.prompt import PromptStyle, render
+from netarena.task.prompt import render
 from netarena_malt.app import Malt
 from netarena_malt.parser import read
 from netarena_malt.query import LABELS

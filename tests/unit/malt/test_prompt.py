@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from netarena.config import PromptStyle
 from netarena.model import Query
-from netarena.task.prompt import Example, PromptStyle
+from netarena.task.prompt import Example
 from netarena.task.prompt import render as render_prompt
 from netarena_malt.app import Malt
 from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from netarena.config import PromptStyle
 from netarena.model import Query, Step
-from netarena.task.prompt import MAX_OUTPUT_CHARS, CommandLimits, PromptStyle, read_examples, render
+from netarena.task.prompt import MAX_OUTPUT_CHARS, CommandLimits, read_examples, render
 from netarena_route.prompt import (
     MAX_HISTORY_CHARS,
     MAX_TABLE_CHARS,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netarena.config import PromptStyle
 from netarena.task.prompt import (
     MAX_HARM_LINES,
     Example,
     PromptParts,
-    PromptStyle,
     bound,
     clip,
     render,

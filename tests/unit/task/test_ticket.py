@@ -14,6 +14,7 @@ from stage import Scripted, assess
 
 from a2a_purple.scripted import Eager, Noop, Oracle
 from netarena.agent.interface import Brief
+from netarena.config import TICKET_TURNS
 from netarena.errors import ConfigError
 from netarena.model import (
     Cause,
@@ -29,7 +30,7 @@ from netarena.report.entrant import from_run
 from netarena.report.markdown import render_markdown
 from netarena.run.archive import read_run
 from netarena.run.regrade import regrade
-from netarena.task.ticket import TICKET_TURNS, localise
+from netarena.task.ticket import localise
 
 TICKET = {"briefing": "ticket", "quiet": True, "max_iterations": 12}
 

@@ -9,8 +9,9 @@ import shlex
 import jsonpatch
 import pytest
 
+from netarena.config import PromptStyle
 from netarena.model import Step
-from netarena.task.prompt import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, render
 from netarena_k8s.agent.heuristic import Operator, Plan
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight

@@ -10,8 +10,9 @@ from itertools import combinations
 
 import pytest
 
+from netarena.config import PromptStyle
 from netarena.model import Query, Step
-from netarena.task.prompt import CommandLimits, PromptStyle, render
+from netarena.task.prompt import CommandLimits, render
 from netarena_route.agent.heuristic import Operator, Plan
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
