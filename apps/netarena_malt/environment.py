@@ -30,7 +30,7 @@ _START_S = 60.0
 _MOST_OTHERS = 2
 
 #: modules whose texts are the program of the sandbox, in order; the last imports from the others
-_GUEST = ("topology", "edit", "guest")
+_GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
 

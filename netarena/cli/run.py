@@ -31,8 +31,8 @@ from netarena.cli.option import (
 )
 from netarena.cli.run_directory import choose_query, place
 from netarena.cli.scenario import run_scenario
-from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.terminal import escape, open_log, tell, tell_more
+from netarena.cli.screen import Meter, MeterReporter, show_result, tell
+from netarena.cli.terminal import escape, open_log, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
 from netarena.config import Config
 from netarena.errors import ConfigError

@@ -31,8 +31,7 @@ from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.option import RUNS
 from netarena.cli.request import Arrived, assess, print_documents, show_documents
 from netarena.cli.run_directory import place
-from netarena.cli.screen import Meter, MeterReporter, show_result
-from netarena.cli.terminal import tell
+from netarena.cli.screen import Meter, MeterReporter, show_result, tell
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run

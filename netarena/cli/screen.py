@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -48,6 +49,11 @@ def console(stream: IO[str] | None = None) -> Console:
     return Console(
         file=stream, width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False
     )
+
+
+def tell(text: str) -> None:
+    """Write one line to standard error."""
+    click.echo(f"netarena: {plain(text)}", err=True)
 
 
 def show_table(

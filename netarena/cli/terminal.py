@@ -10,18 +10,9 @@ import re
 import sys
 from io import TextIOWrapper
 
-import click
-
-from netarena.report.markdown import plain
-
 _ODD = re.compile(r"[^ -~\n]")
 #: Replacements for NetArena's own signs that an output's encoding lacks.
 _SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
-
-
-def tell(text: str) -> None:
-    """Write one line to standard error."""
-    click.echo(f"netarena: {plain(text)}", err=True)
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
