@@ -51,7 +51,7 @@ _CALLS = {
 }
 #: open to anyone
 _PUBLIC = "frontend"
-#: containers that are not called ``server``
+#: open to every client
 _CONTAINERS = {"loadgenerator": "main", "redis-cart": "redis"}
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-#: of drawn names, as Kubernetes has them: nothing that could be read as a word
+#: letters that Kubernetes uses in generated names; without vowels, they form no words
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def number_of(text: str) -> int:
-    """A number of 48 bits that follows from a text."""
+    """Return a 48-bit number derived from a hash of ``text``."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def letters_of(text: str, length: int) -> str:
-    """Letters that follow from a text."""
+    """Return ``length`` letters derived from a hash of ``text``."""
     number = number_of(text)
     found = ""
     for _ in range(length):
@@ -29,12 +29,12 @@ def letters_of(text: str, length: int) -> str:
 
 
 def template_hash(app: str) -> str:
-    """Of an application's pod template."""
+    """Return the hash of an application's pod template, as Kubernetes would label it."""
     return letters_of(f"template {app}", 10)
 
 
 def labels_by(workload: str, app: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of a pod: of its template, and what the controller of its kind adds."""
+    """Return the labels of a pod: those of its template, and those that its controller adds."""
     digest = template_hash(app)
     added = {
         "Deployment": {"pod-template-hash": digest},
