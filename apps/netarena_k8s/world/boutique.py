@@ -49,9 +49,9 @@ _CALLS = {
     "recommendationservice": ("productcatalogservice",),
     "loadgenerator": ("frontend",),
 }
-#: open to anyone
+#: the application that every client may call
 _PUBLIC = "frontend"
-#: open to every client
+#: containers not named ``server``
 _CONTAINERS = {"loadgenerator": "main", "redis-cart": "redis"}
 
 
@@ -91,7 +91,7 @@ def _policy(name: str) -> Policy:
 
 @lru_cache(maxsize=1)
 def boutique() -> World:
-    """The shop as it is healthy; the same object each time, which is frozen."""
+    """Return Online Boutique with its intended policies; the same frozen object each time."""
     deny = Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
     apps = {name: _app(name) for name in _PORTS}
     external = Service(

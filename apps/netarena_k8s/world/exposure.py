@@ -86,7 +86,8 @@ def _altered(
     """
     found = []
     for policies, net in known:
-        # Uncached policies give new side objects in each state, so identity shows no change there.
+        # Sides of uncached policies are new objects in each state, so comparing them by identity
+        # finds changes only among the pods that changed policies select.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)

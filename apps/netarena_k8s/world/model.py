@@ -39,7 +39,7 @@ from netarena_k8s.world.policy import (
     text_of,
 )
 
-#: the label with its own name that every namespace has
+#: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
 #: label of every object that this project creates on a cluster, including namespaces, but not of
 #: policies or objects that controllers create
