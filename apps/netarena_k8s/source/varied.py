@@ -126,8 +126,8 @@ def _styles(
     sources = [source for source, _ in calls]
     callers = [app.name for app in apps if app.name in sources]
     rng.shuffle(callers)
-    # In most worlds few applications restrict egress. The remaining ones may call more than they
-    # do.
+    # At most half of the callers restrict egress, so that the policies of the others do not list
+    # their calls.
     isolating = callers[: rng.randint(1, max(1, len(callers) // 2))]
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
