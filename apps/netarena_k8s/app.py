@@ -1,4 +1,4 @@
-"""Kubernetes as an application: the wiring, and the keys of its records."""
+"""Kubernetes as an application: it connects the modules and defines the keys of the records."""
 
 from __future__ import annotations
 

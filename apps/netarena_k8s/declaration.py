@@ -1,11 +1,11 @@
-"""Declarations: the end of a ticket, and what was wrong, as the agent says it.
+"""Declarations: the end of a ticket with the causes that the agent has found.
 
     done
     cart-policy: port
     order-rules: selector
 
-OBJECT is a network policy, WORD one of ``WORDS``; causes may be left out. A block that begins with
-``done`` is a declaration or refused: no part of it is ever run.
+Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``; the causes are optional. A block
+that begins with ``done`` is a declaration or is refused; no part of it is ever run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what this machine can run of k8s, and what is missing."""
+"""Checks whether this machine can run k8s, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a reader of the manifests sees without the documentation: forms and traces of each policy.
+"""Features of policies that a reader sees without the documentation: forms and traces.
 
 The candidates are the network policies of a query, as the cluster shows them. ``form`` has counts
-that describe a policy's spec, by itself and against the pods and the other policies. ``trace`` has
-what the API server adds: order, versions, times and identifiers.
+that describe a policy's spec, by itself and in relation to the pods and other policies. ``trace``
+has the data that the API server adds: order, versions, times and identifiers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of a world: who reaches which service, and which policies have changed."""
+"""Pictures of a world: the matrix of connections, and the changed policies."""
 
 from __future__ import annotations
 

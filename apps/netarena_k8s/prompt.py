@@ -1,6 +1,6 @@
-"""What an agent is told: the rules, the intended communication as it is tested, what is wrong.
+"""Prompts: the rules, the intended connections, and those that are wrong.
 
-The texts are files in ``prompts``. The examples are about applications that are never drawn.
+The texts are files in ``prompts``. The examples use applications that are never drawn.
 """
 
 from __future__ import annotations

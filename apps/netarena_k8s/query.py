@@ -92,7 +92,7 @@ def _fitting(
 
 def _fits(world: World, label: str, draws: int) -> bool:
     """Return whether one of the first ``draws`` draws finds faults of a label."""
-    rng = random.Random(label)  # noqa: S311 -- no secret
+    rng = random.Random(label)  # noqa: S311 -- not for secrets
     if label in COUNTED:
         return any(draw_number(world, COUNTED[label], rng) is not None for _ in range(_WORLDS))
     methods = methods_of(world)

@@ -1,14 +1,14 @@
-"""Reading a reply: one kubectl command line, or a declaration (``claim``).
+"""Parser of replies: one kubectl command line, or a declaration (``declaration``).
 
-The form is the outside contract's: what stands between the first pair of triple backticks (a
-language tag is allowed), or a bare line that starts with ``kubectl``, with the lines that it goes
-on in. What the command may do is the cluster's to say.
+The command is the text in the first pair of triple backticks (a language tag is allowed), or a bare
+line that starts with ``kubectl``, with its continuation lines. Which commands succeed is decided by
+the cluster.
 
-Fences are CommonMark's: any info string, more than three backticks, tildes, in a list or in a
-quotation; and what language models make of them: a fence behind a word, one that is glued to the
-last line, a block on one line or within a longer one, prompts (``$ kubectl``), an object
-``{"command": ...}``. What can mean two things, or is half of something, is refused: a command is
-run as it was meant, or not at all.
+Fences follow CommonMark: any info string, more than three backticks, tildes, in a list or a
+quotation. The parser also accepts common variants of language models: a fence after a word or at
+the end of the last line, a block in one line or in a longer one, prompts (``$ kubectl``), an object
+``{"command": ...}``. Ambiguous or incomplete replies are refused, so that only the intended command
+is ever run.
 """
 
 from __future__ import annotations

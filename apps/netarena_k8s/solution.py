@@ -1,7 +1,7 @@
 """The reference solution: one kubectl command per fault.
 
-A fault is repaired by a JSON patch of what differs in the spec, as an operator would send it. The
-commands name no namespace: the agent's kubeconfig has it.
+A fault is repaired with a JSON patch of the differing parts of the spec, as an operator would send
+it. The commands name no namespace, because the agent's kubeconfig sets it.
 """
 
 from __future__ import annotations

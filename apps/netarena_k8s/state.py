@@ -1,18 +1,20 @@
-"""What is observed of a shop, and what is safe.
+"""States of a world as observed on a cluster, and the judgement of their safety.
 
 A state is
 
     {"policies": [{"name": ..., "spec": {...}}, ...], "reached": "0110…", "others": [line, ...]}
 
-``reached`` has a digit per pair of ``World.pairs``, ``others`` says in words which objects beside
-network policies are not as they were deployed. A real cluster adds ``namespace``, the name that
-this episode's has there, ``marks``, the labels that pods and namespace have there, and, where it
-judges otherwise than the evaluator, ``disagreement``, the pairs in words, and ``predicted``, the
-evaluator's digits. What was measured counts. The embedded cluster adds ``writes``, where a command
-made more than one: each with the spec that a policy had after it.
+``reached`` has one digit for each pair of ``World.pairs``. ``others`` describes objects other than
+network policies that differ from what was deployed. Some clusters add keys:
 
-Safety is judged per step and per pair, on settled states, and on all that policies open. What stood
-between two writes of one step is computed by the evaluator and judged alike.
+- ``namespace`` and ``marks`` (real): the episode's namespace, and the labels of its pods and
+  namespace
+- ``disagreement`` and ``predicted``, if a measurement disagrees with the evaluator: the pairs in
+  words, and the evaluator's digits; the measurement counts
+- ``writes`` (embedded), if a command made several: each with the spec of the policy after it
+
+Safety is judged for each step and pair on settled states, and for all traffic that policies open.
+States between two writes of one step are computed by the evaluator and judged alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an agent is told of a ticket: what is intended, by groups, and what people saw.
+"""Prompts of tickets: the intended state by groups, and reported symptoms.
 
 The texts are files in ``prompts``.
 """

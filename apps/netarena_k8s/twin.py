@@ -1,8 +1,8 @@
-"""Causes that a declaration may name in the place of the injected ones.
+"""Causes that count as equal to the injected ones in a declaration.
 
-Several policies may be about the same application, and a connection may be blocked or opened at
-either end. Where the repair of another policy has the same effect, that policy is as right an
-answer as the faulty one. So is another word that describes the same fault.
+Several policies may select the same application, and a connection may be blocked or opened at
+either end. If the repair of another policy has the same effect, that policy is an equally correct
+answer. So is another word that describes the same fault.
 """
 
 from __future__ import annotations

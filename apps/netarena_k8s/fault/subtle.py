@@ -1,7 +1,7 @@
-"""Faults of large worlds: the same kinds, written with values that others rightly have.
+"""Faults of large worlds: the kinds of ``table`` with values that other policies use correctly.
 
-No label is mistyped and no port is unknown, so nothing looks wrong by itself: only the
-documentation shows it. Kinds and their general effects are those of ``table``.
+No label is mistyped and no port is unknown, so no value looks wrong by itself: only the
+documentation shows the fault. The effects of the kinds are those of ``table``.
 """
 
 from __future__ import annotations

@@ -680,7 +680,7 @@ def _draw_next(
     return None
 
 
-def draw_one(  # noqa: PLR0913, PLR0917 -- what a draw is made of
+def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
     world: World,
     kind: str,
     policy: Policy,

@@ -5,8 +5,8 @@
     deployed = await cluster.deploy(world)
 
 After an episode its namespace is reset at once and kept for the next one of the same world, which
-then needs only a token. All namespaces record their creator (``owner``): what a killed service left
-is removed while another one runs, or by ``netarena clean k8s``.
+then needs only a token. All namespaces record their creator (``owner``). Remains of a killed
+service are removed while another one runs, or by ``netarena clean k8s``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lease of a given namespace: a ConfigMap that records the holder and its objects.
 
-NetArena's objects have its label, except policies, which an agent reads and which must look as
-elsewhere. Their names are in the lease, which is created before the first of them and deleted after
-the last. In a namespace of the reference's set-up, objects with the names of its boutique are
-replaced, and nothing else is touched.
+NetArena's objects have its label, except policies, because an agent reads them and they must look
+as on any cluster. The lease lists their names; it is created before the first policy and deleted
+after the last. In a namespace that the reference has set up, objects with the names of its Online
+Boutique are replaced, and nothing else is changed.
 """
 
 from __future__ import annotations

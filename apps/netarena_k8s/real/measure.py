@@ -1,9 +1,9 @@
-"""Measurement of who reaches whom from inside the pods: all pairs at once, new connections only.
+"""Measurement of all connections from inside the pods, with new connections only.
 
-One command runs in each pod for as long as the pods exist (``standin probe``, see the stand-in's
-own description). A round is one line to each and one line back. Each target is tested with its
-service's address, and its name is looked up separately, so that a failed lookup is distinguished
-from a denied connection.
+One command runs in each pod for as long as the pod exists (``standin probe``; see the stand-in's
+description). In a round, each command receives one line and answers with one line. Each target is
+tested with its service's address, and its name is looked up separately, so that a failed lookup is
+distinguished from a blocked connection.
 """
 
 from __future__ import annotations

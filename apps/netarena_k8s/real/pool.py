@@ -1,11 +1,11 @@
-"""Pool of namespaces: few for short episodes, up to the limit for agents that think long.
+"""Pool of namespaces: few for short episodes, up to the limit for slow agents.
 
-Building and removing a namespace costs more than a short episode in it, and each one makes every
-change of a policy more expensive, since network plug-ins process all policies of the cluster. An
-episode that finds none free therefore gets a new one if the cluster is idle, which costs nobody
-anything, or if it has waited for as long as building takes since the last one was added. Without
-knowing the length of the wait, this loses little (the ski-rental problem; Karlin, Manasse, Rudolph
-and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+Building and removing a namespace costs more than a short episode in it. Each namespace also makes
+every policy change more expensive, since network plug-ins process all policies of the cluster. So
+an episode without a free namespace gets a new one in two cases: the cluster is idle, or the episode
+has waited about as long as a build costs since the last one was added. For an unknown waiting time,
+this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and Sleator,
+Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations

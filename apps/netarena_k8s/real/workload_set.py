@@ -1,8 +1,8 @@
-"""World in one namespace of a real cluster, from its first pod to its last.
+"""One world in one namespace of a real cluster, from deployment to removal.
 
-Nothing waits for a fixed time. A measurement is settled when it agrees, in two rounds, with the
-evaluator's prediction for the policies at known versions, read before and after. A disagreement
-that lasts ``DISAGREE_S`` is reported: the pairs, each with both answers.
+Nothing waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
+prediction for the policies at known versions, read before and after. A disagreement that lasts
+``DISAGREE_S`` is reported: the pairs, each with both answers.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""A user's checkout: the application that a folder of manifests describes, as a world.
+"""The world that a user's folder of manifests describes.
 
-A folder is either laid out as Google's microservices-demo, which today's users mount
-(``release/kubernetes-manifests.yaml`` and a folder of network policies), or every YAML and JSON
-file in it counts. Read are workloads of one pod (deployments, replica sets, stateful sets, daemon
-sets, pods), services, network policies, namespaces; what else a manifest may be (config maps,
-service accounts, ingresses, ...) has no part in who reaches whom and is passed over. What is
-intended follows from the policies, as everywhere.
+A folder has the layout of Google's microservices-demo (``release/kubernetes-manifests.yaml`` and a
+folder of network policies), or every YAML and JSON file in it is read. The reader uses workloads of
+one pod (deployments, replica sets, stateful sets, daemon sets, pods), services, network policies
+and namespaces. Other kinds (config maps, ingresses, ...) do not affect connections and are skipped.
+The intended state follows from the policies, as for all worlds.
 
-What a cluster takes is taken or, where nothing here could come of it (a service that selects
-nothing, pods on the host's network, a job, another group's policy), passed over; what is, is
-counted and named in the log. What a cluster refuses is one line that names the file, the document
-in it and the field.
+Documents that a cluster accepts but that cannot be part of a world (a service without a selector,
+pods on the host's network, a job, a policy of another API group) are skipped and named in the log.
+A document that a cluster would refuse raises an error of one line with the file, the position of
+the document and the field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Decoys of drawn shops: healthy entries that look like faults and are none.
+"""Decoys of drawn worlds: correct entries that look like faults.
 
-Each decoy is written as some fault is (a label mistyped, a port that nothing listens on, a rule
-that is not in force), changes no connection, and would open one if it were "put right". So a
-script that puts policies in order without reading what is intended does harm in every drawn shop,
-also one that touches only what nobody reaches: two applications are not called at all.
+Each decoy has the form of some fault: a mistyped label, a port that nothing listens on, a rule that
+is not in force. It changes no connection, but its "correction" would open one. So a script that
+tidies up policies without reading the documentation causes harm in every drawn world. This includes
+scripts that change only unreachable applications, since two applications have no callers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Large shops: teams, each with applications of several roles, and who may reach what by these.
+"""Large worlds: teams with applications of several roles, and access by team and role.
 
-What is intended is drawn as grants between groups (``plan``); the healthy policies say it
-(``ruleset``), with decoys among them (``lookalike``). Beside the pairs that are tested, second
-ports, guests of other namespaces and addresses outside are in use: who writes policies anew from
-what pairs need, or narrows them to be sure, breaks something.
+The intended access is drawn as grants between groups (``plan``). The intended policies implement it
+(``ruleset``), with decoys among them (``lookalike``). Besides the tested pairs, the plan grants
+additional ports, guests from other namespaces and outside addresses. So an agent that rewrites
+policies from the pairs only, or restricts them to be safe, breaks something.
 """
 
 from __future__ import annotations

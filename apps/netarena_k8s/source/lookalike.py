@@ -1,7 +1,8 @@
-"""Decoys of large shops: entries that lack what would make them work, in the words of real rules.
+"""Decoys of large worlds: ineffective entries in the form of real rules.
 
-Each is written as some fault of such a shop is, with labels, ports and namespaces that others have
-too. It lets nobody in; what it seems to be meant for is either not granted, or said elsewhere.
+Each has the form of some fault in such a world, with labels, ports and namespaces that other
+entries use too. It lets nobody in. The access that it suggests is not granted, or allowed by
+another policy.
 """
 
 from __future__ import annotations

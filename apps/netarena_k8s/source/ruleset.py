@@ -1,8 +1,9 @@
-"""The healthy policies of a large shop: what its plan grants, said by many policies.
+"""The intended policies of a large world, which implement the grants of its plan.
 
-A grant has two sides, the ingress of its targets and the egress of its sources. Each side stands in
-policies about one application each, or in one about the whole group; so an application has
-several, none of which says all about it, and a policy may be about many. Names say nothing.
+A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
+written either in one policy for each application, or in one for the whole group. So an application
+has several policies, none of which is complete, and a policy may cover many applications. Policy
+names carry no meaning.
 """
 
 from __future__ import annotations

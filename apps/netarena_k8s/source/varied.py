@@ -1,9 +1,9 @@
-"""Shops that nobody has seen: services, ports, labels, calls and the style of policies, drawn.
+"""Drawn small worlds: services, ports, labels, calls and the style of policies are random.
 
-Who calls whom is drawn first; the healthy policies say it in one of many styles, which differ from
-application to application, and one application is open to all that may call out. Manifests learned
-by heart fail here, reading does not; ``decoy`` adds what looks wrong and is not, so that setting
-policies in order by how they look fails too.
+The calls are drawn first. The intended policies express them in one of many styles, which differ
+between applications; one application is open to all that may call others. An agent that has
+memorized manifests fails here. ``decoy`` adds entries that only look wrong, so that correcting
+policies by appearance fails too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Blocks of addresses, as Kubernetes reads them and what it says of them.
+"""Address blocks as Kubernetes parses them, and its warnings about them.
 
-It takes more than Python's ``ipaddress``: zeros before any number (``010.0.0.0/8`` is
-``10.0.0.0/8``), and IPv4 in IPv6 (``::ffff:10.0.0.0/104``), which is IPv4.
+Kubernetes accepts more than Python's ``ipaddress``: leading zeros of any number (``010.0.0.0/8`` is
+``10.0.0.0/8``), and mapped IPv4 addresses (``::ffff:10.0.0.0/104``), which it treats as IPv4.
 
-Source: what an API server of Kubernetes 1.34 answers, and ``ParseCIDRSloppy`` of
-``k8s.io/utils/net``.
+Source: answers of a Kubernetes 1.34 API server, and ``ParseCIDRSloppy`` of ``k8s.io/utils/net``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""What one state of policies lets through and another does not, exactly: every pod and port of
-three protocols, strangers and outside addresses.
+"""Exact differences in what two states of policies allow.
 
-Three questions are asked of a step: what it opened (``opened``), what of the healthy it took away
-beside the pairs that are tested (``narrowed``), and which name lookups it lets go elsewhere than to
-the name servers (``strayed_by_each``). Where a world runs is told by its namespace and ``marks``.
+They cover every pod, pods of other namespaces, outside addresses, and every port of three
+protocols. For a step the module computes:
+
+- the traffic that it opened (``opened``)
+- the intended traffic outside the tested pairs that it removed (``narrowed``)
+- the name lookups to other targets than the name servers that it allowed (``strayed_by_each``)
+
+The namespace and ``marks`` describe where the world is deployed.
 """
 
 from __future__ import annotations
@@ -158,7 +162,7 @@ def _tested(world: World, link: Link) -> Stretches:
     return NONE if port is None else {str(port.protocol): ((port.number, port.number),)}
 
 
-def opened_by_each(  # noqa: PLR0913, PLR0917 -- what is known of where a world runs
+def opened_by_each(  # noqa: PLR0913, PLR0917 -- the states and the placement
     world: World,
     before: Sequence[Sequence[Policy]],
     states: Sequence[Sequence[Policy]],

@@ -1,7 +1,7 @@
-"""What a cluster adds of its own to pods: letters in names, and labels.
+"""Names and labels that a cluster adds to pods.
 
-Policies may select by all labels that there are, also by those that nobody wrote. On the embedded
-cluster they follow from the application's name; a real one is asked.
+Policies may select by all labels of a pod, including those that no manifest has. On the embedded
+cluster they are derived from the application's name; on a real one they are read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""A shop of services as data, and what its policies let through.
+"""A world as data, and the traffic that its policies allow.
 
-A world is the applications that one namespace runs, the services in front of them, who calls
-whom, and the healthy network policies. Everything that is tested is read off it: the pairs are
-every application with every other one's service, and a pair is intended if the healthy policies
-allow it. Nothing of that is typed in.
+A world consists of the applications in one namespace, their services, the required calls and the
+intended network policies. The tested pairs are derived from it: every application with the service
+of every other one. A pair should work if the intended policies allow it.
 
-A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policies would do there.
+A *cluster* (embedded or real) deploys a world. ``Net`` evaluates given policies there.
 """
 
 from __future__ import annotations
@@ -386,7 +385,7 @@ class Net:
     are addresses. ``marks`` are the labels in the cluster; None: those of the embedded cluster.
     """
 
-    def __init__(  # noqa: PLR0913 -- what is known of where a world runs
+    def __init__(  # noqa: PLR0913 -- the parts of a placement
         self,
         world: World,
         policies: Iterable[Policy | Manifest],
@@ -589,8 +588,8 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # Each guest gets a neighbour without labels in its namespace, so that policies that let
-        # both in are detected.
+        # The namespace of each guest also has a pod without labels, so that policies that let both in
+        # are detected.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(
                 f"10.244.200.{4 * place + number}", guest.space, labels

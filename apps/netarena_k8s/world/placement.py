@@ -1,5 +1,8 @@
-"""Where a world stands: everybody who sends or receives there, always the same for the same place,
-so that what policies mean for them is found out once (``policy.Book``)."""
+"""The endpoints of a deployed world.
+
+A placement always uses the same endpoint objects, so that ``policy.Book`` can cache what policies
+mean for them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ class Ground:
     ``specs`` are those of the intended policies.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- all who are there
+    def __init__(  # noqa: PLR0913, PLR0917 -- all endpoints of a placement
         self,
         namespace: str,
         namespaces: Mapping[str, Labels],

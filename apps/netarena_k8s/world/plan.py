@@ -1,8 +1,8 @@
-"""What is intended in a large shop, as its people say it: teams and roles instead of pairs.
+"""The intended access in a large world, in terms of teams and roles instead of pairs.
 
-A grant lets a group of applications, or a guest of another namespace, reach a group, or an address
-outside. Groups are told by labels of pods; a grant on no port of its own is about the first port of
-the targets' services, which is what pairs are tested by.
+A grant lets a group of applications, or a guest from another namespace, reach a group or an outside
+address. Groups are identified by pod labels. A grant without a port refers to the pod port behind
+the first port of each target's service, with which pairs are tested.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""What NetworkPolicies allow: the semantics of networking.k8s.io/v1, pure.
+"""The semantics of networking.k8s.io/v1 NetworkPolicy as pure functions.
 
-``Rules`` reads policies as the API stores them and answers whether a new connection (or a first
-datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port
-of the destination pod, which is after a service has translated it.
+``Rules`` reads policies as the API stores them. It answers whether a new connection (or a first
+datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port of
+the destination pod, to which a service has translated its own.
 
-What naive readings miss, each with a test of its own:
+Rules that are often misread, each with a test of its own:
 
-* ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
-* ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
-* Peers of one list are alternatives; both selectors in one peer must hold; a ``podSelector`` alone
-  means the policy's own namespace; an empty selector matches all.
-* ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` cuts its own block only.
-* A named port is looked up on the destination pod and must have the protocol; ``endPort`` is
-  inclusive and needs a number; an entry without a port is any port of its protocol (TCP if not
-  given).
-* A pod on the host's network is never selected, and matches, as nodes and outside addresses do,
-  an ``ipBlock`` only.
-* A pod always reaches itself by its own address.
+- ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
+- ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
+- Peers of one list are alternatives. Both selectors in one peer must match. A ``podSelector``
+  without ``namespaceSelector`` means the policy's own namespace. An empty selector matches all.
+- ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` applies only to its own block.
+- A named port is looked up on the destination pod and must have the protocol. ``endPort`` is
+  inclusive and needs a number. An entry without a port means any port of its protocol (default:
+  TCP).
+- A pod on the host's network is never selected. Only an ``ipBlock`` matches it, as for nodes and
+  outside addresses.
+- A pod always reaches itself by its own address.
 
 Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
 """

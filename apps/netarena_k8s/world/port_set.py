@@ -1,8 +1,8 @@
-"""Sets of ports: by protocol, disjoint stretches in ascending order.
+"""Sets of ports: for each protocol, disjoint ranges in ascending order.
 
-What one pod may reach on another is such a set, exactly, whatever rules say it; so that two states
-of policies compare without probing 65,535 ports. Agents write policies of thousands of stretches:
-each operation takes a time in proportion to them (``union`` sorts).
+The ports of one pod that another may reach are such a set, whatever rules allow them. So two states
+of policies can be compared without testing 65,535 ports. Agents write policies with thousands of
+ranges; each operation takes time in proportion to them (``union`` sorts).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Request as rights and handlers see it, and its result."""
+"""A request as authorization and handlers see it, and its result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Objects of a world as some minutes after ``kubectl apply``: all of them, complete.
+"""All objects of a deployed world, as a cluster shows them some minutes after ``kubectl apply``.
 
-Names, addresses and ids that a cluster would draw are derived from the world, so that the same
-world looks the same each time; only the times come from the given clock.
+Names, addresses and ids that a cluster would generate are derived from the world, so that the same
+world always looks the same. Only the times depend on the given clock.
 """
 
 from __future__ import annotations

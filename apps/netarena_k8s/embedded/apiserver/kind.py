@@ -1,7 +1,7 @@
-"""Table of the API's resources, for discovery, paths and rights.
+"""Table of the API's resources, for discovery, paths and authorization.
 
-Source: the list of ``kubectl api-resources`` of Kubernetes 1.34. Objects exist of some of them
-only; lists of the others are empty.
+Source: ``kubectl api-resources`` of Kubernetes 1.34. The embedded server has objects of only some
+of these kinds; lists of the others are empty.
 """
 
 from __future__ import annotations

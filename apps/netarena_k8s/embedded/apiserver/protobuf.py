@@ -1,4 +1,4 @@
-r"""As much of protobuf as the reviews of rights need: named fields out of a message's bytes.
+r"""Parser for the part of protobuf that access reviews need: named fields of a message.
 
 >>> read(b"\x0a\x02hi", {1: Text("word")})
 {'word': 'hi'}

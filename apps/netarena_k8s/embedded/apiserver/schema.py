@@ -1,7 +1,7 @@
-"""Types of a network policy and of every object's metadata: fields in the API's order, described.
+"""Types of network policies and of metadata: fields in the API's order, with descriptions.
 
-``shape`` reads input with the types of policies; ``openapi`` makes the output of ``kubectl
-explain`` from all of them.
+``shape`` reads input with the types of policies. ``openapi`` derives the output of ``kubectl
+explain`` from all types.
 """
 
 from __future__ import annotations

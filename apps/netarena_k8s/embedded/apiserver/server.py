@@ -1,6 +1,7 @@
-"""API of one episode: from an HTTP request through authorization to the answer.
+"""The API of one episode: from an HTTP request through authorization to the response.
 
-``Server`` is an ASGI application. ``write`` handles writes, ``right`` rights; reading is here.
+``Server`` is an ASGI application. ``write`` handles writes and ``rbac`` authorization; this module
+handles reads.
 """
 
 from __future__ import annotations

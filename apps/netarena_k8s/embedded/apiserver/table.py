@@ -1,6 +1,6 @@
 """Lists as tables for kubectl, with the server's columns and cells.
 
-Source of columns and forms: ``pkg/printers/internalversion`` of Kubernetes.
+Source of columns and formats: ``pkg/printers/internalversion`` of Kubernetes.
 """
 
 from __future__ import annotations

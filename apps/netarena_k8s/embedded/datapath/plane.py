@@ -1,16 +1,16 @@
-"""Process with the namespaces: a network of pods for each episode, and probes.
+"""Process with the network namespaces: a network of pods for each episode, and probes.
 
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
     python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It runs in a user namespace of its own, as nobody, so its end leaves nothing behind. A line of JSON
-is a request, ``{"number": 1, "do": "lay", "episode": 3, ...}``, and a line answers it,
-``{"number": 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that it is
-ready, or what is missing.
+It runs in a user namespace of its own, so its end leaves nothing behind. Requests are lines of
+JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number": 1, "ok":
+...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is ready, or
+what is missing.
 
-A pod's namespace has one cable to the node's, where the rules of ``rule`` forward packets. Both
-ends of a cable have the same hardware address and send no ARP requests, so nothing has to be learnt
-before the first packet arrives.
+A veth pair connects each pod's namespace to the node's, where the rules of ``rule`` forward
+packets. Both ends have the same hardware address and send no ARP requests, so the first packet
+needs no address resolution.
 """
 
 from __future__ import annotations
