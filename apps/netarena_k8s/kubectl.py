@@ -26,7 +26,7 @@ _KUBECONFIG = "kubeconfig"
 _PROCESSORS = "2"
 #: editors, which would wait for input and consume the rest of the command line
 _EDITORS = ("vi", "vim", "nano", "emacs")
-#: Not used for an editor that changes the file by itself (``EDITOR='sed -i ...'``).
+#: script in place of the editors; an ``EDITOR='sed -i ...'``, which needs no terminal, still works
 _NO_EDITOR = """#!/bin/sh
 echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2

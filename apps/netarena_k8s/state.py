@@ -211,9 +211,9 @@ def judge(
 
 
 def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
-    """Return the policies ``named`` that would show if all others were as intended, one line each.
+    """Return the policies among ``named`` whose fault is hidden by other policies, one line each.
 
-    These are wrong policies whose fault other policies hide.
+    Such a fault would show if all other policies were as intended.
     """
     now = {policy.name: policy for policy in policies_of(state)}
     found = []

@@ -216,9 +216,11 @@ class _Reach(NamedTuple):
     blocked_out: int
     #: the policy selects the target, and the ingress policies of the target block the pair
     blocked_in: int
-    #: pairs that only one egress rule or peer of the policy allows and that no working pair needs
+    #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
+    #: one
     lets_out: int
-    #: pairs that only one ingress rule or peer of the policy allows and that no working pair needs
+    #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs that
+    #: one
     lets_in: int
 
 

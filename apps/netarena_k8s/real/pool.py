@@ -168,8 +168,9 @@ class Pool:
     def _is_due(self, waiter: _Waiter) -> bool:
         """Return whether another namespace should be built now.
 
-        The first one, or one after a failure, is built at once; no second build starts while
-        another may still fail. Otherwise builds run one at a time, unless that takes too long.
+        The first one is built at once. After a failure, all waiting episodes build at once, so that
+        their failures do not follow one another. Otherwise builds run one at a time, unless that
+        takes too long.
         """
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)

@@ -212,7 +212,7 @@ class Shop:
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
     async def version(self) -> int:
-        """Return the cluster's current version; all earlier changes have a lower one."""
+        """Return the cluster's current version; states from before have lower ones."""
         listed = await self._api.get(path_of("NetworkPolicy", self.namespace))
         return int(listed["metadata"]["resourceVersion"])
 
@@ -747,7 +747,7 @@ class RealShop(Deployed):
                 return sight
 
     async def _believe(self) -> float:
-        """Put the intended policies in force, then policies that block everything.
+        """Put the intended policies in force, then policies that allow no ingress.
 
         One of the two might match the state of an enforcer that does not work. A plug-in that the
         agent's policies stop must not pass with the intended ones. Returns how many seconds the

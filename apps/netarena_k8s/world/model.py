@@ -588,7 +588,7 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # The namespace of each guest also has a pod without labels, so that policies that let both in
+        # Each guest's namespace also has a pod without labels, so that policies that let both in
         # are detected.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(

@@ -184,8 +184,11 @@ class Side:
         return found
 
     def narrower(self, other: Side | None, ends: Mapping[str, Endpoint]) -> Iterator[str]:
-        """Yield the names of ``ends`` to or from which this side allows less than ``other``; None
-        allows all."""
+        """Yield the names of ``ends`` to or from which ``other`` allows ports that this side does
+        not.
+
+        None in ``other`` stands for a side that allows all.
+        """
         # Most ends share few sets of ports, so results are cached by identity. The sets are stored
         # too, so that their ids stay unique.
         known: dict[tuple[int, int], tuple[Stretches, Stretches, bool]] = {}

@@ -26,8 +26,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> initial of its chains, the packet's address at the peer's side, and the keys
-#: of rules and peers in a spec
+#: policy direction -> initial of its chains, the packet's address of the peer, and the keys of
+#: rules and peers in a spec
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
