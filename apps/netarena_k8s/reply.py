@@ -1,14 +1,18 @@
 """Parser of replies: one kubectl command line, or a declaration (``declaration``).
 
-The command is the text in the first pair of triple backticks (a language tag is allowed), or a bare
-line that starts with ``kubectl``, with its continuation lines. Which commands succeed is decided by
-the cluster.
+The command is the text in the first pair of triple backticks, where a language tag is allowed.
+Without backticks, it is a bare line that starts with ``kubectl``, with its continuation lines.
+Which commands succeed is decided by the cluster.
 
 Fences follow CommonMark: any info string, more than three backticks, tildes, in a list or a
-quotation. The parser also accepts common variants of language models: a fence after a word or at
-the end of the last line, a block in one line or in a longer one, prompts (``$ kubectl``), an object
-``{"command": ...}``. Ambiguous or incomplete replies are refused, so that only the intended command
-is ever run.
+quotation. The parser also accepts common variants of language models:
+
+- a fence after a word or at the end of the last line
+- a block in one line or in a longer one
+- prompts (``$ kubectl``)
+- an object ``{"command": ...}``
+
+Ambiguous or incomplete replies are refused, so that only the intended command is ever run.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ MAX_NAMED = 60
 #: are not compared, since the cost grows with the square of the number, and the state counts as
 #: exposed
 MAX_ENTRIES = 500
-#: the same limit for all states between the writes of one step together, in units of ``weigh`` and
-#: beyond a number of intended states, which are large in a large world; a second or two of
-#: computing
+#: the same limit for all states between the writes of one step together, in units of ``weigh``. It
+#: applies beyond the weight of several intended states, since these are large in a large world. The
+#: computation takes a second or two.
 MAX_WEIGHT = 500_000
 _HEALTHY_STATES = 16
 
@@ -152,13 +152,13 @@ def judge(
 ) -> Judgement:
     """Judge one step.
 
-    The state is correct if every pair is as intended, all other uses work, and, in a false alarm,
-    every policy is as at the start. Findings are:
+    The state is correct if every pair is as intended and all other uses work. In a false alarm,
+    every policy must also be as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
     - ``use_broken`` for each other use that no longer works
-    - ``exposed`` for any other traffic that the step opens and that neither the intended nor the
-      faulty policies allow, including name lookups elsewhere than at the name servers
+    - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
+      policies allow; this includes name lookups at other targets than the name servers
     - ``object_touched`` for each change to another object
 
     If a step made several writes, each is judged as a step of its own, and its findings name it.

@@ -1,10 +1,10 @@
-"""Checklist operator: the yardstick of difficulty.
+"""Scripted operator with a checklist: a baseline for the difficulty of queries.
 
-It knows only the prompts of its conversation and follows a runbook: list the policies, take the
-first wrong connection, compare the policies at its two ends with the documentation, and patch the
-first difference, the receiver's side before the sender's. It reads plain labels and port numbers.
-Of label expressions, other namespaces, address blocks, named ports and ranges it only sees that
-they differ from what it would have written.
+It knows only the prompts of its conversation and follows a runbook. It lists the policies, takes
+the first wrong connection, and compares the policies at both ends with the documentation. It
+patches the first difference, the receiver's side before the sender's. It reads plain labels and
+port numbers. For label expressions, other namespaces, address blocks, named ports and ranges, it
+only notices that they differ from the form that it would have written.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Checklist operator for tickets: the yardstick of difficulty if the prompt names no pair.
+"""Scripted operator for tickets: a baseline for the difficulty if the prompt names no pair.
 
-It knows only the prompts of its conversation and follows a runbook: read the cluster once, compare
-every connection with the documentation, repair the first difference with the narrowest rule, read
-the resulting policy, continue until nothing differs, and declare the end with the changed policies.
-It checks connections, not each side of them. It finds a hidden fault only after repairing the one
-that hides it, which is too late if the order matters.
+It knows only the prompts of its conversation and follows a runbook:
+
+- read the cluster once
+- compare every connection with the documentation
+- repair the first difference with the narrowest rule, and read the resulting policy
+- repeat until nothing differs, and declare the end with the changed policies
+
+It checks connections, not each side of them. It finds a hidden fault only after it has repaired the
+one that hides it, which is too late if the order matters.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Combinations of faults of any kinds, some of which hide others or wait for them.
+"""Combinations of faults of any kinds, some of which hide others or must be repaired after others.
 
-A fault hides another if that shows in no tested pair and no other connection until the first is
-repaired: the first also breaks, or allows, everything that the other does. The hiding action names
-the other's policy in ``masks``. If the other would then show in a pair that was as intended, its
-repair must come first, since the repair of the first would break or open this pair: ``after`` says
-so.
+A fault hides another one if the other shows in no tested connection until the first is repaired:
+the first also breaks, or allows, everything that the other does. The hiding fault names the other's
+policy in ``masks``. Its repair may break or open a pair that was as intended, because the other
+fault then shows there. In this case the other must be repaired first, and ``after`` of the hiding
+fault names it.
 """
 
 from __future__ import annotations

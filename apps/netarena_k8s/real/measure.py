@@ -2,7 +2,7 @@
 
 One command runs in each pod for as long as the pod exists (``standin probe``; see the stand-in's
 description). In a round, each command receives one line and answers with one line. Each target is
-tested with its service's address, and its name is looked up separately, so that a failed lookup is
+tested with its service's address. Its name is looked up separately, so that a failed lookup is
 distinguished from a blocked connection.
 """
 

@@ -545,8 +545,8 @@ Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager
 class RealShop(Deployed):
     """One episode in a workload set: the agent's token, and its proxy to the API server.
 
-    A disagreement is measured again while all other episodes are suspended, because one agent's
-    policies can stop a network plug-in that must process those of all.
+    A disagreement is measured again while all other episodes are suspended. The reason is that one
+    agent's policies can stop a network plug-in that must process those of all.
     """
 
     def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:

@@ -6,10 +6,10 @@ one pod (deployments, replica sets, stateful sets, daemon sets, pods), services,
 and namespaces. Other kinds (config maps, ingresses, ...) do not affect connections and are skipped.
 The intended state follows from the policies, as for all worlds.
 
-Documents that a cluster accepts but that cannot be part of a world (a service without a selector,
-pods on the host's network, a job, a policy of another API group) are skipped and named in the log.
-A document that a cluster would refuse raises an error of one line with the file, the position of
-the document and the field.
+Some documents are valid but cannot be part of a world: a service without a selector, pods on the
+host's network, a job, a policy of another API group. They are skipped and named in the log. A
+document that a cluster would refuse raises an error of one line with the file, the position of the
+document and the field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Online Boutique as data: twelve applications, their ports, calls, and thirteen policies.
 
-Source: Google's microservices demo (Online Boutique) as the reference deploys it. Note that
-``emailservice`` listens on 8080 behind the service's port 5000, that ``loadgenerator`` has no
-service, and that ``frontend-external`` leads to the frontend a second time: no pair is tested by
-it. ``deny-all`` selects every pod; each application's own policy opens what is called.
+Source: Google's microservices demo (Online Boutique) as the reference deploys it. ``emailservice``
+listens on 8080 behind the service's port 5000. ``loadgenerator`` has no service.
+``frontend-external`` is a second service of the frontend, which no pair tests. ``deny-all`` selects
+every pod; each application's own policy allows the calls to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Size limits of a network policy, on either cluster.
 
-A policy that an agent writes in a second can keep an enforcer busy for minutes, also after its
-deletion, which affects other episodes on the same cluster. kube-router 2.2.1 applies 13 policies of
+A policy that an agent writes in a second can keep an enforcer busy for minutes, even after its
+deletion. This affects other episodes on the same cluster. kube-router 2.2.1 applies 13 policies of
 100 entries each within 1 s, of 500 within 4.5 s, and of 15,000 in minutes.
 """
 

@@ -1,10 +1,10 @@
 """Process that serves every episode's API, and the service's interface to it.
 
 Requests of the service are lines of JSON over an inherited socket; when that closes, the process
-ends. Each episode has its own port on loopback, which accepts only connections of a running
-command, its own tokens and connection limits, and its own thread. The kernel counts the thread's
-processor time: a thread that exceeds its share pauses, whatever the reason, and the others do not
-wait for it. The key of the certificate authority is never written to disk and is discarded at once.
+ends. Each episode has its own thread, port on loopback, tokens and connection limits. The port
+accepts only connections of a running command. The kernel counts the thread's processor time: a
+thread that exceeds its share pauses, whatever the reason, and the others do not wait for it. The
+key of the certificate authority is never written to disk and is discarded at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One episode's share of the common process: processor time and memory.
 
 ``Share`` counts the time of the calling thread, which includes everything that an episode causes:
-handshakes, parsing, answering. ``Room`` counts bytes in memory. A part is reserved for an episode,
-and the rest comes from a ``Pool`` of all episodes, so that their sum is limited and none can starve
-another.
+handshakes, parsing, answering. ``Room`` counts bytes in memory. Some bytes are reserved for each
+episode, and more come from a ``Pool`` of all episodes. So the total is limited, and no episode can
+take the memory of another.
 """
 
 from __future__ import annotations
