@@ -1,4 +1,4 @@
-"""Live world of one query: deployed as intended, then broken, with the effect verified."""
+"""The live world of one query: deployed in the intended state, then made faulty, both verified."""
 
 from __future__ import annotations
 

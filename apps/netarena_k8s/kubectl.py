@@ -1,7 +1,7 @@
-"""The agent's kubectl: where the program is, and the result of one command.
+"""The agent's kubectl: the location of the program, and the execution of one command.
 
-A command runs in a cell that reaches only its episode's API server. Its rights there are those of
-its token, which works only for that cell and only while the command runs.
+A command runs in a sandbox (``Cell``) that reaches only its episode's API server. Its rights there
+are those of its token, which works only for that sandbox and only while the command runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Decides which turns had no effect, by the output of their command.
+"""Detection of turns without effect, from the output of their command.
 
 An exit status other than 0 does not mean failure: ``grep`` found nothing, ``diff`` found
-differences, a watch was ended after it had printed. Commands without effect are those that were
-stopped before they printed, that the shell could not run, or that printed only refusals: the API
-server's, or kubectl's own of a line that it does not understand.
+differences, or a watch was ended after it had printed. A command had no effect in one of three
+cases: it was stopped before it printed, the shell could not run it, or it printed only refusals.
+Refusals come from the API server, or from kubectl for a line that it does not understand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Replies of agents that do not look: random commands, or the standard policies.
+"""Replies of agents that do not read prompts: random commands, or the standard policies.
 
-Neither knows the query. ``distract`` draws what an operator might type; ``blanket`` writes the
+Neither knows the query. ``distract`` draws what an operator might type. ``blanket`` writes the
 policies of Online Boutique, the same in every world.
 """
 

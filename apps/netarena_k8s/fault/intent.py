@@ -1,17 +1,18 @@
-"""Faults of tickets: the policies that are shown are drawn first, and what is intended after them.
+"""Faults of tickets: the shown policies are drawn first, and the intended ones after them.
 
-The shown policies do not depend on the number of faults, nor on their place: each policy has the
-same chance to be chosen, and then its intended spec is drawn. So without the documentation nothing
-in the policies shows which ones are wrong, or whether any is.
+The shown policies do not depend on the number or place of the faults: each policy has the same
+chance to be chosen, and then its intended spec is drawn. So without the documentation, nothing in
+the policies shows which ones are wrong, or whether any is.
 
-Chosen policies stay chosen: where an intended spec does not do, another one is drawn for the same
-policy. Trying another policy instead would favour those for which many specs do, the large ones.
-Two policies of which one fault may hide the other are chosen as a pair of a matching: each policy
-has one partner, so that a policy with many possible partners is not chosen more often.
+A chosen policy stays chosen: if an intended spec is not suitable, another one is drawn for the same
+policy. Trying another policy instead would favour those with many suitable specs, which are the
+large ones. If one of two faults may hide the other, their policies are chosen as a pair of a
+matching. Each policy has one partner, so that a policy with many possible partners is not chosen
+more often.
 
 For an altered policy (``source.alter``) the intended spec is the one from before the alteration.
-For any other policy it is drawn by a method that takes something away or adds something. Where no
-method does, the policy lacks a rule.
+For any other policy it is drawn by a method that removes or adds something. If no method succeeds,
+the shown policy lacks a rule.
 """
 
 from __future__ import annotations

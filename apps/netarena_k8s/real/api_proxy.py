@@ -1,4 +1,4 @@
-"""Proxy from an agent to a real API server: the rights of its token, without the past.
+"""Proxy between an agent and a real API server that hides versions from before the episode.
 
 An API server keeps old versions for some minutes and returns them on request: the intended policies
 from before the fault, and the writes of the previous agent. The proxy therefore answers requests
@@ -6,10 +6,11 @@ for versions from before the episode as expired, like a server that has dropped 
 an old version in a request for a single object, which a server would answer; kubectl sends no such
 requests.
 
-Each change is tried before it is made, so that no policy exceeds the limits of ``bound``.
+Each change is tried as a dry run before it is made, so that no policy exceeds the limits of
+``bound``.
 
-The agent gets a secret that only this proxy accepts, never the token for the API server: an
-episode's secret is useless at another episode's proxy, where other versions are old. The proxy
+The agent gets a secret that only this proxy accepts, never the token for the API server. An
+episode's secret is useless at another episode's proxy, where other versions are expired. The proxy
 accepts only connections of the running command.
 """
 

@@ -145,7 +145,7 @@ class Api:
         """
         configuration = Configuration()
         try:
-            loader = await kubeconfig.load_kube_config(  # type: ignore[no-untyped-call]  # ships few types
+            loader = await kubeconfig.load_kube_config(  # type: ignore[no-untyped-call]  # not typed
                 config_file=kubeconfig_paths(),
                 context=context,
                 client_configuration=configuration,
@@ -443,6 +443,6 @@ async def _renew(loader: Any, configuration: Any) -> None:
     """Renew logins that last only minutes."""
     # The library also tries to renew for a user without a login.
     with contextlib.suppress(TypeError):
-        await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # ships few types
+        await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # not typed
             loader, client_configuration=configuration
         )

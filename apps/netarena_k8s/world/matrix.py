@@ -63,7 +63,7 @@ class Sides(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """What a peer matches."""
+    """The ends that a peer matches."""
 
     #: bits of the connections whose source it matches
     source: int

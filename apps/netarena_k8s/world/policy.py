@@ -149,7 +149,7 @@ class _Policy:
 
 
 class Side:
-    """What the policies that select an endpoint allow in one direction.
+    """The effect of the policies that select an endpoint, in one direction.
 
     All states in which the same policies select the endpoint share one side. Results are cached for
     each other end.

@@ -76,7 +76,7 @@ class _Connection(H11Protocol):
         self.ended = asyncio.Event()
         self._share = share
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's type
         transport.set_write_buffer_limits(_UNTAKEN_BYTES)
         super().connection_made(transport)
 

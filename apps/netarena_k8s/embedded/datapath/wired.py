@@ -1,8 +1,8 @@
 """Cluster whose pairs are measured: real connections through rules of the kernel.
 
-  wired = Wired(Embedded())
-  deployed = await wired.deploy(world)
-  sight = await deployed.look()
+    wired = Wired(Embedded())
+    deployed = await wired.deploy(world)
+    sight = await deployed.look()
 
 Policies come from the wrapped cluster. A pair works if its pod's namespace can look up a name and
 connect to the service's address. The lookup is a datagram to the name server and its answer. All
