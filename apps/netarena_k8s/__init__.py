@@ -1,1 +1,1 @@
-"""Kubernetes: an agent restores the intended communication, one kubectl command per turn."""
+"""Kubernetes: an agent restores the intended connections, with one kubectl command per turn."""

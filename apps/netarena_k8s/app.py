@@ -1,4 +1,4 @@
-"""Kubernetes as an application: the wiring, and the keys of its records."""
+"""Kubernetes as an application: it connects the modules and defines the keys of the records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ _KUBECTL = Tool(
 
 
 class Kubernetes(Reactive):
-    """Reactive: one kubectl command a turn, until every connection is as it is intended."""
+    """Repair of network policies, reactive: one kubectl command a turn, until every connection is
+    as intended."""
 
     name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
@@ -110,13 +111,15 @@ class Kubernetes(Reactive):
         self._cell: Cell | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the API server's process, and the one that commands are forked from; real
-        clusters start with their first episode."""
+        """Start the API server's process and the process that forks commands.
+
+        Real clusters start with their first episode.
+        """
         self._cell = Cell(kubectl.programs())
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
-        # without the rights that commands need, the card is served all the same: ``check`` tells
-        # each task what is missing, and an environment that is opened tries again
+        # Without the rights to run commands, the agent card is still served. ``check`` reports
+        # what is missing for each task, and each environment tries to start again.
         with suppress(EnvironmentFailed):
             await embedded.start()
             await self._cell.start()
@@ -128,7 +131,8 @@ class Kubernetes(Reactive):
         await self._stack.aclose()
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Worlds and families of faults, but for keys that were set."""
+        """Return configs for the main worlds and families of faults; keys that were set stay
+        fixed."""
         shop, fixed = cast("KubernetesConfig", config), config.model_fields_set
         told = "world" in fixed or shop.microservice_dir is not None
         worlds = [shop.world] if told else ["standard", "varied"]
@@ -152,7 +156,8 @@ class Kubernetes(Reactive):
         return fault.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
+        """Return the requirements that the faults do not meet: each shows alone, every permitted
+        repair order is safe, and masked faults are hidden."""
         return mask.doubts(_world(query_), query.faults_of(query_))
 
     def labels(self, config: Config) -> Collection[str]:
@@ -165,7 +170,7 @@ class Kubernetes(Reactive):
         return state.count_wrong(_world(query), state_)
 
     def count_tested(self, query: Query) -> int:
-        """Pairs of the applications, and what is in use beside."""
+        """Return the number of tested pairs and other intended uses."""
         return len(_world(query).pairs) + len(_world(query).uses)
 
     def comes_to_nothing(self, step: Step) -> bool:
@@ -182,7 +187,7 @@ class Kubernetes(Reactive):
         return guess.blanket(NAMESPACE)
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """The intended policies of Online Boutique are always the same."""
+        """Return "blanket" for Online Boutique, whose intended policies never change, else None."""
         shop = cast("KubernetesConfig", config)
         boutique = shop.world == "standard" and shop.microservice_dir is None
         return "blanket" if boutique else None
@@ -212,16 +217,17 @@ class Kubernetes(Reactive):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Each cause that is as right an answer as an injected one counts as that."""
+        """Replace each cause that is an equally correct answer with the injected cause that it
+        matches."""
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """Forms and metadata of all policies as the cluster shows them."""
+        """Return the forms and metadata of all policies as the cluster shows them."""
         del config
         return evidence.evidence(query_)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
-        """Policies that would be wrong by themselves, if all others were healthy."""
+        """Return the policies that would be wrong by themselves if all others were as intended."""
         states = [episode.initial_state, *(step.state for step in episode.steps)]
         last = [one for one in states if one is not None][-1:]
         policies = [one.policy for one in query.faults_of(query_)]
@@ -258,7 +264,7 @@ class Kubernetes(Reactive):
             "error_type": query.label,
             "error_detail": [
                 {
-                    # patches tell how it is repaired, which no record does
+                    # Patches show how a fault is repaired, which records must not contain.
                     **fault.fault_of(action).model_dump(mode="json", exclude={"inject", "repair"}),
                     "fault": fault.describe(action),
                 }
@@ -281,7 +287,7 @@ class Kubernetes(Reactive):
         return diagnosis.diagnose()
 
     def diagnose_elsewhere(self) -> Sequence[Check]:
-        """Of the cluster that KUBECONFIG names, which may be dead."""
+        """Return checks of the cluster that KUBECONFIG names, which may be unreachable."""
         return real.diagnose(os.environ)
 
     def check(self, config: Config) -> None:
@@ -298,25 +304,27 @@ class Kubernetes(Reactive):
             raise ConfigError("namespace", taken)
 
     def venue(self, config: Config) -> str:
-        """The cluster, and why it is the embedded one where ``KUBECONFIG`` names another."""
+        """Return the name of the cluster, with the reason if the embedded one replaces that of
+        KUBECONFIG."""
         shop = cast("KubernetesConfig", config)
         if shop.cluster != EMBEDDED:
             return f"the cluster {shop.cluster}"
         return f"the embedded cluster{real.why_embedded(os.environ)}"
 
     def typical_s(self, config: Config) -> float:
-        """Embedded: docs/evidence/k8s.md; on a real cluster: docs/evidence/cluster.md."""
+        """Return the typical seconds of a query, measured in docs/evidence/k8s.md and
+        docs/evidence/cluster.md."""
         return 0.5 if cast("KubernetesConfig", config).cluster == EMBEDDED else 10.0
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Where KUBECONFIG is readable, the cluster that it names."""
+        """Return the cluster that KUBECONFIG names, if the file is readable."""
         if not environ.get("KUBECONFIG"):
             return {}
         context = current_context(environ["KUBECONFIG"])
         return {} if context is None else {"cluster": context}
 
     def clean(self, environ: Mapping[str, str]) -> Cleaned:
-        """Namespaces of services that are no more, on the cluster of KUBECONFIG."""
+        """Delete leftover namespaces of services that have ended, on the cluster of KUBECONFIG."""
         context = self.defaults(environ).get("cluster")
         if context is None:
             raise ConfigError("KUBECONFIG", "must name a kubeconfig that can be read")
@@ -325,8 +333,10 @@ class Kubernetes(Reactive):
         return asyncio.run(clean(str(context)))
 
     def _taken(self, shop: KubernetesConfig) -> str | None:
-        """Why it may not have its given namespace: two kinds of workloads would remove each
-        other's there."""
+        """Return why the configured namespace cannot be used, or None.
+
+        Two kinds of workloads in one namespace would remove each other.
+        """
         here = (shop.cluster, shop.namespace)
         if shop.namespace is None or not any(
             (name, namespace) == here and folder != _own(shop)
@@ -338,14 +348,17 @@ class Kubernetes(Reactive):
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None
     ) -> Cluster:
-        """One for all episodes that name it alike; stopped when the application is left.
-        ``folder`` has the workloads that run there in the place of stand-ins."""
+        """Return the cluster shared by all episodes with these arguments; it stops with the
+        application.
+
+        ``folder`` names the workloads that run in place of the stand-ins.
+        """
         key = (name, namespace, folder)
         if key not in self._clusters:
             if name == EMBEDDED:
                 made: Cluster = Embedded()
             else:
-                # the client of real clusters takes a second to import
+                # Importing the client of real clusters takes a second.
                 from netarena_k8s.real.cluster import RealCluster
 
                 workloads = None if folder is None else read_workloads(folder)
@@ -355,7 +368,7 @@ class Kubernetes(Reactive):
         return self._clusters[key]
 
     def _wired(self, inner: Cluster) -> Cluster:
-        """The one whose pairs are measured, for all episodes."""
+        """Return the cluster that measures pairs in network namespaces, shared by all episodes."""
         if self._measured is None:
             self._measured = Wired(inner)
             self._stack.push_async_callback(self._measured.stop)
@@ -367,7 +380,7 @@ def _world(query_: Query) -> World:
 
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
-    """One turn in the form that stored results of the reference have, and what it did."""
+    """Return one turn in the record format of the reference, extended by its effects."""
     known = _detail(step)
     findings = step.judgement.findings if step.judgement is not None else ()
     touched: list[JsonValue] = [one.detail for one in findings if one.rule == "object_touched"]
@@ -382,11 +395,11 @@ def _result(world: World, step: Step) -> dict[str, JsonValue]:
 
 
 def _detail(step: Step) -> Mapping[str, Any]:
-    """What judging said of a step; empty where there was nothing to judge."""
+    """Return the judgement's detail of a step; empty if the step was not judged."""
     detail = step.judgement.detail if step.judgement is not None else None
     return detail if isinstance(detail, dict) else {}
 
 
 def _own(shop: KubernetesConfig) -> str | None:
-    """The folder whose workloads run in the place of stand-ins."""
+    """Return the folder whose workloads replace the stand-ins, or None."""
     return shop.microservice_dir if shop.images == "boutique" else None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: members of a group that a list must have, and those it may lack for each that it has
+#: least number of a group's members in a list, and most members it may lack for each one present
 _LEAST, _LACKING = 2, 0.5
 #: separates the parts of a list
 SEPARATOR = "; "
@@ -27,7 +27,8 @@ class _Part(NamedTuple):
 
 
 def tell_catalogue(world: World, plan: Plan) -> str:
-    """The inventory, who may call each service, and further connections."""
+    """Return the documentation: the inventory, the callers of each service, and further
+    connections."""
     teams, roles = (
         sorted({app.labels[key] for app in world.apps}) for key in (plan.team_key, plan.role_key)
     )
@@ -69,7 +70,7 @@ _REST = (
 
 
 def _tell_key(world: World) -> str:
-    """The label that identifies an application, in a sentence, if all have the same."""
+    """Return a sentence with the label that identifies applications, if all have the same key."""
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
@@ -79,7 +80,10 @@ def _tell_key(world: World) -> str:
 def tell_names(
     world: World, plan: Plan, names: Collection[str], without: Collection[str] = ()
 ) -> str:
-    """A list of applications in words; ``without`` belong to no group of it."""
+    """Return a list of applications in words.
+
+    Applications in ``without`` are not named as exceptions of a group.
+    """
     left, parts = set(names), []
     for part in sorted(_parts(world, plan, names, without), key=_weigh):
         if len(part.members & left) < max(_LEAST, len(part.lacking) + 1):
@@ -92,14 +96,14 @@ def tell_names(
 
 
 def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Groups that say the most with the fewest exceptions come first."""
+    """Return a sort key; groups with many members and few exceptions come first."""
     return 2 * len(part.lacking) - len(part.members), tuple(sorted(part.group.labels.items()))
 
 
 def _parts(
     world: World, plan: Plan, names: Collection[str], without: Collection[str]
 ) -> Iterator[_Part]:
-    """Groups to which most members of a list belong."""
+    """Yield the groups to which most members belong to a list."""
     marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
     groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
     groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]
@@ -118,7 +122,7 @@ def _tell_group(plan: Plan, group: Group) -> str:
 
 
 def _further(world: World, plan: Plan) -> Iterator[str]:
-    """Connections beside the pairs, a line for all targets that the same may reach."""
+    """Yield one line for each grant and all targets that the same sources may reach."""
     for grant, uses in zip(plan.grants, world.granted, strict=True):
         sources: dict[str, list[str]] = {}
         for use in uses:
@@ -133,7 +137,7 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
-    """Applications, or one guest or partner."""
+    """Return applications, or one guest or partner, in words."""
     for guest in plan.guests:
         if guest.address in ends:
             labels, spaces = map(_labels, (guest.labels, guest.space_labels))
@@ -145,7 +149,7 @@ def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
 
 
 def read_names(told: str, plan: Plan, apps: Sequence[App]) -> list[str]:
-    """The applications of a list in words. Raises ValueError for what is not one."""
+    """Return the applications of a list in words. Raises ValueError if it is not such a list."""
     known = {app.name for app in apps}
     found: list[str] = []
     for part in told.split(SEPARATOR):

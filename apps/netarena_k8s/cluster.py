@@ -20,19 +20,19 @@ from netarena.errors import EnvironmentFailed
 from netarena.sandbox.caller import Caller
 from netarena_k8s.world.model import Marks, Policy, World, Write
 
-#: of a world, where every episode has a cluster of its own
+#: namespace of a world on a cluster where each episode has its own API server
 NAMESPACE: Final = "shop"
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What the grader reads, in one moment.
+    """The state that the grader reads at one moment.
 
-    ``reached`` is measured, a truth value per pair of the world. ``others`` says in words which
-    objects beside network policies differ from what was deployed. ``disagreement`` names, in words,
-    the pairs on which a settled measurement and the evaluator differ; ``predicted`` is then the
-    evaluator's truth value per pair. ``marks`` are the labels that were read; none: the embedded
-    cluster's. ``writes`` are those of the last command, in order, on a cluster that tells them.
+    ``reached`` is measured: one truth value for each pair of the world. ``others`` describes the
+    other objects that differ from what was deployed. ``disagreement`` names the pairs on which a
+    settled measurement and the evaluator differ; ``predicted`` then has the evaluator's values.
+    ``marks`` are the labels in the cluster; None: those of the embedded cluster. ``writes`` are
+    those of the last command, in order, on a cluster that reports them.
     """
 
     policies: tuple[Policy, ...]
@@ -47,7 +47,8 @@ class Sight:
 
 @dataclass(frozen=True)
 class Access:
-    """How the agent's kubectl gets in: a kubeconfig's text, and the one address it may reach."""
+    """Access for the agent's kubectl: the text of a kubeconfig, and the only address it may
+    reach."""
 
     kubeconfig: str
     host: str
@@ -61,76 +62,90 @@ class Deployed(ABC):
     @property
     @abstractmethod
     def access(self) -> Access:
-        """What the agent gets."""
+        """The agent's access to the cluster."""
 
     @abstractmethod
     async def write(self, policies: Sequence[Policy]) -> None:
-        """Set the specs of policies of the world, as an administrator; its others are healthy, or
-        as they were written before. Adds and deletes none (the real one makes all of them anew).
+        """Set the specs of some policies of the world, as an administrator.
 
-        Raises EnvironmentFailed when the cluster does not take them.
+        No policy is added or deleted, except that the real cluster creates all of them anew. Other
+        policies keep their intended spec, or the one written before. Raises EnvironmentFailed if
+        the cluster rejects the specs.
         """
 
     @abstractmethod
     async def look(self) -> Sight:
-        """The settled state. Raises EnvironmentFailed when it cannot be read."""
+        """Return the settled state. Raises EnvironmentFailed if it cannot be read."""
 
     async def healthy(self) -> Sight:
-        """The settled state before anything is written, as ``deploy`` saw it where that has
-        looked. Raises EnvironmentFailed when it cannot be read."""
+        """Return the settled state before anything is written, as ``deploy`` saw it if it measured.
+
+        Raises EnvironmentFailed if it cannot be read.
+        """
         return await self.look()
 
     def acting(self) -> AbstractAsyncContextManager[None]:
-        """While a command of the agent runs. Raises EnvironmentFailed where none may."""
+        """Return a context that is open while a command of the agent runs.
+
+        Raises EnvironmentFailed if no command may run.
+        """
         return contextlib.nullcontext()
 
     @abstractmethod
     def admit(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """While a command of this caller runs: it alone is heard at the address of ``access``,
-        whoever has its token, and nothing that it asked goes on when it has ended. One at a time.
+        """Return a context in which the API address of ``access`` accepts only connections of this
+        caller.
 
-        Raises EnvironmentFailed.
+        Other clients with the same token are rejected. Requests still open at the end are
+        cancelled. Only one caller is admitted at a time. Raises EnvironmentFailed.
         """
 
     async def doubt(self, sight: Sight) -> Sight:
-        """Look at this disagreement again, some times over, each after the healthy policies were
-        applied, and what was there put back; until it is gone once. Raises EnvironmentFailed if
-        the healthy policies disagree too: it is the cluster's own."""
+        """Repeat a measurement that disagrees with the evaluator, until they agree once or the
+        repetitions end.
+
+        Before each repetition, the intended policies are applied and the current ones restored.
+        Raises EnvironmentFailed if the intended policies disagree too, since the fault is then the
+        cluster's.
+        """
         return sight
 
     async def patch(self, name: str, kind: str, text: str) -> str | None:
-        """Patch a policy as the agent may, without any kubectl; what kubectl would print.
+        """Patch a policy with the agent's rights but without kubectl, and return the output of
+        kubectl.
 
-        ``kind`` is json, merge or strategic. None where that is not to be had, or was refused, and
-        then nothing is changed. Raises EnvironmentFailed.
+        ``kind`` is json, merge or strategic. Returns None if the cluster does not support this or
+        rejects the patch; then nothing has changed. Raises EnvironmentFailed.
         """
         del name, kind, text
         return None
 
     async def save(self) -> int:
-        """The number of how it stands now, for ``put_back``. Raises EnvironmentFailed."""
+        """Save the current state and return its number for ``put_back``. Raises
+        EnvironmentFailed."""
         raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
 
     async def put_back(self, number: int) -> None:
-        """Let it stand as it was ``save``d. Raises EnvironmentFailed."""
+        """Restore a state saved with ``save``. Raises EnvironmentFailed."""
         del number
         raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave nothing of it behind."""
+        """Remove the world from the cluster."""
 
 
 class Cluster(ABC):
-    """What episodes share; started and stopped once per service."""
+    """A cluster that episodes share; started and stopped once per service."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Raises EnvironmentFailed when it cannot be had."""
+        """Start the cluster. Raises EnvironmentFailed if it is not available."""
 
     @abstractmethod
     async def deploy(self, world: World) -> Deployed:
-        """A new namespace with the healthy ``world`` in it. Raises EnvironmentFailed."""
+        """Deploy ``world`` with its intended policies in a new namespace. Raises
+        EnvironmentFailed."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -138,7 +153,7 @@ class Cluster(ABC):
 
 
 def render_kubeconfig(server: Mapping[str, object], namespace: str, user: str, token: str) -> str:
-    """A kubeconfig of one context; ``server`` is the content of its cluster."""
+    """Return a kubeconfig with one context; ``server`` is the content of its cluster entry."""
     name = "netarena"
     config = {
         "apiVersion": "v1",

@@ -12,17 +12,17 @@ from netarena.model import JsonValue
 from netarena.task.label import FaultConfig
 from netarena_k8s.source.checkout import digest_checkout
 
-#: no context of a kubeconfig, but the cluster that comes with this application
+#: name of the cluster that comes with this application; not a context of a kubeconfig
 EMBEDDED: Final = "embedded"
-#: applications of a large shop
+#: smallest and largest number of applications of a large world
 MIN_LARGE, MAX_LARGE = 20, 60
-#: in a ticket: shops too large to be read whole
+#: smallest number in tickets, above which the worlds are too large to be read completely
 TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
 
 class KubernetesConfig(FaultConfig):
-    """Keys of k8s; see the outside contract's table."""
+    """Config keys of k8s; docs/config.md describes them."""
 
     BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
     IN_TICKETS: ClassVar = {
@@ -31,24 +31,25 @@ class KubernetesConfig(FaultConfig):
         "num_apps": [TICKET_LARGE, MAX_LARGE],
     }
 
-    #: Online Boutique, or a shop that is drawn from the seed
+    #: Online Boutique, or a world drawn with the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
-    #: of a drawn shop, at least and at most: a large one of teams and roles; none: a small one
+    #: smallest and largest number of applications of a drawn world with teams and roles; None: a
+    #: small world
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
-    #: ``embedded``, or the context of a kubeconfig
+    #: ``embedded``, or a context of the kubeconfig
     cluster: str = EMBEDDED
-    #: refuses the embedded cluster
+    #: whether the embedded cluster is refused
     require_cluster: StrictBool = False
-    #: on a real cluster: one that all episodes take turns in; none: one for each episode
+    #: on a real cluster: one namespace for all episodes in turn; None: one for each episode
     namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-    #: on a real cluster: what runs in the pods, stand-ins or Online Boutique itself
+    #: on a real cluster: images of the pods, stand-ins or those of the manifests
     images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
-    #: on the embedded cluster: whether a command that is one patch goes through kubectl, or to the
-    #: API server at once, with the same result and output
+    #: on the embedded cluster: whether a command that is one patch runs in kubectl, or goes
+    #: directly to the API server with the same result and output
     patches: Literal["kubectl", "direct"] = "kubectl"
-    #: a folder of manifests that replaces Online Boutique; what they say shapes the queries
+    #: a folder of manifests that replaces Online Boutique; its content determines the queries
     microservice_dir: str | None = None
 
     @field_validator("num_apps", mode="before")
@@ -75,7 +76,7 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def parse(cls, values: Any) -> Self:
         if isinstance(values, dict) and values.get("briefing") == Briefing.TICKET:
-            # a shop that is given has the size that it has
+            # A given application has a size of its own.
             if values.get("microservice_dir") is not None:
                 values = {"world": "standard", **values}
             if values.get("world") == "standard":

@@ -1,11 +1,11 @@
-"""Declarations: the end of a ticket, and what was wrong, as the agent says it.
+"""Declarations: the end of a ticket with the causes that the agent has found.
 
     done
     cart-policy: port
     order-rules: selector
 
-OBJECT is a network policy, WORD one of ``WORDS``; causes may be left out. A block that begins with
-``done`` is a declaration or refused: no part of it is ever run.
+Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``; the causes are optional. A block
+that begins with ``done`` is a declaration or is refused; no part of it is ever run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netarena.model import Cause, Claim, Move
 from netarena.task.ticket import MAX_CAUSES, check_causes
 
 DONE = "done"
-#: word -> what it says is wrong with a policy, as the prompt lists it
+#: word -> the mistake in a policy that it means, as the prompt lists it
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
@@ -40,7 +40,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "lookup": "egress does not allow name lookups (example: the rule for UDP 53 is missing)",
     }
 )
-#: kind of fault -> the word for it
+#: kind of fault -> its word
 WORD_OF: Mapping[str, str] = MappingProxyType(
     {
         "remove_ingress": "missing",
@@ -68,15 +68,16 @@ WORD_OF: Mapping[str, str] = MappingProxyType(
 )
 
 _FORM = "after a line 'done' each line is POLICY: WORD"
-#: no block beyond this is looked at line by line
+#: longer blocks are refused without reading their lines
 _MAX_CHARS = 32_768
 _CAUSE = re.compile(r"(?:[-*][ \t]++)?([a-z0-9][a-z0-9.-]{0,252})[ \t]*+:[ \t]*+([A-Za-z_-]{1,40})")
 
 
 def read_claim(info: str, body: str) -> str | None:
-    """The declaration that a code block is, in its one form; None where it is none.
+    """Return the declaration in a code block, in its canonical form; None if it is not a
+    declaration.
 
-    ``info`` is what stands behind the backticks. Raises ReplyRefused for half a declaration.
+    ``info`` is the text after the backticks. Raises ReplyRefused for a malformed declaration.
     """
     text = body.strip()
     if info.strip().lower() == DONE:
@@ -98,12 +99,12 @@ def _read_cause(line: str) -> Cause:
 
 
 def write_claim(causes: Iterable[Cause]) -> str:
-    """The declaration of these causes, as a move."""
+    """Return the move that declares these causes."""
     return "\n".join([DONE, *(f"{cause.place}: {cause.what}" for cause in causes)])
 
 
 def claim_of(move: Move) -> Claim | None:
-    """The declaration that a move is, if it is one; a command never is."""
+    """Return the declaration in a move; None if the move is a command."""
     if not isinstance(move, str):
         return None
     first, *lines = move.split("\n")
@@ -113,5 +114,5 @@ def claim_of(move: Move) -> Claim | None:
 
 
 def causes_of(faults: Sequence[tuple[str, str]]) -> list[Cause]:
-    """Policies and kinds of fault as a right declaration names them."""
+    """Return the causes that a correct declaration names for these (policy, kind of fault)."""
     return [Cause(policy, WORD_OF[kind]) for policy, kind in faults]

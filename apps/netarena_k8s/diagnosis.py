@@ -1,4 +1,4 @@
-"""Checks of what this machine can run of k8s, and what is missing."""
+"""Checks whether this machine can run k8s, and what is missing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"
 
 
 def diagnose() -> list[Check]:
-    """Each need, met or not, with its remedy, and what is not needed but good to have."""
-    with ThreadPoolExecutor() as pool:  # each tries something out in a process of its own
+    """Return the result of each check, required or optional, with a remedy if it failed."""
+    with ThreadPoolExecutor() as pool:  # Each check runs an experiment in a process of its own.
         pool.submit(_cell)
         unmeasured = pool.submit(_plane).result()
     notes = [("cell: namespaces", _cell().reduced, "commands have their own", cell.REMEDY)]
@@ -45,8 +45,10 @@ def _check(severity: Severity, name: str, problem: str, works: str, remedy: str)
 
 
 def check(config: KubernetesConfig) -> None:
-    """Refuse what this machine, or this version, lacks for ``config``, and a checkout that cannot
-    be read. Raises ConfigError."""
+    """Check that this machine can run ``config`` and that its checkout is readable.
+
+    Raises ConfigError.
+    """
     if config.microservice_dir is not None:
         read_checkout(config.microservice_dir)
     if config.datapath == "netns":

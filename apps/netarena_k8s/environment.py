@@ -1,4 +1,4 @@
-"""Live world of one query: deployed as intended, then broken, with the effect verified."""
+"""The live world of one query: deployed in the intended state, then made faulty, both verified."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from netarena_k8s.world.model import World, reach
 
 
 class KubernetesEnvironment(Environment):
-    """A broken shop on a cluster, and kubectl."""
+    """A faulty world on a cluster, and the agent's kubectl."""
 
     def __init__(self, query: Query, cluster: Cluster, cell: Cell, *, direct: bool = False) -> None:
-        """``direct``: a command that is one patch goes to the API server without kubectl."""
+        """Create an environment; with ``direct``, a command that is one patch goes to the API
+        server without kubectl."""
         self._query = query
         self._cluster = cluster
         self._cell = cell
@@ -30,27 +31,28 @@ class KubernetesEnvironment(Environment):
         self._kubectl: Kubectl | None = None
 
     async def open(self) -> State:
-        """Deploy the healthy shop and verify it, write the faults, and verify that exactly what
-        they should break is broken.
+        """Deploy the world and verify its intended state, then write the faults and verify their
+        exact effect.
 
-        Raises EnvironmentFailed for a shop that cannot be deployed or is not broken as it should.
+        Raises EnvironmentFailed if the world cannot be deployed or a state differs from the
+        expected one.
         """
         try:
             world, faults = world_of(self._query), faults_of(self._query)
-        except ValueError as error:  # a file of queries may hold anything
+        except ValueError as error:  # A file of queries may contain anything.
             raise EnvironmentFailed(f"no query of k8s: {error}", proven_ours=True) from None
         self._deployed = await self._cluster.deploy(world)
         self._kubectl = Kubectl(self._cell, self._deployed.access, self._deployed.admit)
         _verify("healthy", world, await self._deployed.healthy(), world.intended)
         broken = faulty(world, faults)
-        # all policies in one pass: the wrong ones are written as the others are
+        # Faulty and intended policies are written together, so that nothing distinguishes them.
         await self._deployed.write(broken)
         sight = await self._deployed.look()
         _verify("broken", world, sight, reach(world, broken))
         return make_state(sight)
 
     async def execute(self, move: Move) -> Execution:
-        """Run a command line in the sandbox. Raises EnvironmentFailed when none could be run."""
+        """Run a command line in the sandbox. Raises EnvironmentFailed if it could not run."""
         if not isinstance(move, str):
             raise TypeError("a move of k8s is a command line")
         if self._deployed is None or self._kubectl is None:
@@ -64,8 +66,11 @@ class KubernetesEnvironment(Environment):
         return Execution(output=result.told)
 
     async def observe(self) -> State:
-        """Raises EnvironmentFailed also when the cluster turns out to measure wrongly: an agent
-        cannot bring that about, for it shows with the healthy policies too."""
+        """Return the current state.
+
+        Raises EnvironmentFailed if the cluster measures wrongly. An agent cannot cause this, since
+        the intended policies must then fail too.
+        """
         if self._deployed is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
         loop = asyncio.get_running_loop()
@@ -73,12 +78,13 @@ class KubernetesEnvironment(Environment):
         sight = await self._deployed.look()
         if sight.disagreement:
             sight = await self._deployed.doubt(sight)
-        if sight.disagreement:  # it is the agent's
+        # The agent has caused the disagreement, so the time counts as the agent's.
+        if sight.disagreement:
             self.charged_s += loop.time() - begin
         return make_state(sight)
 
     async def snapshot(self) -> int:
-        """Of all objects of the embedded cluster, with their versions."""
+        """Save all objects of the embedded cluster with their versions."""
         if self._deployed is None:
             raise EnvironmentFailed("the shop is not open", proven_ours=True)
         return await self._deployed.save()
@@ -95,7 +101,7 @@ class KubernetesEnvironment(Environment):
 
 
 def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
-    """Raises EnvironmentFailed with the first pair that is not as it should be."""
+    """Check a state. Raises EnvironmentFailed with the first pair or object that differs."""
     if sight.disagreement:
         raise EnvironmentFailed(
             f"the {what} shop is not what its policies say: {sight.disagreement[0]}",

@@ -1,8 +1,8 @@
-"""What a reader of the manifests sees without the documentation: forms and traces of each policy.
+"""Features of policies that a reader sees without the documentation: forms and traces.
 
 The candidates are the network policies of a query, as the cluster shows them. ``form`` has counts
-that describe a policy's spec, by itself and against the pods and the other policies. ``trace`` has
-what the API server adds: order, versions, times and identifiers.
+that describe a policy's spec, by itself and in relation to the pods and other policies. ``trace``
+has the data that the API server adds: order, versions, times and identifiers.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from netarena_k8s.world.policy import EGRESS, INGRESS, Labels, policy_types, sel
 
 Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
-#: a peer that matches more than this share of the pods is wide
+#: A peer that matches more than this share of the pods is wide.
 _WIDE = 0.4
-#: role of a policy that selects every pod: it denies everything, and no fault is on it
+#: role of a policy that selects every pod: it denies everything and never has a fault
 _EVERY_POD = "every pod"
-#: stands in for the clock, which plays no part
+#: a fixed time, since the current one does not matter
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def evidence(query: Query) -> Evidence:
-    """Return the candidates of a query with their features, and what can be read of all."""
+    """Return the candidates of a query with their features, and the features of the whole."""
     world, faults = world_of(query), faults_of(query)
     shown = with_policies(world, faulty(world, faults))
     wrong = {fault.policy for fault in faults}
@@ -63,13 +63,14 @@ def evidence(query: Query) -> Evidence:
 
 
 def forms_of(shown: World) -> dict[str, Features]:
-    """The forms of all policies of a world as it is shown, by name."""
+    """Return the forms of all policies in a world as shown, by policy name."""
     reader = _Reader(shown)
     return relative({policy.name: reader.form(policy) for policy in shown.policies})
 
 
 def _total(features: Mapping[str, Features]) -> Features:
-    """Sum and maximum of each feature that is no comparison, and the number of candidates."""
+    """Return mean and maximum of each feature that is not a comparison, and the number of
+    candidates."""
     values: dict[str, list[float]] = {}
     for own in features.values():
         for key, value in own.items():
@@ -83,9 +84,9 @@ def _total(features: Mapping[str, Features]) -> Features:
 
 
 def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
-    """What the API server adds to each policy, in the order in which it lists them.
+    """Return the data that the API server adds to each policy, in the order of its list.
 
-    The store is filled as the embedded cluster fills it when an episode opens.
+    The store is filled as on the embedded cluster at the start of an episode.
     """
     addresses = {app.name: f"10.244.0.{place}" for place, app in enumerate(world.apps, start=2)}
     store = Store()
@@ -116,7 +117,7 @@ def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
 
 
 class _Reader:
-    """Reads the policies of a world as it is shown."""
+    """Reads the forms of the policies in a world as shown."""
 
     def __init__(self, shown: World) -> None:
         self._world = shown
@@ -167,7 +168,7 @@ class _Reader:
         return app.labels.get(plan.team_key, ""), app.labels.get(plan.role_key, "")
 
     def form(self, policy: Policy) -> Features:
-        """The features of one policy."""
+        """Return the features of one policy."""
         spec = cast("dict[str, Any]", policy.spec)
         types, about = policy_types(spec), self._about[policy.name]
         found: Features = {
@@ -243,7 +244,7 @@ class _Reader:
         }
 
     def _size(self, peer: _Json) -> int:
-        """How many pods of any namespace a peer matches."""
+        """Return the number of pods in any namespace that a peer matches."""
         text = json.dumps(peer, sort_keys=True)
         if text not in self._sizes:
             net = self._net
@@ -296,7 +297,8 @@ class _Reader:
         }
 
     def _pair_form(self, policy: Policy) -> Features:
-        """How a policy fits those at the other end, and the groups of applications."""
+        """Return features that relate a policy to the other ends and to the groups of
+        applications."""
         matrix, pairs = self._world.matrix, len(self._world.pairs)
         own = self._world.effect(policy)
         entering, leaving = ([*_first(bits, pairs)] for bits in (own.lets_in, own.lets_out))
@@ -324,7 +326,7 @@ class _Reader:
 
 
 def _first(bits: int, most: int) -> Iterator[int]:
-    """The places of bits below ``most``."""
+    """Yield the positions of set bits below ``most``."""
     return numbers(bits & (1 << most) - 1)
 
 
@@ -344,7 +346,7 @@ def _peers(rule: _Json) -> Sequence[_Json]:
 
 
 def _pairs(value: object) -> Iterator[tuple[str, str]]:
-    """All keys and values that selectors ask for."""
+    """Yield all keys and values that selectors require."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "matchLabels":
@@ -360,7 +362,7 @@ def _pairs(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _serves(app: App, entry: _Json) -> bool:
-    """Whether a pod of the application declares the port of an entry."""
+    """Return whether a pod of the application declares the port of an entry."""
     port, protocol = entry.get("port"), entry.get("protocol", "TCP")
     for one in app.ports:
         if one.protocol != protocol:

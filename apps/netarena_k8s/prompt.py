@@ -1,6 +1,6 @@
-"""What an agent is told: the rules, the intended communication as it is tested, what is wrong.
+"""Prompts: the rules, the intended connections, and those that are wrong.
 
-The texts are files in ``prompts``. The examples are about applications that are never drawn.
+The texts are files in ``prompts``. The examples use applications that are never drawn.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from netarena_k8s.state import count_wrong, report
 from netarena_k8s.world.model import App, World, target_port
 
 PACKAGE = "netarena_k8s"
-#: of a move, in the order in which it is told
+#: keys of a move, in the order in which the history shows them
 KEYS = ("command",)
-#: the output of one command (all policies of a shop as YAML), the whole history, and the report of
-#: mismatches, in characters
+#: limits in characters: output of one command (all policies of a world as YAML), history, report of
+#: mismatches
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
-#: ends of openings that are named where they are told together
+#: most ends that are named in one group of openings
 MAX_ENDS = 8
 
 
-def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
+def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
     query: Query,
     world: World,
     namespace: str,
@@ -45,7 +45,8 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
     steps: Sequence[Step],
     limits: CommandLimits,
 ) -> PromptParts:
-    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    """Return the parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns
+    so far."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_apps=len(world.apps),
         namespace=namespace,
@@ -67,11 +68,11 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- what a prompt is made of
 
 
 def tell_intent(world: World) -> str:
-    """Who is meant to reach whom, a line per service, and what the pods are, in words."""
+    """Return the intended connections, one line per service, and the pods, in words."""
     return _INTENTS.get(world, lambda: _tell_intent(world))
 
 
-#: each prompt of an episode tells it
+#: Cached, because each prompt of an episode contains it.
 _INTENTS: Kept[str] = Kept(16)
 
 
@@ -98,7 +99,7 @@ def _tell_intent(world: World) -> str:
 
 
 def _tell_key(world: World) -> str:
-    """The label that identifies an application, if all have the same."""
+    """Return a clause with the label that identifies applications, if all have the same key."""
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
@@ -124,8 +125,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """What a step did to the connections, and what else of it was not safe, from its judgement;
-    empty without one."""
+    """Return a step's changes of connections and its harm, from its judgement; empty without
+    one."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
@@ -143,7 +144,8 @@ def _tell_change(step: Step) -> str:
 
 
 def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Iterator[str]:
-    """What is exposed now, what came and went within the step, and what else was changed."""
+    """Yield what is exposed now, temporary effects within the step, and changes of other
+    objects."""
     exposed, midway = detail["exposed"], detail.get("midway", [])
     if isinstance(exposed, list):
         yield from (f"exposed: {group}" for group in _group(exposed))
@@ -156,8 +158,8 @@ def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Ite
 
 
 def _group(exposed: Sequence[str]) -> Iterator[str]:
-    """Openings, ``SOURCE -> TARGET: PORTS`` each, where one end and the ports are the same as one:
-    by source or by target, whichever makes fewer."""
+    """Yield openings (``SOURCE -> TARGET: PORTS``) grouped by source or by target, whichever gives
+    fewer groups."""
     openings = [re.fullmatch(r"(.*?) -> (.*?): (.*)", one, re.DOTALL) for one in exposed]
     groups = []
     for shared, other in ((1, 2), (2, 1)):

@@ -28,11 +28,11 @@ from netarena_k8s.world.model import World
 
 _log = logging.getLogger(__name__)
 
-#: raised whenever a seed would draw something else
+#: raised whenever a change makes some seed draw something else
 VERSION = "3"
-#: drawn shops of which one has room for a combination
+#: worlds that are drawn until one has room for a combination
 _WORLDS = 24
-#: draws of a combination that was asked for, before it is refused
+#: draws of a requested combination before it is refused
 _DRAWS = 3
 
 _TEXT = (
@@ -44,9 +44,9 @@ _TEXT = (
 def labels(config: KubernetesConfig) -> Collection[str]:
     """Return the labels that are drawn.
 
-    Combinations for which the policies of a folder have no room are left out where they are the
-    default. Raises ConfigError for a kind that does not exist, for given combinations without
-    room, and where no combination is left.
+    By default, combinations for which the policies of a folder have no room are left out. Raises
+    ConfigError for an unknown kind, for requested combinations without room, and if no combination
+    is left.
     """
     chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
     folder = config.microservice_dir
@@ -56,7 +56,7 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     given = config.error_types is not None and config.error_types != read_labels(
         usual.get("error_types")
     )
-    # a draw may miss what another one finds
+    # A second draw may succeed where the first one fails.
     draws = _DRAWS if given else 1
     found, others = _fitting(folder, digest_checkout(folder), tuple(chosen), draws)
     if others and (given or not found):
@@ -71,11 +71,11 @@ def labels(config: KubernetesConfig) -> Collection[str]:
 def _fitting(
     folder: str, digest: str, chosen: tuple[str, ...], draws: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels that the policies of a folder have room for, and the others, which are
+    """Return the labels for which the policies of a folder have room, and the others, which are
     logged once."""
     del digest
     world = read_checkout(folder)
-    # a seed for each label: the same labels fit in every assessment
+    # The seed depends only on the label, so that the same labels fit in every assessment.
     found = tuple(one for one in chosen if _fits(world, one, draws))
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
@@ -92,7 +92,7 @@ def _fitting(
 
 def _fits(world: World, label: str, draws: int) -> bool:
     """Return whether one of the first ``draws`` draws finds faults of a label."""
-    rng = random.Random(label)  # noqa: S311 -- no secret
+    rng = random.Random(label)  # noqa: S311 -- not for secrets
     if label in COUNTED:
         return any(draw_number(world, COUNTED[label], rng) is not None for _ in range(_WORLDS))
     methods = methods_of(world)
@@ -100,10 +100,10 @@ def _fits(world: World, label: str, draws: int) -> bool:
 
 
 def drawer(config: KubernetesConfig) -> Drawer:
-    """What draws a shop, and faults upon its policies.
+    """Return the function that draws a world and faults in its policies.
 
-    Raises ConfigError for a combination for which the world has no room, and for a checkout that
-    cannot be read.
+    It raises ConfigError for a combination without room. Raises ConfigError for an unreadable
+    checkout.
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
@@ -140,14 +140,14 @@ def drawer(config: KubernetesConfig) -> Drawer:
 
 
 def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:
-    """A drawn world."""
+    """Return a drawn world."""
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 
-#: the healthy shop of a query
+#: returns the world of a query in its intended state
 world_of: Callable[[Query], World] = world_reader(World)
 
 
 def faults_of(query: Query) -> tuple[Fault, ...]:
-    """What is wrong in it, each on a policy of its own."""
+    """Return the faults of a query, each on a different policy."""
     return tuple(fault_of(action) for action in query.actions)

@@ -1,9 +1,9 @@
-"""Decides which turns had no effect, by the output of their command.
+"""Detection of turns without effect, from the output of their command.
 
 An exit status other than 0 does not mean failure: ``grep`` found nothing, ``diff`` found
-differences, a watch was ended after it had printed. Commands without effect are those that were
-stopped before they printed, that the shell could not run, or that printed only refusals: the API
-server's, or kubectl's own of a line that it does not understand.
+differences, or a watch was ended after it had printed. A command had no effect in one of three
+cases: it was stopped before it printed, the shell could not run it, or it printed only refusals.
+Refusals come from the API server, or from kubectl for a line that it does not understand.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 
 from netarena.model import Step
 
-#: how the last line of an output tells that a command was stopped or failed (``shell.Result``)
+#: last line of an output that reports a stopped or failed command (``shell.Result``)
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
-#: of the shell: what is no program, or none that can be run
+#: exit status of the shell for a program that does not exist or cannot run
 _UNRUN = frozenset({126, 127})
-#: of a command that was ended before its end, by ``timeout`` or by a signal: from here on
+#: lowest exit status of a command that ``timeout`` or a signal ended
 _CUT_OFF = 124
-#: a line that refuses; but that kubectl waited in vain is an answer
+#: a line of refusal; that kubectl waited in vain counts as an answer
 _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
@@ -30,7 +30,7 @@ _REFUSAL = re.compile(
     """,
     re.VERBOSE,
 )
-#: what goes on in the lines after it, and what is said beside
+#: continuation lines of a refusal, and lines that accompany it
 _AROUND = re.compile(
     r"\s|\*\ |Warning: |See '|Did you mean|ensure CRDs |A copy of your changes|<klog> |[EWI]\d{4} "
     r"|command terminated with exit code 12[67]|Unable to use a TTY|Defaulted container"
@@ -39,7 +39,7 @@ _AROUND = re.compile(
 
 
 def came_to_nothing(step: Step) -> bool:
-    """Whether a turn ran no command, or one that did nothing and told nothing."""
+    """Return whether a turn ran no command, or a command without effect and information."""
     if not step.executed:
         return True
     output, _, last = step.output.rstrip("\n").rpartition("\n")

@@ -1,14 +1,18 @@
-"""Reading a reply: one kubectl command line, or a declaration (``claim``).
+"""Parser of replies: one kubectl command line, or a declaration (``declaration``).
 
-The form is the outside contract's: what stands between the first pair of triple backticks (a
-language tag is allowed), or a bare line that starts with ``kubectl``, with the lines that it goes
-on in. What the command may do is the cluster's to say.
+The command is the text in the first pair of triple backticks, where a language tag is allowed.
+Without backticks, it is a bare line that starts with ``kubectl``, with its continuation lines.
+Which commands succeed is decided by the cluster.
 
-Fences are CommonMark's: any info string, more than three backticks, tildes, in a list or in a
-quotation; and what language models make of them: a fence behind a word, one that is glued to the
-last line, a block on one line or within a longer one, prompts (``$ kubectl``), an object
-``{"command": ...}``. What can mean two things, or is half of something, is refused: a command is
-run as it was meant, or not at all.
+Fences follow CommonMark: any info string, more than three backticks, tildes, in a list or a
+quotation. The parser also accepts common variants of language models:
+
+- a fence after a word or at the end of the last line
+- a block in one line or in a longer one
+- prompts (``$ kubectl``)
+- an object ``{"command": ...}``
+
+Ambiguous or incomplete replies are refused, so that only the intended command is ever run.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from netarena.task import command_line
 from netarena.task.reasoning import Found, is_kept, read_answer
 from netarena_k8s.declaration import read_claim
 
-#: bytes of one command; Linux takes no argument beyond 128 KiB
+#: most bytes of one command; Linux limits an argument to 128 KiB
 MAX_COMMAND_BYTES = 65_536
-#: characters that are read, from where thoughts end
+#: most characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
-#: lines with backticks at their end that may be the last of a block, and bare lines that may be
-#: commands: of hostile ones each costs a look at a whole command
+#: most lines that end in backticks and are tried as the end of a block, and most bare lines tried
+#: as commands; each try may parse a whole command, which a hostile reply could exploit
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -42,12 +46,12 @@ _WRAPPERS = frozenset({"markdown", "md"})
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-#: of the lines in which a command goes on; where nothing shows that they are prompts, no command
-#: writes to a file that is called like an option
+#: secondary prompts of continuation lines. If nothing shows that they are prompts, a redirection to
+#: a file named like an option is refused.
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
 _OPTION_FILE = re.compile(r"^>[ \t]++-", re.MULTILINE)
 
-#: what kubectl does, by its own help; a bare line with another word is prose
+#: kubectl's subcommands from its help; a bare line with another word is prose
 _VERBS = (
     "alpha|annotate|api-resources|api-versions|apply|attach|auth|autoscale|certificate|"
     "cluster-info|completion|config|cordon|cp|create|debug|delete|describe|diff|drain|edit|events|"
@@ -57,19 +61,19 @@ _VERBS = (
 _KUBECTL = rf"kubectl(?:[ \t]|\\\n)++(?:(?:{_VERBS})(?=[\s;|&\\]|\Z)|--?[A-Za-z])"
 _COMMAND = re.compile(rf"(?:\$ )?{_KUBECTL}")
 _BARE = re.compile(rf"^[ \t]*+(?:\$ )?(?={_KUBECTL})", re.MULTILINE)
-#: before a command on the line of its backticks
+#: language tag in front of a command on the line of its backticks
 _INLINE_TAG = re.compile(
     rf"(?:{'|'.join(sorted(_TAGS))})[ \t]++(?=(?:\$ )?kubectl[ \t]|\{{)", re.IGNORECASE
 )
-#: words that no command has and that few sentences lack
+#: words that occur in few commands and in most sentences
 _PROSE = re.compile(
     r"(?<![^ \t\n,])(?:the|an|this|that|these|those|it|its|I|you|we|they|is|are|was|were|be|been|"
     r"would|will|could|should|can|cannot|may|might|must|has|have|had|does|did|not|and|or|but|"
     r"because|since|which|what|how|why|to|of|with|without|instead|seems|looks|shows|needs|works|"
     r"gives|lets|allows|also|too)(?=[ \t\n,.;:!?]|\Z)|[\w)'\"][.!?:,]++\Z"
 )
-#: what ends a command within a line; how those begin that kubectl's output goes to, which sentences
-#: seldom do; and another one of kubectl's
+#: separators of commands in a line, programs that usually process kubectl's output, and a further
+#: call of kubectl; sentences seldom continue like this
 _BETWEEN = re.compile(r"\|[|&]?+|;|&&|(?<![<>])&(?!>)|\n")
 _PROGRAM = re.compile(
     r"\s*+(?:(?:awk|base64|bash|break|cat|cd|column|continue|curl|cut|diff|do|done|echo|egrep|elif|"
@@ -80,7 +84,7 @@ _PROGRAM = re.compile(
 _CALL = re.compile(r"\s*+(?:(?:do|then|else|time|!)[ \t]++)?kubectl\s")
 _SUBSTITUTED = re.compile(r"[$<>]\([^()]*+\)|`[^`]*+`")
 _REDIRECTED = re.compile(r"(?<!\d)\d*+(?:&>>?|>[>|&]?|<<?<?-?|<&|<>)[ \t]*+[^\s]++")
-#: options that take no word after them
+#: options without a value
 _FLAG = re.compile(
     r"-[AhiqRtw]|-it|--(?:all|all-namespaces|allow-missing-template-keys|cascade|dry-run|force|"
     r"force-conflicts|help|ignore-not-found|interactive|list|local|now|overwrite|prune|quiet|record|"
@@ -88,7 +92,7 @@ _FLAG = re.compile(
     r"validate|wait|warnings-as-errors|watch|windows-line-endings)"
 )
 _OPTION = re.compile(r"--?[A-Za-z]")
-#: kinds of words; those in quotes, or of the shell's making, are no prose and not counted
+#: kinds of words; words in quotes, or that the shell generates, are not counted
 _WORDS = (
     ("=", re.compile(r"[\w./-]+(?:=.*|-)")),
     ("", re.compile(r"[\W_]*__.*|.*\$.*")),
@@ -96,8 +100,8 @@ _WORDS = (
     ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
 )
 _ONE = "w{0,2}|/+"
-#: of verbs that write, which words a bare line has that is no prose. kubectl deletes (and edits and
-#: labels) any number of names, but nothing tells names from the words of a sentence
+#: words that a bare line may have, for verbs that write. kubectl deletes, edits and labels any
+#: number of names, but names cannot be distinguished from the words of a sentence.
 _TAKES = {
     verb: re.compile(words)
     for verb, words in {
@@ -109,13 +113,13 @@ _TAKES = {
         "create": "w{0,3}",
     }.items()
 }
-#: at the end of a bare line: the rest stands in the lines after it
+#: end of a bare line whose command continues in the next lines
 _GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
 _HALF = "the reply holds half a command"
 
 
 def read_reply(reply: str) -> str:
-    """The command or the declaration of a reply. Raises ReplyRefused, with a reason."""
+    """Return the command or declaration in a reply. Raises ReplyRefused with a reason."""
     text = reply.replace("\r\n", "\n")
     return read_answer(text, lambda start, end: _find(text, start, end))
 
@@ -128,14 +132,15 @@ def _find(text: str, start: int, end: int) -> Found[str]:
 
 
 def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
-    """What the block that begins with ``fence`` means."""
+    """Return the command or declaration in the block that begins with ``fence``."""
     start, end, body, info = fence.start(), len(part), "", ""
     try:
         info, body, end = _Block(part, fence).read()
         if (said := read_claim(info, body)) is not None:
             return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
-        if (said := read_claim("", command)) is not None:  # of an object, or behind a prompt
+        # A declaration in an object or after a prompt
+        if (said := read_claim("", command)) is not None:
             return Found(said, start, end, whole=False)
     except ReplyRefused as refused:
         return Found("", start, end, is_kept(body, part[start:end]), str(refused))
@@ -143,7 +148,7 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
 
 
 class _Block:
-    """A fenced block of ``part``, line by line."""
+    """A fenced block of ``part``, read line by line."""
 
     def __init__(self, part: str, fence: re.Match[str]) -> None:
         run = fence[1] or fence[0]
@@ -156,7 +161,8 @@ class _Block:
         self._indented = inner != "" and _LIST_MARK.fullmatch(inner) is not None
 
     def read(self) -> tuple[str, str, int]:
-        """Info string, body and end. Raises ReplyRefused for a block without an end."""
+        """Return info string, body and end position. Raises ReplyRefused if the block does not
+        end."""
         first, place = self._line(self._place)
         fence = self._mark * self._length
         if self._mark == "`" and fence in first:
@@ -183,7 +189,7 @@ class _Block:
         raise ReplyRefused(f"the code block has no end, and may be cut off: {_FORM}")
 
     def _line(self, place: int) -> tuple[str, int]:
-        """The line from ``place`` on, and where the next one begins."""
+        """Return the line that starts at ``place``, and the start of the next one."""
         end = self._part.find("\n", place)
         end = len(self._part) if end < 0 else end
         return self._part[place:end], end + 1
@@ -199,7 +205,7 @@ class _Block:
 
 
 def _untagged(line: str) -> str:
-    """A command that shares the line with its backticks, without a language before it."""
+    """Return a command on the line of its backticks, without a language tag."""
     line = line.strip()
     if tag := _INLINE_TAG.match(line):
         return line[tag.end() :]
@@ -210,7 +216,7 @@ def _untagged(line: str) -> str:
 
 
 def _meant(info: str, body: str, *, inner: bool = False) -> str:
-    """The command that a block means. Raises ReplyRefused."""
+    """Return the command in a block. Raises ReplyRefused."""
     if tagged := _INLINE_TAG.match(info):
         info = info[tagged.end() :]
     if _COMMAND.match(info):
@@ -241,7 +247,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
 
 
 def _object(text: str) -> str:
-    """The command of an object that has nothing else."""
+    """Return the command of an object with no other key."""
     try:
         pairs = json.loads(text, strict=False, object_pairs_hook=list)
     except (ValueError, RecursionError):
@@ -254,7 +260,7 @@ def _object(text: str) -> str:
 
 
 def _unprompted(session: str) -> str:
-    """The commands of a session that has prompts, and nothing that was printed."""
+    """Return the commands of a session with prompts, without printed output."""
     try:
         return command_line.strip_prompts(_SECOND_PROMPT.sub("", session))
     except ValueError as error:
@@ -262,9 +268,9 @@ def _unprompted(session: str) -> str:
 
 
 def _bare(part: str, *, cut: bool) -> Found[str]:
-    """The first bare line that is no prose, with the lines that it goes on in.
+    """Return the first bare line that is not prose, with its continuation lines.
 
-    ``cut``: what follows ``part`` is not read.
+    ``cut``: the text after ``part`` is not read.
     """
     for tries, begin in enumerate(_BARE.finditer(part)):
         if tries == _MAX_TRIES:
@@ -296,7 +302,8 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
 
 
 def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
-    """What a bare line calls kubectl with, and what in it begins as no other program is called."""
+    """Return the calls of kubectl in a bare line, and the parts that do not look like another
+    program."""
     texts = command_line.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):
@@ -311,7 +318,8 @@ def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]
 
 
 def _writing(call: str) -> bool | None:
-    """Whether a call that would write has the words that kubectl takes; null if it writes not."""
+    """Return whether the arguments of a writing call fit its verb; None if the verb does not
+    write."""
     _, _, given = call.partition("kubectl")
     words: list[str] = []
     valued = False

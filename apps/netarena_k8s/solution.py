@@ -1,7 +1,7 @@
 """The reference solution: one kubectl command per fault.
 
-A fault is repaired by a JSON patch of what differs in the spec, as an operator would send it. The
-commands name no namespace: the agent's kubeconfig has it.
+A fault is repaired with a JSON patch of the differing parts of the spec, as an operator would send
+it. The commands name no namespace, because the agent's kubeconfig sets it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from netarena_k8s.query import faults_of, world_of
 
 
 def look() -> str:
-    """At the names of policies."""
+    """Return a reply that reads the names of the policies."""
     return fenced("kubectl get networkpolicies -o name")
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """For each fault its command; before it a look at the policy."""
+    """Return for each fault the command that repairs it, and the one that reads the policy
+    before."""
     healthy = {policy.name: policy.spec for policy in world_of(query).policies}
     return [
         [
@@ -37,11 +38,11 @@ def repairs(query: Query) -> list[list[Repair]]:
 
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The command that makes the spec of policy ``name``, which is ``there``, as ``wanted``."""
+    """Return the command that changes the spec of policy ``name`` from ``there`` to ``wanted``."""
     operations = shlex.quote(json.dumps(patch(there, wanted)))
     return f"kubectl patch networkpolicy {name} --type=json -p {operations}"
 
 
 def fenced(command: str) -> str:
-    """A command as a reply."""
+    """Return a command as a reply."""
     return f"```\n{command}\n```"

@@ -1,4 +1,4 @@
-"""What an agent is told of a ticket: what is intended, by groups, and what people saw.
+"""Prompts of tickets: the intended state by groups, and reported symptoms.
 
 The texts are files in ``prompts``.
 """
@@ -25,7 +25,7 @@ from netarena_k8s.world.plan import Use
 
 #: draws of a pair that is as intended
 _TRIES = 40
-#: whether the connection works -> how people say it
+#: whether the connection works -> sentences about it
 _SEEN: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target}.",
@@ -42,7 +42,7 @@ _SEEN: Mapping[bool, Sequence[str]] = {
         "{target} receives requests from {source}.",
     ),
 }
-#: the same, of what is used beside the pairs
+#: the same for uses other than pairs
 _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target} on port {port}.",
@@ -55,7 +55,7 @@ _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
         "The log of {source} shows a connection to {target} on port {port}.",
     ),
 }
-#: what somebody may have seen
+#: a connection that a sentence may report
 _Seen: TypeAlias = Pair | Use
 
 
@@ -66,7 +66,7 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """The parts of the next prompt; ``rng`` is the same in each turn."""
+    """Return the parts of the next prompt; ``rng`` has the same seed in each turn."""
     world = world_of(query)
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
@@ -88,7 +88,7 @@ _USES = (
 )
 
 
-#: of large shops
+#: only for large worlds
 _NAMES = (
     "The name of a policy does not say which pods it selects. Several policies may select the same "
     "pod; traffic is then allowed if any one of them allows it.\n\n"
@@ -104,7 +104,7 @@ class _Sights(Sights[_Seen]):
         self._now = Net(world, faulty(world, faults))
 
     def symptoms(self, rng: random.Random) -> list[_Seen]:
-        """Of each fault one."""
+        """Return one connection for each of some faults."""
         stopped = {str(use): use for use in self._world.uses}
         found: list[_Seen] = []
         shown = rng.sample(self._faults, len(self._faults))
@@ -112,7 +112,7 @@ class _Sights(Sights[_Seen]):
             ends = (*fault.broken, *fault.opened)
             pairs: list[_Seen] = [Pair(source=source, target=target) for source, target in ends]
             uses: list[_Seen] = [stopped[use] for use in fault.stopped]
-            # as often one as the other, where a fault shows in both
+            # If a fault affects both pairs and other uses, each sort is equally likely.
             for some in rng.sample((pairs, uses), 2):
                 wrong = [one for one in some if self.is_wrong(one) and one not in found]
                 if wrong:
@@ -124,7 +124,7 @@ class _Sights(Sights[_Seen]):
         return [*self._world.pairs, *self._world.uses]
 
     def beside(self, found: Sequence[_Seen], rng: random.Random) -> Iterator[_Seen]:
-        """About the same applications, as often blocked as not."""
+        """Yield connections of the same applications, equally often permitted and not."""
         world = self._world
         near = {name for one in found for name in (one.source, one.target)}
         calls: list[_Seen] = [Pair(source=source, target=target) for source, target in world.calls]

@@ -1,8 +1,8 @@
-"""Causes that a declaration may name in the place of the injected ones.
+"""Causes that count as equal to the injected ones in a declaration.
 
-Several policies may be about the same application, and a connection may be blocked or opened at
-either end. Where the repair of another policy has the same effect, that policy is as right an
-answer as the faulty one. So is another word that describes the same fault.
+Several policies may select the same application, and a connection may be blocked or opened at
+either end. If the repair of another policy has the same effect, that policy is an equally correct
+answer. So is another word that describes the same fault.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -> list[Cause]:
-    """The named causes, each replaced by the injected cause for which it is as right an answer."""
+    """Return the named causes, each replaced by the injected cause for which it is an equally
+    correct answer."""
     own = [Cause(fault.policy, WORD_OF[fault.kind]) for fault in faults]
     wrong = {fault.policy for fault in faults}
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(faults, own, strict=True):
         for one in accepted(world, fault):
-            # another faulty policy has a cause of its own
+            # Another faulty policy has a cause of its own.
             if one.place == fault.policy or one.place not in wrong:
                 known.setdefault(one, cause)
     return [one if one in own else known.get(one, one) for one in named]
 
 
 def accepted(world: World, fault: Fault) -> Iterator[Cause]:
-    """The causes that describe a fault, if it is the only one."""
+    """Yield the causes that describe a fault, assuming that it is the only one."""
     policies = faulty(world, [fault])
     healthy, now = world.healthy, Net(world, policies)
     uses = [*filter(None, world.needs), *world.uses]
@@ -59,7 +60,7 @@ def accepted(world: World, fault: Fault) -> Iterator[Cause]:
 
 
 def _by_parts(world: World, fault: Fault) -> Iterator[str]:
-    """Words that follow from the parts of the spec that are wrong."""
+    """Yield words that fit the wrong parts of the spec."""
     (policy,) = (one for one in world.policies if one.name == fault.policy)
     parts = {
         key for key in {*policy.spec, *fault.spec} if policy.spec.get(key) != fault.spec.get(key)
@@ -77,7 +78,7 @@ def _by_parts(world: World, fault: Fault) -> Iterator[str]:
 def _may_let(
     world: World, now: Net, others: Sequence[Policy], blocked: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Policies that could let through what is blocked, by one more rule."""
+    """Yield causes with policies that could allow the blocked connections with one more rule."""
     for direction, passes, other, word in (
         (INGRESS, now.enters, now.leaves, "missing"),
         (EGRESS, now.leaves, now.enters, "egress"),
@@ -96,7 +97,7 @@ def _may_let(
 def _may_stop(
     world: World, policies: Sequence[Policy], others: Sequence[Policy], opened: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Policies whose rules alone let through what is opened."""
+    """Yield causes with policies whose rules are the only ones to allow the opened connections."""
     for policy in others:
         for direction, key, words in (
             (INGRESS, "ingress", ("extra", "peer")),
@@ -106,7 +107,7 @@ def _may_stop(
             ends = {use.target if direction == INGRESS else use.source for use in opened}
             if not rules or not ends <= _about(world, policy, direction):
                 continue
-            # an application that may call anybody is not restricted for one connection
+            # An application with unrestricted egress is not restricted for one connection.
             if isinstance(rules, list) and {} in rules:
                 continue
             bare = policy.model_copy(update={"spec": {**policy.spec, key: []}})
@@ -117,7 +118,7 @@ def _may_stop(
 
 
 def _about(world: World, policy: Policy, direction: str) -> set[str]:
-    """The applications for which a direction of a policy is in force."""
+    """Return the applications for which a direction of a policy is in force."""
     if direction not in policy_types(policy.spec):
         return set()
     selector = policy.spec.get("podSelector")

@@ -1,1 +1,1 @@
-"""Scripted agents of Kubernetes: a checklist, guesses without looking, attacks."""
+"""Scripted agents of Kubernetes: checklists, random and fixed replies, and attacks."""

@@ -20,13 +20,16 @@ from netarena_k8s.world.model import App, Policy, World, target_port
 from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
 
 SpecDict: TypeAlias = dict[str, Any]
-#: what undoes a form: gives the spec without it, or None where it does not apply
+#: function that returns a spec without a form, or None if it does not apply
 Undo: TypeAlias = Callable[[World, SpecDict], SpecDict | None]
 
 
 def repairs(packed: str) -> Iterator[str]:
-    """Commands that repair what looks suspicious in the output of ``triage.DUMP``, the most
-    suspicious first. Raises ValueError for a dump that cannot be read."""
+    """Yield commands that repair suspicious policies in the output of ``triage.DUMP``, the most
+    suspicious first.
+
+    Raises ValueError if the dump is not readable.
+    """
     apps, specs = read_cluster(packed)
     policies = tuple(Policy(name=name, spec=spec) for name, spec in sorted(specs.items()))
     world = World(apps=tuple(apps), policies=policies)
@@ -42,12 +45,12 @@ def repairs(packed: str) -> Iterator[str]:
 
 
 def _suspicion(form: Mapping[str, float]) -> float:
-    """How many forms of faults a policy has; those that few policies have count more."""
+    """Return how many forms of faults a policy has; rare forms count more."""
     return sum(form.get(f"{name}~rank", 0.0) for name in _UNDO if form[name])
 
 
 def _selecting(world: World, spec: SpecDict) -> SpecDict:
-    """Select the application whose labels are most similar to the selector."""
+    """Return the spec with the selector of the application whose labels are most similar."""
     wanted = {*(spec["podSelector"].get("matchLabels") or {}).values()}
     near = max(world.apps, key=lambda app: len(wanted.intersection(app.labels.values())))
     return {**spec, "podSelector": {"matchLabels": dict(near.labels)}}
@@ -59,8 +62,8 @@ def _in_force(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _served_port(world: World, spec: SpecDict) -> SpecDict | None:
-    """Replace unknown ports in ingress rules by the service port of the first selected
-    application."""
+    """Return the spec with unknown ingress ports replaced by the first selected application's
+    port."""
     about = [app for app in _about(world, spec) if app.service]
     port = target_port(about[0], about[0].service[0]) if about else None
     if port is None:
@@ -80,7 +83,7 @@ def _with_lookups(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _known_peers(world: World, spec: SpecDict) -> SpecDict:
-    """Replace peers that match no pod by the application with the most similar labels."""
+    """Return the spec with peers that match no pod replaced by the most similar application."""
     for peer in _peers(spec):
         labels = peer.get("podSelector", {}).get("matchLabels") or {}
         if "ipBlock" in peer or any(
@@ -94,7 +97,7 @@ def _known_peers(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _narrow(world: World, spec: SpecDict) -> SpecDict:
-    """Remove the ingress rule that matches most applications."""
+    """Return the spec without the ingress rule that matches most applications."""
     rules: Sequence[SpecDict] = spec.get("ingress") or ()
 
     def size(rule: SpecDict) -> int:
@@ -119,7 +122,7 @@ def _peers(spec: SpecDict) -> Iterator[SpecDict]:
                 yield from rule.get(peers) or ()
 
 
-#: form -> what undoes it
+#: form -> function that removes it
 _UNDO: Mapping[str, Undo] = {
     "rule.selects_nothing": _selecting,
     "rule.not_in_force": _in_force,

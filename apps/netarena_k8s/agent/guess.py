@@ -1,6 +1,6 @@
-"""Replies of agents that do not look: random commands, or the standard policies.
+"""Replies of agents that do not read prompts: random commands, or the standard policies.
 
-Neither knows the query. ``distract`` draws what an operator might type; ``blanket`` writes the
+Neither knows the query. ``distract`` draws what an operator might type. ``blanket`` writes the
 policies of Online Boutique, the same in every world.
 """
 
@@ -15,7 +15,7 @@ from netarena_k8s.solution import fenced
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World, render_policy
 
-#: what an operator types, right and wrong, over the fields of ``distract``
+#: plausible commands, right and wrong; ``distract`` fills in the fields
 _PLAUSIBLE = (
     "kubectl get networkpolicies",
     "kubectl get networkpolicy {policy} -o yaml",
@@ -33,7 +33,7 @@ _PLAUSIBLE = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """A plausible command."""
+    """Return a plausible command."""
     policy, app = rng.choice(world.policies), rng.choice(world.apps)
     label = rng.choice(sorted(app.labels.items()))
     patches = {
@@ -54,6 +54,6 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket(namespace: str) -> Sequence[str]:
-    """All policies of Online Boutique, written over those of the same names in one command."""
+    """Return a command that replaces all policies by those of Online Boutique."""
     policies = [json.dumps(render_policy(policy, namespace)) for policy in boutique().policies]
     return [fenced("\n".join(("kubectl replace -f - <<'END'", *policies, "END")))]

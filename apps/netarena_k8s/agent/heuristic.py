@@ -1,10 +1,10 @@
-"""Checklist operator: the yardstick of difficulty.
+"""Scripted operator with a checklist: a baseline for the difficulty of queries.
 
-It knows only the prompts of its conversation and follows a runbook: list the policies, take the
-first wrong connection, compare the policies at its two ends with the documentation, and patch the
-first difference, the receiver's side before the sender's. It reads plain labels and port numbers.
-Of label expressions, other namespaces, address blocks, named ports and ranges it only sees that
-they differ from what it would have written.
+It knows only the prompts of its conversation and follows a runbook. It lists the policies, takes
+the first wrong connection, and compares the policies at both ends with the documentation. It
+patches the first difference, the receiver's side before the sender's. It reads plain labels and
+port numbers. For label expressions, other namespaces, address blocks, named ports and ranges, it
+only notices that they differ from the form that it would have written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 from netarena_k8s.solution import fenced
 
 SpecDict: TypeAlias = dict[str, Any]
-#: all policies, a line each: name, tab, spec as JSON
+#: prints all policies, one per line: name, tab, spec as JSON
 _DUMP = (
     "kubectl get networkpolicies -o "
     r"""jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec}{"\n"}{end}'"""
 )
 _BOTH = ["Ingress", "Egress"]
-#: name lookups, as the prompt states them
+#: name lookups as the prompt states them
 _LOOKUP = {
     "to": [
         {
@@ -44,16 +44,16 @@ _POLICY = re.compile(r"^(\S+)\t(\{.*\})$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Plan:
-    """What the prompt says is intended."""
+    """The intended state as the prompt describes it."""
 
     #: application -> labels of its pods
     labels: Mapping[str, Mapping[str, str]]
-    #: application -> the port of its pod that is tested, as an entry of a rule
+    #: application -> its tested pod port, as a port entry of a rule
     ports: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
-        """Raises ValueError for a prompt that tells of no application."""
+        """Return the plan in ``prompt``. Raises ValueError if it names no application."""
         labels, ports = {}, {}
         for name, told, service in _APP.findall(prompt):
             labels[name] = dict(pair.split("=", 1) for pair in told.split(", "))
@@ -64,7 +64,7 @@ class Plan:
         return cls(labels, ports)
 
     def owners(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:
-        """Policies that select the application by its labels."""
+        """Return the policies that select the application by its labels."""
         return [
             name
             for name, spec in policies.items()
@@ -72,7 +72,7 @@ class Plan:
         ]
 
     def named_after(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:
-        """Policies that by their name are about the application."""
+        """Return the policies whose name suggests the application."""
         longer = [one for one in self.labels if one.startswith(f"{app}-")]
         return [
             name
@@ -89,7 +89,7 @@ class Operator:
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
+        """Return the next command of the runbook. Raises ValueError for a prompt without a plan."""
         plan = Plan.read(prompt)
         situation = prompt.rpartition("Connections that differ from the intended state")[2]
         policies = _read_policies(prompt)
@@ -106,14 +106,14 @@ class Operator:
         return fenced(_DUMP)
 
 
-#: the name of a policy, and a JSON patch of it
+#: the name of a policy and its JSON patch
 Change: TypeAlias = tuple[str, list[SpecDict]]
 
 
 def _unblock(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """What keeps a connection from working, the likeliest first."""
+    """Yield changes that may unblock a connection, the likeliest first."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -147,7 +147,7 @@ def _unblock(
 def _block(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """What lets a connection through that must not be: a peer, else the rule that has it."""
+    """Yield changes that may block a connection: remove the peer that allows it, else its rule."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -169,7 +169,8 @@ def _block(
 
 
 def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
-    """A policy that is named after an application that none selects is to select it."""
+    """Yield changes that make a policy select the application that it is named after, which none
+    selects."""
     labels = {"matchLabels": dict(plan.labels[app])}
     for name in plan.named_after(policies, app):
         yield name, [{"op": "replace", "path": "/spec/podSelector", "value": labels}]
@@ -178,7 +179,7 @@ def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[C
 def _add(
     policies: Mapping[str, SpecDict], name: str, direction: str, rules: Sequence[SpecDict]
 ) -> Iterator[Change]:
-    """Rules behind those that are there; both directions are in force."""
+    """Yield a patch that appends rules and puts both directions in force."""
     spec = policies[name]
     value = [*spec.get(direction, ()), *rules]
     patch: list[SpecDict] = [{"op": "add", "path": f"/spec/{direction}", "value": value}]
@@ -188,7 +189,7 @@ def _add(
 
 
 def _rules(spec: SpecDict, direction: str) -> Iterable[SpecDict]:
-    """Rules that are in force."""
+    """Return the rules of a direction that are in force."""
     kind = direction.capitalize()
     return spec.get(direction, ()) if kind in spec.get("policyTypes", ()) else ()
 
@@ -199,7 +200,7 @@ def _admits(
     labels: Mapping[str, str],
     port: Mapping[str, Any],
 ) -> bool:
-    """Whether a rule says the labels and the port in plain words."""
+    """Return whether a rule allows the labels and the port in plain form."""
     return (not peers or any(_matches(peer, labels) for peer in peers)) and (
         not ports or dict(port) in ports
     )
@@ -212,7 +213,7 @@ def _matches(peer: SpecDict, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = False) -> bool:
-    """Whether a selector of plain labels holds; ``by_name``: and is no empty one."""
+    """Return whether a selector of plain labels matches; with ``by_name`` an empty one does not."""
     wanted = selector.get("matchLabels", {})
     if "matchExpressions" in selector or (by_name and not wanted):
         return False
@@ -220,7 +221,7 @@ def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = F
 
 
 def _read_policies(prompt: str) -> dict[str, SpecDict]:
-    """The policies of the last dump that the prompt shows; lines that were cut are left out."""
+    """Return the policies of the last dump in the prompt, without truncated lines."""
     found = {}
     for name, text in _POLICY.findall(prompt.rpartition("\nOutput:\n")[2]):
         try:

@@ -1,10 +1,14 @@
-"""Checklist operator for tickets: the yardstick of difficulty if the prompt names no pair.
+"""Scripted operator for tickets: a baseline for the difficulty if the prompt names no pair.
 
-It knows only the prompts of its conversation and follows a runbook: read the cluster once, compare
-every connection with the documentation, repair the first difference with the narrowest rule, read
-the resulting policy, continue until nothing differs, and declare the end with the changed policies.
-It checks connections, not each side of them. It finds a hidden fault only after repairing the one
-that hides it, which is too late if the order matters.
+It knows only the prompts of its conversation and follows a runbook:
+
+- read the cluster once
+- compare every connection with the documentation
+- repair the first difference with the narrowest rule, and read the resulting policy
+- repeat until nothing differs, and declare the end with the changed policies
+
+It checks connections, not each side of them. It finds a hidden fault only after it has repaired the
+one that hides it, which is too late if the order matters.
 """
 
 from __future__ import annotations
@@ -29,18 +33,19 @@ from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan, Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, selects
 
 SpecDict: TypeAlias = dict[str, Any]
-#: of a dump unpacked, in characters
+#: most characters of an unpacked dump
 _MAX_CHARS = 4_000_000
 
 
 def _lines(kind: str, *fields: str) -> str:
-    """A line for each object: its kind's letter and its name, then fields, with tabs between."""
+    """Return a command that prints one line per object: first letter of the kind and name, then the
+    fields, separated by tabs."""
     shown = "".join(rf'{{"\t"}}{{{one}}}' for one in fields)
     items = rf'{{range .items[*]}}{kind[0]}{{.metadata.name}}{shown}{{"\n"}}{{end}}'
     return f"kubectl get {kind} -o jsonpath='{items}'"
 
 
-#: ``DUMP`` prints all that there is to see, packed; it is read a piece at a time
+#: length of a part of the output of ``DUMP``, which prints everything in compressed form
 _PIECE_CHARS = MAX_TICKET_OUTPUT_CHARS - 100
 DUMP = "( {} ) | gzip -9n | base64 -w0".format(
     "; ".join(
@@ -81,7 +86,7 @@ class Triage:
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
+        """Return the next command of the runbook. Raises ValueError for a prompt without a plan."""
         if self._world is None:
             output = prompt.rpartition("\nOutput:\n")[2] if self._pieces else ""
             piece = found[0] if (found := _PACKED.match(output)) else ""
@@ -100,12 +105,13 @@ class Triage:
                 self._sent.add(command)
                 self._causes.setdefault(name, word)
                 return fenced(command)
-        if any(_misfits(self._world, net)):  # and no repair is known: it ends with the turns
+        # No repair is known, so the conversation lasts until the turns are used up.
+        if any(_misfits(self._world, net)):
             return fenced(f"{DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
-        """At the policy that was patched."""
+        """Read the policy that was patched from the output in the prompt."""
         name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
         name = name.rpartition("\n")[2]
         if name in self._policies:
@@ -119,7 +125,10 @@ def _show(name: str) -> str:
 
 
 def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
-    """The shop as a dump and the plan of a prompt tell it, and its policies. Raises ValueError."""
+    """Return the world that a dump and the plan in a prompt describe, and the policies.
+
+    Raises ValueError.
+    """
     apps, policies = read_cluster(packed)
     space = _SPACE.search(prompt)
     plan, calls = read_documents(prompt, apps)
@@ -134,7 +143,7 @@ def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
 
 
 def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
-    """The applications and policies that a dump holds. Raises ValueError."""
+    """Return the applications and policies in a dump. Raises ValueError."""
     try:
         with gzip.open(BytesIO(base64.b64decode(packed))) as file:
             text = file.read(_MAX_CHARS).decode()
@@ -172,8 +181,10 @@ def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
 
 
 def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:
-    """What the prompt says is intended: further connections as a plan, and the calls. Raises
-    ValueError for a prompt that does not."""
+    """Return the intended state in a prompt: further connections as a plan, and the calls.
+
+    Raises ValueError if the prompt has none.
+    """
     keys = _KEYS.search(prompt)
     told = prompt.partition("Intended state:")[2].partition("All connections between applications")[
         0
@@ -228,17 +239,17 @@ def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[s
 
 
 def _granted(world: World) -> list[bool]:
-    """Whether each pair is to work, by the documentation."""
+    """Return whether each pair should work according to the documentation."""
     calls = {*world.calls}
     return [(pair.source, pair.target) in calls for pair in world.pairs]
 
 
-#: the name of a policy, what its spec is to be, and the word for what was wrong
+#: name of a policy, its new spec, and the cause word of its fault
 Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
 def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
-    """The connections that are not as intended, and whether they are to be."""
+    """Yield the connections that are not as intended, each with whether it should work."""
     wanted = zip(world.needs, _granted(world), strict=True)
     for use, right in [*wanted, *((use, True) for use in world.uses)]:
         if use is not None and net.allows(use) != right:
@@ -246,8 +257,7 @@ def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
 
 
 def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
-    """For all connections that are not as intended, the receiver's side before the sender's: what
-    is blocked first."""
+    """Yield repairs: first of blocked connections, the receiver's side before the sender's."""
     lacking: dict[tuple[str, str], list[Use]] = {}
     opened = []
     for use, right in _misfits(world, net):
@@ -265,7 +275,7 @@ def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterat
         yield from _shut(world, policies, use)
 
 
-def _let(  # noqa: PLR0913, PLR0917 -- what a rule is made of
+def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     world: World,
     net: Net,
     policies: Mapping[str, SpecDict],
@@ -273,7 +283,7 @@ def _let(  # noqa: PLR0913, PLR0917 -- what a rule is made of
     name: str,
     uses: Sequence[Use],
 ) -> Iterator[Repair]:
-    """Rules for these uses alone, in a policy that is about this application alone."""
+    """Yield repairs that allow exactly these uses, in policies for only this application."""
     key, peers = ("ingress", "from") if direction == INGRESS else ("egress", "to")
     rules = [
         {
@@ -293,7 +303,8 @@ def _let(  # noqa: PLR0913, PLR0917 -- what a rule is made of
     for policy, spec in own.items():
         if direction in spec["policyTypes"]:
             yield policy, {**spec, key: [*(spec.get(key) or []), *rules]}, word
-    for policy, spec in own.items():  # what it says besides comes into force too
+    # The policy's other rules of this direction come into force too.
+    for policy, spec in own.items():
         if direction not in spec["policyTypes"]:
             yield policy, {**spec, "policyTypes": [INGRESS, EGRESS], key: rules}, "types"
     labels = world.by_name[name].labels
@@ -304,8 +315,10 @@ def _let(  # noqa: PLR0913, PLR0917 -- what a rule is made of
 
 
 def _shut(world: World, policies: Mapping[str, SpecDict], use: Use) -> Iterator[Repair]:
-    """The peers of a rule that let somebody in who must not come in are taken out of it; those
-    that are about many are named one by one."""
+    """Yield repairs that remove the peers that wrongly let a client in.
+
+    Peers that match several applications are replaced by the permitted ones.
+    """
     labels = world.by_name[use.source].labels
     for policy, spec in policies.items():
         if use.target not in _about(world, spec) or INGRESS not in spec["policyTypes"]:
@@ -348,7 +361,7 @@ def _selects(peer: SpecDict, labels: Mapping[str, str]) -> bool:
 
 
 def _about(world: World, spec: SpecDict) -> list[str]:
-    """The applications that a policy is about; of one about all, none."""
+    """Return the applications that a policy selects; none for a policy that selects all."""
     selector = spec.get("podSelector") or {}
     return [app.name for app in world.apps if selector and selects(selector, app.labels)]
 

@@ -32,25 +32,28 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: for a sign of life of a process that owes an answer, whatever its episodes do
+#: limit for a sign of life of a process that owes an answer, regardless of its episodes
 _SIGN_S = 30.0
-#: items of lists that policies may have beyond those of the healthy ones, and what they let through
-#: is computed sooner than a thread is begun
+#: most list items of policies beyond those of the intended ones for which a computation takes less
+#: time than starting a thread
 _AT_ONCE = 100
-#: what the process inherits of the service's surroundings
+#: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
-#: of glibc, which ignores what it does not know: threads share heaps, and the buffers of a flood
-#: go back to the system with its connections
+#: glibc settings, ignored elsewhere: threads share heaps, and large buffers return to the system
+#: when their connections end
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Embedded(Cluster):
-    """Use ``start`` and ``stop``, or an async context manager; worlds live in ``namespace``."""
+    """An embedded cluster whose worlds live in ``namespace``.
+
+    Use ``start`` and ``stop``, or an async context manager.
+    """
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        # threads of their own for each episode keep it out of any agent's reach
+        # The process runs outside the agents' reach, and has a thread for each episode.
         self.servant = Servant(
             "the API server",
             lambda control: program("netarena_k8s.embedded.apiserver.process", control),
@@ -65,17 +68,17 @@ class Embedded(Cluster):
 
     @property
     def pid(self) -> int | None:
-        """The API server's process, while it runs."""
+        """The process id of the API server while it runs, otherwise None."""
         return self.servant.pid
 
     async def start(self) -> None:
         await self.servant.start()
 
     async def deploy(self, world: World) -> Deployed:
-        """Starts the process too, also when it has died."""
+        """Deploy a world; also starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
-        # a world lives and dies with one life of the process
+        # A world exists only as long as the process that holds it.
         number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
@@ -88,7 +91,7 @@ class Embedded(Cluster):
                 addresses=addresses,
             )
         except BaseException:
-            # it may be there all the same, when nobody waited for the answer
+            # The world may exist even if nobody waited for the answer.
             with contextlib.suppress(EnvironmentFailed):
                 await asyncio.shield(self.ask("close", number, life))
             raise
@@ -109,8 +112,10 @@ class Embedded(Cluster):
         await self.stop()
 
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
-        """Have the process do something for an episode, which began in its ``life``; see
-        ``Servant.ask`` for what it raises."""
+        """Send an order for an episode that was deployed in this ``life`` of the process.
+
+        Raises what ``Servant.ask`` raises.
+        """
         return await self.servant.ask(do, life=life, episode=episode, **arguments)
 
 
@@ -124,9 +129,9 @@ class EmbeddedShop(Deployed):
         self._of = (number, life)
         self._world = world
         self._access = access
-        #: the policies that were seen last, as they were told and as they are, and what they reach
+        #: last policies as received and as parsed, and the pairs that work with them
         self._last: tuple[list[Any], tuple[Policy, ...], tuple[bool, ...]] = ([], (), ())
-        #: what a patch left, which is looked at next
+        #: state after a patch, which the next ``look`` returns
         self._seen: dict[str, Any] | None = None
 
     @property
@@ -135,7 +140,7 @@ class EmbeddedShop(Deployed):
 
     @property
     def admin_access(self) -> Access:
-        """The grader's own; no agent gets it."""
+        """The administrator's access, for the grader only."""
         return self._access["admin"]
 
     @contextlib.asynccontextmanager
@@ -144,12 +149,12 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # with a process that has ended nobody is heard any more
+            # A process that has ended accepts no connection.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
     async def write(self, policies: Sequence[Policy]) -> None:
-        """As if they had been deployed so: nothing of the objects tells that they were altered."""
+        """Set the specs as if they had been deployed; no object shows that it was changed."""
         written = [policy.model_dump(mode="json") for policy in policies]
         await self._ask("amend", policies=written)
 
@@ -170,7 +175,7 @@ class EmbeddedShop(Deployed):
         seen = self._seen or await self._ask("look")
         self._seen = None
         told, known, _ = self._last
-        if told != seen["policies"]:  # most turns only read, and others alter few
+        if told != seen["policies"]:  # Most turns only read, and the others change few policies.
             same = {one["name"]: (one, policy) for one, policy in zip(told, known, strict=True)}
 
             def read(one: dict[str, Any]) -> Policy:
@@ -180,7 +185,7 @@ class EmbeddedShop(Deployed):
             policies = tuple(map(read, seen["policies"]))
             if entries_of(policies) <= entries_of(self._world.policies) + _AT_ONCE:
                 reached = self._reached(policies)
-            else:  # an agent's policies may be large: nobody else is kept waiting
+            else:  # An agent's policies may be large, and other episodes must not wait.
                 reached = await asyncio.to_thread(self._reached, policies)
             self._last = seen["policies"], policies, reached
         _, policies, reached = self._last
@@ -188,7 +193,7 @@ class EmbeddedShop(Deployed):
         return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
-        """Whatever is asked for, what was seen before it is not what is looked at after it."""
+        """Send an order for this episode; a stored observation from before is no longer valid."""
         self._seen = None
         return await self._cluster.ask(do, *self._of, **arguments)
 
@@ -196,7 +201,7 @@ class EmbeddedShop(Deployed):
         return Net(self._world, policies, namespace=self._cluster.namespace).reached
 
     async def close(self) -> None:
-        # with a process that has ended, the episode has ended too
+        # If the process has ended, so has the episode.
         with contextlib.suppress(EnvironmentFailed):
             await self._ask("close")
 

@@ -1,1 +1,1 @@
-"""Faults: the methods as a table, and which fault hides which."""
+"""Faults of policies: the methods that cause them, and combinations in which one hides another."""

@@ -1,17 +1,18 @@
-"""Faults of tickets: the policies that are shown are drawn first, and what is intended after them.
+"""Faults of tickets: the shown policies are drawn first, and the intended ones after them.
 
-The shown policies do not depend on the number of faults, nor on their place: each policy has the
-same chance to be chosen, and then its intended spec is drawn. So without the documentation nothing
-in the policies shows which ones are wrong, or whether any is.
+The shown policies do not depend on the number or place of the faults: each policy has the same
+chance to be chosen, and then its intended spec is drawn. So without the documentation, nothing in
+the policies shows which ones are wrong, or whether any is.
 
-Chosen policies stay chosen: where an intended spec does not do, another one is drawn for the same
-policy. Trying another policy instead would favour those for which many specs do, the large ones.
-Two policies of which one fault may hide the other are chosen as a pair of a matching: each policy
-has one partner, so that a policy with many possible partners is not chosen more often.
+A chosen policy stays chosen: if an intended spec is not suitable, another one is drawn for the same
+policy. Trying another policy instead would favour those with many suitable specs, which are the
+large ones. If one of two faults may hide the other, their policies are chosen as a pair of a
+matching. Each policy has one partner, so that a policy with many possible partners is not chosen
+more often.
 
 For an altered policy (``source.alter``) the intended spec is the one from before the alteration.
-For any other policy it is drawn by a method that takes something away or adds something. Where no
-method does, the policy lacks a rule.
+For any other policy it is drawn by a method that removes or adds something. If no method succeeds,
+the shown policy lacks a rule.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ from netarena_k8s.world.model import App, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, Manifest, policy_types, selects
 
-#: of the draws of several faults, in how many one is to hide another, and of these in how many the
-#: order matters
+#: share of combinations in which one fault hides another, and the share of these in which the
+#: repair order matters
 _SHARE, _ORDERED = 0.7, 0.9
-#: choices of policies, draws of what they should be, and drafts that are tried for one policy
+#: limits of attempts: choices of policies, draws of their intended specs, drafts for one policy
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
-#: draws of a method for one policy, and of a fault that another one hides
+#: limits of draws: of a method for one policy, and of a fault that another fault hides
 _TRIES, _HIDDEN = 16, 8
-#: draws that find out whether a kind applies to a policy, and scalings of the odds of policies
+#: draws that test whether a kind applies to a policy, and rounds that scale the odds of policies
 _PROBES, _SCALINGS = 2, 30
-#: of the drafts of an altered policy, in how many it should be as before
+#: share of the drafts for an altered policy whose intended spec is the one before the alteration
 _ALTERED = 0.85
-#: methods that give what an unaltered policy should be -> the fault that the shown policy then has
+#: method that gives the intended spec of an unaltered policy -> the resulting fault of the shown
+#: policy
 _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("remove_ingress", "rule"): ("add_ingress", "rule"),
@@ -73,7 +75,7 @@ _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
 )
 
 
-#: kinds of fault that are their own opposite: a port is another one
+#: kinds of fault that are their own inverse, such as a changed port
 _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         "change_port": [
@@ -86,7 +88,8 @@ _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         ],
     }
 )
-#: kind -> methods that give what an unaltered policy should be, and the method of the fault
+#: kind of fault -> (kind, method) that gives the intended spec of an unaltered policy, and the
+#: method of the fault
 _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         kind: [
@@ -96,8 +99,8 @@ _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         for kind in {*(own for own, _ in _INVERSE.values()), *_MUTUAL}
     }
 )
-#: kinds of method that give what an unaltered policy should be -> how often each is tried; those
-#: that apply to nearly every policy seldom
+#: kind of method that gives an intended spec -> its weight; kinds that apply to nearly every policy
+#: have a low weight
 _WEIGHTS: Mapping[str, int] = MappingProxyType(
     {
         "remove_ingress": 6,
@@ -115,7 +118,8 @@ _WEIGHTS: Mapping[str, int] = MappingProxyType(
 
 
 class Draft(NamedTuple):
-    """The intended spec of a policy whose shown spec is wrong, and the kind of this fault."""
+    """The intended spec of a policy whose shown spec is wrong, and the kind and method of this
+    fault."""
 
     kind: str
     method: str
@@ -123,7 +127,7 @@ class Draft(NamedTuple):
 
     @property
     def policy(self) -> str:
-        """Its name."""
+        """The name of the policy."""
         return self.meant.name
 
 
@@ -135,10 +139,10 @@ def draw_intended(
     shown: World, altered: Mapping[str, Fault], number: int, rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]] | None:
     """Return the world in which ``number`` policies of ``shown`` are wrong, and these faults; None
-    where none are found.
+    if none are found.
 
-    Each fault shows when it is the only one left, and every order of repairing them that follows
-    ``after`` is safe.
+    Each fault shows when it is the only one left. Every repair order that respects ``after`` is
+    safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -164,13 +168,12 @@ def draw_named(
     among: Sequence[str],
     rng: random.Random,
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the world in which policies of ``shown`` have a fault of each of ``kinds``, and these
-    faults; None where none are found.
+    """Return the world in which policies of ``shown`` have one fault of each of ``kinds``, and
+    these faults; None if none are found.
 
-    ``among`` are the kinds of all queries of the config. Over all of them each policy is wrong
-    about equally often. Policies that select no pod and that none of these kinds can make wrong
-    are left out. Each fault shows when it is the only one left, and every order of repairing them
-    is safe.
+    ``among`` lists the kinds of all queries of the config; over all of them, each policy is wrong
+    about equally often. Policies that select no pod and that none of these kinds can make wrong are
+    left out. Each fault shows when it is the only one left, and every repair order is safe.
     """
     odds = _Source(shown, altered, rng).odds(among)
     pods = shown.marks.pods.values()
@@ -201,7 +204,8 @@ def draw_named(
 
 
 def meant(shown: World, drafts: Iterable[Draft]) -> World:
-    """The world whose intended policies are the shown ones, but for the drafts."""
+    """Return the world whose intended policies are those of ``drafts``, and the shown ones
+    otherwise."""
     specs = {one.policy: one.meant.spec for one in drafts}
     return with_policies(shown, put(shown.policies, specs))
 
@@ -213,14 +217,16 @@ class _Reach(NamedTuple):
     blocked_out: int
     #: the policy selects the target, and the ingress policies of the target block the pair
     blocked_in: int
-    #: allowed by one egress rule or peer of the policy alone, which no working pair needs
+    #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
+    #: one
     lets_out: int
-    #: allowed by one ingress rule or peer of the policy alone, which no working pair needs
+    #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs that
+    #: one
     lets_in: int
 
 
 class _Source:
-    """Draws drafts for the policies of ``shown``."""
+    """Draws intended specs for policies of ``shown``."""
 
     def __init__(self, shown: World, altered: Mapping[str, Fault], rng: random.Random) -> None:
         self._shown = shown
@@ -232,16 +238,16 @@ class _Source:
         }
         self._kinds = [kind for kind in _WEIGHTS if self._methods.get(kind)]
         self._weights = [_WEIGHTS[kind] for kind in self._kinds]
-        # the policy that denies everything is the same in every world
+        # The policy that denies everything is the same in every world.
         self._places = [policy for policy in shown.policies if policy.spec["podSelector"]]
         self._pairs = (1 << len(shown.pairs)) - 1
         self._now = shown.matrix.sides(shown.effects)
         self._states: dict[frozenset[tuple[str, str]], Sides] = {}
 
-    # which policies are wrong
+    # Choice of the wrong policies
 
     def choose(self, number: int, *, masked: bool, ordered: bool) -> list[Policy]:
-        """Policies to be wrong, each with the same chance; with ``masked`` the first two are
+        """Choose ``number`` policies with equal chances; with ``masked``, the first two are
         partners."""
         places = self._rng.sample(self._places, len(self._places))
         if not masked:
@@ -251,7 +257,8 @@ class _Source:
         return [first, partner, *(one for one in others if one is not partner)][:number]
 
     def _partner(self, first: Policy, *, ordered: bool) -> Policy:
-        """The partner of a policy in a matching of all that does not depend on it."""
+        """Return the partner of ``first`` in a random matching of all policies that does not depend
+        on ``first``."""
         left = self._rng.sample(self._places, len(self._places))
         reaches = {policy.name: self._reach(policy) for policy in left}
         for fit in (_fit_in_order, _fit)[0 if ordered else 1 :]:
@@ -264,7 +271,7 @@ class _Source:
                 for one in left
             }
             taken: set[str] = set()
-            # those with the fewest possible partners choose first
+            # Policies with the fewest possible partners choose first.
             for one in sorted(left, key=lambda one: len(fits[one.name])):
                 if one.name in taken:
                     continue
@@ -276,7 +283,7 @@ class _Source:
                     return other if first is one else one
                 taken |= {one.name, other.name}
             left = [one for one in left if one.name not in taken]
-        # those without a partner that fits are partners of each other
+        # Policies without a fitting partner are paired with each other.
         place = left.index(first)
         if place ^ 1 < len(left):
             return left[place ^ 1]
@@ -306,10 +313,10 @@ class _Source:
             lets_in=ends[1],
         )
 
-    # what they should be
+    # Drafts of intended specs
 
     def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
-        """A draft for each of the policies; None where this draw finds none."""
+        """Return one draft for each policy of ``chosen``; None if this draw finds none."""
         drafts: list[Draft] = []
         if masked:
             first, second = chosen[:2]
@@ -340,16 +347,15 @@ class _Source:
                 one = _draft(policy, *_INVERSE[kind, found.method], found.spec)
                 if self._shows((), [one]):
                     return one
-        # a policy without rules must be chosen as often as any other
+        # A policy without rules must be chosen as often as any other.
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-        """How often a fault of each kind is on each policy: by kind, then by the policy's name.
+        """Return how often each policy has a fault of each kind: by kind, then by policy name.
 
-        Kinds differ in the policies that they apply to. The odds are scaled until each kind is
-        used as often as ``kinds`` has it and each policy is wrong equally often, as far as that
-        can be.
+        Kinds differ in the policies that they apply to. The odds are scaled until each kind is used
+        as often as in ``kinds`` and each policy is wrong equally often, as far as possible.
         """
         wanted = Counter(kinds)
         odds = {
@@ -362,7 +368,7 @@ class _Source:
         }
         for _ in range(_SCALINGS):
             for kind, names in odds.items():
-                total = fsum(names.values())  # equal in all Python versions
+                total = fsum(names.values())  # the same result in all Python versions
                 for name in names:
                     names[name] *= wanted[kind] / total
             sums: defaultdict[str, float] = defaultdict(float)
@@ -381,7 +387,8 @@ class _Source:
         """
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name in odds.keys() - taken]
-        # exponential times: the first of them is each policy's with its odds
+        # The smallest of these exponential times belongs to each policy with a probability in
+        # proportion to its odds.
         free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
         for policy in free:
             for _ in range(_CHANCES):
@@ -391,8 +398,10 @@ class _Source:
         return None
 
     def _of_kind(self, policy: Policy, kind: str) -> Draft | None:
-        """A draft whose fault is of one kind, and shows; of an altered policy, as it was before
-        where the alteration is of the kind."""
+        """Return a draft whose fault is of ``kind`` and shows, or None.
+
+        If the policy was altered by a fault of this kind, the intended spec is the one before it.
+        """
         known = self._altered.get(policy.name)
         if known is not None and known.kind == kind:
             one = _draft(policy, kind, known.method, _before(known))
@@ -413,15 +422,19 @@ class _Source:
         return one if self._shows((), [one]) else None
 
     def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
-        """A policy that lets through one connection more, or all of ``uses``, which have one end
-        at the pods of the policy."""
+        """Return a draft whose intended spec allows one more connection, or all of ``uses``; None
+        if none is found.
+
+        ``uses`` are bits of connections that have the policy's pods at one end.
+        """
         spec = copied(policy.spec)
         world, rng = self._shown, self._rng
         kind, method = "remove_ingress", "rule"
         selector = spec["podSelector"]
         about = [app for app in world.apps if selects(selector, world.marks.pods[app.name])]
         if uses is None:
-            # else it should be about an application like those that it selects, or about another
+            # Prefer a connection of the selected applications, then of similar applications, then
+            # of any.
             for some in (about, _nearest(world, selector), world.apps):
                 if blocked := self._blocked_once({app.name for app in some}):
                     break
@@ -461,8 +474,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """The pairs that are blocked at one end only, which has one of these names; and whether it
-        is the target's end."""
+        """Return the pairs that are blocked only at one end, where an application in ``names`` is;
+        and whether it is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -471,13 +484,14 @@ class _Source:
             if getattr(self._shown.matrix.uses[place], end) in names
         ]
 
-    # faults that hide others
+    # Faults that hide others
 
     def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
-        """A draft and one whose fault the first one's hides.
+        """Return a draft and a second one whose fault the first fault hides; None if none are
+        found.
 
-        The first fault blocks connections at one end. The second one, at the other end of one of
-        them, lets it through where it should not if ``ordered``, else blocks it too.
+        The first fault blocks connections at one end. At the other end of one of them, the second
+        fault also blocks the connection; with ``ordered``, it allows what it should not.
         """
         for wide, hidden in self._rng.sample(((first, second), (second, first)), 2):
             near, far = self._reach(wide), self._reach(hidden)
@@ -494,13 +508,13 @@ class _Source:
         return None
 
     def _wide(self, policy: Policy, reach: _Reach, use: Use, place: int) -> Iterator[Draft]:
-        """Drafts for a policy whose fault blocks a connection at its end."""
+        """Yield drafts for a policy whose fault blocks the connection ``use``."""
         one = self.draft(policy)
         if one is not None:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # another one of the same end, which no other end blocks
+        # Another connection of the same end that only this end blocks
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -513,7 +527,8 @@ class _Source:
                 yield two
 
     def _hidden(self, wide: Draft, use: Use, place: Policy, *, ordered: bool) -> list[Draft] | None:
-        """A draft for ``place`` whose fault that of ``wide`` hides."""
+        """Return ``wide`` and a draft for the policy ``place`` whose fault that of ``wide`` hides;
+        None if none is found."""
         for other in self._ends_of(use, place, ordered=ordered):
             both = [wide, other]
             if not self._is_masked(both, wide, other):
@@ -525,8 +540,8 @@ class _Source:
         return None
 
     def _ends_of(self, use: Use, place: Policy, *, ordered: bool) -> Iterator[Draft]:
-        """Drafts for a policy at one end of a connection, which it should not let through if
-        ``ordered``, else should."""
+        """Yield drafts for a policy at one end of ``use``: the intended spec allows it, or, with
+        ``ordered``, does not."""
         kinds = ("remove_ingress", "peer_label") if ordered else ("add_ingress",)
         world, rng = self._shown, self._rng
         near = tuple(world.by_name[end] for end in use[:2] if end in world.by_name)
@@ -542,7 +557,8 @@ class _Source:
             yield one
 
     def _narrowed(self, policy: Policy, use: Use) -> Iterator[Draft]:
-        """A policy without each of the peers and rules that let a connection through."""
+        """Yield drafts without one of the peers or rules of a direction that lets ``use``
+        through."""
         place = self._shown.matrix.uses.index(use)
         for direction, key, peers in (("lets_in", "ingress", "from"), ("lets_out", "egress", "to")):
             if not getattr(self._shown.effect(policy), direction) >> place & 1:
@@ -550,7 +566,7 @@ class _Source:
             rules = cast("list[dict[str, Any]]", policy.spec[key])
             kind, method = ("add_ingress", "peer") if key == "ingress" else ("add_egress", "more")
             for number, rule in enumerate(rules):
-                # a rule without peers is about all
+                # A rule without peers matches every peer, so the last peer is not removed.
                 for rest in filter(None, _each_without(rule.get(peers) or ())):
                     some = [*rules[:number], {**rule, peers: rest}, *rules[number + 1 :]]
                     yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
@@ -559,14 +575,15 @@ class _Source:
                 yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
 
     def _some(self, bits: int, most: int) -> list[int]:
-        """Places of bits, at most so many, in any order."""
+        """Return the positions of at most ``most`` set bits in random order."""
         found = [*numbers(bits)]
         return self._rng.sample(found, min(most, len(found)))
 
-    # what is proven
+    # Proof of the drawn faults
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
-        """The faults of the shown policies in ``world``; None where one does not show alone."""
+        """Return the faults of the shown policies in ``world``; None if one of them does not show
+        alone."""
         now = {policy.name: policy for policy in self._shown.policies}
         then = {policy.name: policy for policy in world.policies}
         found = []
@@ -593,8 +610,8 @@ class _Source:
         return tuple(found)
 
     def _goes(self, one: Draft, drafts: Sequence[Draft]) -> bool:
-        """Whether the fault of ``one`` and each other one show alone, and may be repaired in either
-        order."""
+        """Return whether the fault of ``one`` and each other fault show alone and may be repaired
+        in either order."""
         every = [*drafts, one]
         return self._shows(drafts, every) and all(
             self._shows([draft for draft in every if draft is not other], every)
@@ -605,11 +622,12 @@ class _Source:
         )
 
     def _shows(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> bool:
-        """Whether the faults that are left show."""
+        """Return whether the faults left after ``repaired`` show."""
         return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:
-        """Whether the fault of ``other`` shows alone, and not while that of ``one`` is there."""
+        """Return whether the fault of ``other`` shows alone, but not while that of ``one`` is
+        present."""
         rest = [draft for draft in drafts if draft not in (one, other)]
         return (
             self._judged(rest, drafts) == self._judged([*rest, other], drafts)
@@ -620,15 +638,16 @@ class _Source:
     def _harms(
         self, before: Sequence[Draft], after: Sequence[Draft], drafts: Sequence[Draft]
     ) -> int:
-        """The connections that stop being as intended from one state of repair to another."""
+        """Return the connections that stop being as intended between two states of repair, as
+        bits."""
         right = self._judged(drafts, drafts)
         return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
         """Return the connections that work after ``repaired`` have been repaired, as bits.
 
-        Uses of the plan's grants that the intended policies do not allow are left out, because
-        they are not judged.
+        Uses of the plan's grants that the intended policies do not allow are left out, because they
+        are not judged.
         """
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
@@ -663,7 +682,7 @@ def _union(some: Iterable[int]) -> int:
 
 
 def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
-    """The items without one of them."""
+    """Yield the list without its first item, without its second one, and so on."""
     for place in range(len(some)):
         yield [*some[:place], *some[place + 1 :]]
 
@@ -684,9 +703,9 @@ def _fit_in_order(one: _Reach, other: _Reach) -> bool:
 
 
 def _nearest(world: World, selector: Any) -> list[App]:
-    """The applications whose labels have most in common with a selector."""
+    """Return the applications whose labels share the most values with a selector."""
     wanted = {*(selector.get("matchLabels") or {}).values()}
-    # a name says more than a team and a role
+    # A matching name counts more than a team or a role.
     shared = {
         app.name: 2 * (app.name in wanted) + len(wanted.intersection(app.labels.values()))
         for app in world.apps
@@ -695,7 +714,7 @@ def _nearest(world: World, selector: Any) -> list[App]:
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
-    """Policies with other specs for some."""
+    """Return ``policies`` with the specs of ``specs``, by name, in place of their own."""
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
         for policy in policies
@@ -703,7 +722,7 @@ def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, 
 
 
 def _before(fault: Fault) -> Spec:
-    """The spec of a policy before it was altered, by the patch that leads back to it."""
+    """Return the spec of a policy before it was altered, computed with the repair patch."""
     spec = dict(fault.spec)
     for step in fault.repair:
         part = str(step["path"]).rpartition("/")[2]

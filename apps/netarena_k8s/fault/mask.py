@@ -1,10 +1,10 @@
-"""Combinations of faults of any kinds, some of which hide others or wait for them.
+"""Combinations of faults of any kinds, some of which hide others or must be repaired after others.
 
-A fault hides another if that shows in no tested pair and no other connection until the first is
-repaired: the first also breaks, or allows, everything that the other does. The hiding action names
-the other's policy in ``masks``. If the other would then show in a pair that was as intended, its
-repair must come first, since the repair of the first would break or open this pair: ``after`` says
-so.
+A fault hides another one if the other shows in no tested connection until the first is repaired:
+the first also breaks, or allows, everything that the other does. The hiding fault names the other's
+policy in ``masks``. Its repair may break or open a pair that was as intended, because the other
+fault then shows there. In this case the other must be repaired first, and ``after`` of the hiding
+fault names it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ from netarena_k8s.fault.table import (
 from netarena_k8s.world.model import App, Policy, World
 from netarena_k8s.world.policy import selects
 
-#: of the draws of several faults, in how many one is to hide another, and of these in how many the
-#: order matters
+#: share of combinations in which one fault hides another, and the share of these in which the
+#: repair order matters
 _SHARE, _ORDERED = 0.8, 0.6
-#: draws of a part, of what a part hides, and of all
+#: limits of attempts: to add one fault or draw a hiding one, to draw the hidden one, to draw a
+#: combination
 _PARTS, _HIDDEN, _STARTS = 60, 25, 8
-#: kinds that break much of one application
+#: kinds that break many connections of one application
 _WIDE = (
     *("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress"),
     *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
 )
-#: kinds that take from an application whatever it calls, and kinds that let one more in
+#: kinds that block the calls of an application, and kinds that let another application in
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
-#: kinds that let far too many in
+#: kinds that let far too many clients in
 _OPEN = ("open_rule", "open_peer", "ip_block")
 
 
 def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """So many faults, each of another kind and on a policy of its own; None where none are found.
+    """Draw ``number`` faults of different kinds on different policies; None if no such set is
+    found.
 
-    Each shows when it is the only one left, and every order of repairing them that heeds ``after``
-    is safe.
+    Each fault shows when it is the only one left. Every repair order that respects ``after`` is
+    safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -63,7 +65,7 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """What of this does not hold, in words."""
+    """Return the requirements of a combination that these faults do not meet, in words."""
     found = []
     if not (sound(world, faults) if faults else True):
         found.append("a fault does not show alone, or an order of repairs is not safe")
@@ -75,16 +77,18 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 
 
 def hides(world: World, faults: Sequence[Fault]) -> bool:
-    """Whether each fault that is masked shows nowhere while that which masks it is there, and does
-    when that alone is repaired."""
+    """Return whether every masked fault stays hidden while the masking fault is present, and shows
+    once only that fault is repaired."""
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
     found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))
     return next(found, None) is None
 
 
 def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
-    """A fault and one that it hides, and that has to be repaired first if ``ordered``; none where
-    none are found."""
+    """Draw a fault and a second fault that it hides; an empty list if no such two are found.
+
+    With ``ordered``, the hidden fault must be repaired first.
+    """
     methods = methods_of(world)
     for _ in range(_PARTS):
         opening = ordered and rng.random() < 0.5
@@ -93,8 +97,9 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
             continue
         callers = {source for source, _ in wide.broken}
         if ordered:
-            # who is let in by mistake, and may call nobody for now; or who is not let in, and comes
-            # in with all others for now
+            # If the wide fault opens access, the hidden one blocks the clients that it lets in. If
+            # the wide fault blocks its application, the hidden one lets that application in
+            # elsewhere.
             names = {target for _, target in wide.opened} or {*world.by_name}
             kinds = tuple(methods) if opening else _OPENING
         else:
@@ -136,7 +141,8 @@ def _draw(
 
 
 def about_any(world: World, policy: Policy, names: set[str]) -> bool:
-    """Whether a policy selects one of these applications; false for one that selects all."""
+    """Return whether ``policy`` selects one of the applications ``names``; False for an empty
+    selector."""
     selector = policy.spec["podSelector"]
     return (
         isinstance(selector, dict)
@@ -146,7 +152,8 @@ def about_any(world: World, policy: Policy, names: set[str]) -> bool:
 
 
 def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fault]:
-    """With a fault more, if this draw finds one that goes with each of them."""
+    """Return ``faults`` with one more that is compatible with each of them, or unchanged if this
+    draw finds none."""
     taken, kinds = ({getattr(fault, key) for fault in faults} for key in ("policy", "kind"))
     kind = rng.choice([kind for kind in methods_of(world) if kind not in kinds])
     free = [policy for policy in world.policies if policy.name not in taken]

@@ -1,7 +1,7 @@
-"""Faults of large worlds: the same kinds, written with values that others rightly have.
+"""Faults of large worlds: the kinds of ``table`` with values that other policies use correctly.
 
-No label is mistyped and no port is unknown, so nothing looks wrong by itself: only the
-documentation shows it. Kinds and their general effects are those of ``table``.
+No label is mistyped and no port is unknown, so no value looks wrong by itself: only the
+documentation shows the fault. The effects of the kinds are those of ``table``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from netarena_k8s.fault.table import (
 from netarena_k8s.world.model import World, target_port
 from netarena_k8s.world.plan import Use
 
-#: applications that may let in one more caller, of which so many are tried
+#: callees that are tried when an egress rule to one more application is drawn
 _CALLEES = 12
-#: name lookups, as healthy policies of drawn shops allow them
+#: egress rule for name lookups in the intended policies of generated worlds
 LOOKUPS: Mapping[str, Any] = MappingProxyType(
     {
         "to": [
@@ -48,7 +48,8 @@ def _marks(scene: Scene) -> tuple[str, str]:
 
 
 def _another_mark(labels: SpecDict, scene: Scene) -> None:
-    """A team or a role that others have in the place of the right one, or beside a name."""
+    """Replace the team or the role in ``labels`` with that of other applications, or add a wrong
+    one."""
     key = scene.rng.choice([key for key in _marks(scene) if key in labels] or _marks(scene))
     app = scene.app
     own = labels.get(key) or (app.labels[key] if app is not None else None)
@@ -72,7 +73,7 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
         return spec
     expression = scene.rng.choice(peer["podSelector"]["matchExpressions"])
     key = expression["key"]
-    # pods of other namespaces have labels that no application has
+    # Pods of other namespaces have labels that no application of this world has.
     known = {one.labels[key] for one in scene.world.apps if key in one.labels}
     if others := sorted(known - {*expression["values"]}):
         place = scene.rng.randrange(len(expression["values"]))
@@ -82,7 +83,8 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
 
 
 def _values(scene: Scene, spec: SpecDict) -> list[str] | None:
-    """Those of an expression that lists applications."""
+    """Return the values of one ``In`` expression that lists several applications; None if there is
+    none."""
     found = [
         expression["values"]
         for rule in spec.get("ingress") or []
@@ -113,7 +115,7 @@ def _value_more(scene: Scene) -> SpecDict | None:
 
 
 def _port_of_another(direction: str) -> Method:
-    """A number in the place of another, which some other application has."""
+    """Return a method that replaces a port number with one that another application uses."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -144,7 +146,7 @@ def _name_of_another(scene: Scene) -> SpecDict | None:
 
 
 def _peer_of_guests(scene: Scene) -> SpecDict | None:
-    """An application that is looked for in the namespace of a guest."""
+    """Make a peer select pods in the namespace of a guest instead of its own."""
     spec, plan = scene.spec, scene.world.plan
     peer = a_selecting_peer(scene, spec)
     assert plan is not None
@@ -156,7 +158,7 @@ def _peer_of_guests(scene: Scene) -> SpecDict | None:
 
 
 def _peer_widened(scene: Scene) -> SpecDict | None:
-    """A group without its team, or without its role."""
+    """Remove the team or the role from a peer that selects by both."""
     spec = scene.spec
     peer = a_selecting_peer(scene, spec)
     labels = (peer or {}).get("podSelector", {}).get("matchLabels") or {}
@@ -170,7 +172,7 @@ def _peer_widened(scene: Scene) -> SpecDict | None:
 
 
 def _peer_narrowed(scene: Scene) -> SpecDict | None:
-    """A group with a team or a role more."""
+    """Add a team or a role to the labels of a peer."""
     spec = scene.spec
     peer = a_selecting_peer(scene, spec)
     labels = (peer or {}).get("podSelector", {}).get("matchLabels") or {}
@@ -183,7 +185,7 @@ def _peer_narrowed(scene: Scene) -> SpecDict | None:
 
 
 def _rule_for_roles(scene: Scene) -> SpecDict | None:
-    """One more rule, for all but some roles."""
+    """Add an ingress rule that allows all roles except two."""
     spec, app = scene.spec, scene.app
     if app is None or not app.service or not spec.get("ingress"):
         return None
@@ -212,7 +214,7 @@ def _block_of_partner(scene: Scene) -> SpecDict | None:
 
 
 def _anywhere(method: Method) -> Method:
-    """A method that adds a rule or a peer behind all others: in any place."""
+    """Return ``method`` with the rule or peer that it appends moved to a random position."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = method(scene)
@@ -232,7 +234,7 @@ def _anywhere(method: Method) -> Method:
 
 
 def _only_to(scene: Scene) -> SpecDict | None:
-    """Calls to one application or group alone, and name lookups."""
+    """Limit egress to one application or group, and name lookups."""
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
     if app is None or not spec.get("egress"):
         return None
@@ -253,7 +255,7 @@ def _only_to(scene: Scene) -> SpecDict | None:
 
 
 def _callee_gone(scene: Scene) -> SpecDict | None:
-    """A rule of egress is missing."""
+    """Remove an egress rule that is not for name lookups."""
     spec = scene.spec
     rules = [rule for rule in spec.get("egress") or [] if rule and not _looks_up(rule)]
     if not rules:
@@ -264,13 +266,13 @@ def _callee_gone(scene: Scene) -> SpecDict | None:
 
 
 def _callee_more(scene: Scene) -> SpecDict | None:
-    """One more rule of egress, to an application that must not be called."""
+    """Add an egress rule to an application that must not be called."""
     spec, app = scene.spec, scene.app
     if app is None or not spec.get("egress") or {} in spec["egress"]:
         return None
     among = scene.near or scene.world.apps
     served = [one for one in among if one.service and one is not app]
-    # most do not let it in, so a few are tried
+    # Most applications do not allow the caller, so several are tried.
     for target in scene.rng.sample(served, min(_CALLEES, len(served))):
         port = target_port(target, target.service[0])
         assert port is not None
@@ -308,7 +310,7 @@ def _lookups_by_tcp(scene: Scene) -> SpecDict | None:
 
 
 def _for_pods_of(scene: Scene) -> SpecDict | None:
-    """Of another application or group."""
+    """Replace ``podSelector`` with that of another policy."""
     spec = scene.spec
     policies = [copy.deepcopy(one.spec["podSelector"]) for one in scene.world.policies]
     others = [one for one in policies if one and one != spec["podSelector"]]
@@ -349,5 +351,5 @@ KINDS_OF_LARGE: Mapping[str, Mapping[str, Method]] = MappingProxyType(
 
 
 def methods_of(world: World) -> Mapping[str, Mapping[str, Method]]:
-    """The methods of each kind in a shop."""
+    """Return the methods of each kind that apply to ``world``."""
     return KINDS if world.plan is None else KINDS_OF_LARGE

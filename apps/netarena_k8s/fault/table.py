@@ -29,18 +29,19 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: draws of one part of a combination before it is begun anew, and beginnings before it is given up
+#: draws of one part of a combination before the combination is started again, and starts before the
+#: search ends
 _TRIES, _STARTS = 60, 6
-#: parts of a spec
+#: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")
 SpecDict: TypeAlias = dict[str, Any]
 
 
 class Fault(Record):
-    """One policy made wrong; ``spec`` is what the cluster holds then.
+    """One wrong policy; ``spec`` is the faulty spec that the cluster holds.
 
-    ``inject`` and ``repair`` are JSON patches of the policy; ``broken`` and ``opened`` the pairs
-    that are not as intended while it is the only fault.
+    ``inject`` and ``repair`` are JSON patches of the policy. ``broken`` and ``opened`` are the
+    pairs that differ from the intended state while this is the only fault.
     """
 
     kind: str
@@ -51,16 +52,17 @@ class Fault(Record):
     repair: tuple[dict[str, JsonValue], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     opened: tuple[tuple[str, str], ...] = ()
-    #: what is in use beside the pairs and stops while it is the only fault
+    #: intended connections other than pairs that stop while this is the only fault
     stopped: tuple[str, ...] = ()
-    #: policies whose faults do not show while this one is there
+    #: policies whose faults do not show while this fault is present
     masks: tuple[str, ...] = ()
-    #: policies that must be repaired before this one, or its repair breaks or opens something
+    #: policies that must be repaired first; otherwise the repair of this one breaks or opens
+    #: something
     after: tuple[str, ...] = ()
 
     @cached_property
     def wrong(self) -> Policy:
-        """The policy as it is shown."""
+        """The policy with the faulty spec."""
         return Policy(name=self.policy, spec=self.spec)
 
     @model_serializer(mode="wrap")
@@ -74,22 +76,23 @@ class Fault(Record):
 
 @dataclass(frozen=True)
 class Scene:
-    """What a method may look at."""
+    """The input of a method: the world, the policy to change and a random generator."""
 
     world: World
     policy: Policy
     rng: random.Random
-    #: applications that a fault is to be about; none: any
+    #: applications that the fault should concern; empty: any
     near: tuple[App, ...] = ()
 
     @property
     def spec(self) -> SpecDict:
-        """The healthy spec, to be changed."""
+        """A copy of the intended spec, which the method may change."""
         return cast("SpecDict", copied(self.policy.spec))
 
     @cached_property
     def app(self) -> App | None:
-        """The application that the policy is about, if it is about one."""
+        """The first application that the policy selects by ``matchLabels``; None if there is
+        none."""
         selector = cast("Mapping[str, Any]", self.policy.spec["podSelector"])
         wanted = selector.get("matchLabels") or {}
         for app in self.world.apps:
@@ -98,7 +101,8 @@ class Scene:
         return None
 
     def other(self) -> App:
-        """An application that the policy is not about."""
+        """Return a random application other than the one that the policy selects, from ``near`` if
+        given."""
         among, own = self.near or self.world.apps, self.app
         return self.rng.choice([app for app in among if app is not own] or [*among])
 
@@ -107,18 +111,19 @@ Method: TypeAlias = Callable[[Scene], SpecDict | None]
 
 
 def _rules(spec: SpecDict, direction: str) -> list[SpecDict]:
-    """Rules that say something: an empty one allows all and has nothing to get wrong."""
+    """Return the non-empty rules of one direction; an empty rule allows all and has nothing to
+    change."""
     return [rule for rule in spec.get(direction) or [] if rule]
 
 
 def a_rule(scene: Scene, spec: SpecDict, key: str, direction: str = "ingress") -> SpecDict | None:
-    """One of the rules that have ``key``."""
+    """Return a random rule of ``direction`` that has ``key``, or None."""
     found = [rule for rule in _rules(spec, direction) if rule.get(key)]
     return scene.rng.choice(found) if found else None
 
 
 def mistype(text: str, rng: random.Random) -> str:
-    """A likely typing mistake in a word."""
+    """Return ``text`` with a likely typing mistake."""
     place = rng.randrange(1, len(text) - 1) if len(text) > 2 else 0
     return rng.choice(
         (
@@ -136,7 +141,7 @@ def _another_port(scene: Scene, number: int) -> int:
     return scene.rng.choice([one for one in choices if one not in declared | {number}])
 
 
-# the paper's kinds
+# Kinds of the paper
 
 
 def _remove_rule(scene: Scene) -> SpecDict | None:
@@ -158,7 +163,7 @@ def _remove_peer(scene: Scene) -> SpecDict | None:
 
 
 def _add_rule(scene: Scene) -> SpecDict | None:
-    """A rule that lets in an application that does not belong there."""
+    """Add a rule that lets in an application that must not call."""
     spec, app = scene.spec, scene.app
     if app is None or not app.service:
         return None
@@ -206,7 +211,7 @@ def _change_protocol(protocol: str) -> Method:
         if entry.get("protocol", "TCP") == protocol:
             return None
         if isinstance(entry.get("port"), str) and scene.app is not None:
-            entry["port"] = scene.app.ports[0].number  # a name has a protocol of its own
+            entry["port"] = scene.app.ports[0].number  # A named port has a protocol of its own.
         entry["protocol"] = protocol
         return spec
 
@@ -214,9 +219,9 @@ def _change_protocol(protocol: str) -> Method:
 
 
 def _only_egress_to(scene: Scene) -> SpecDict | None:
-    """Calls to one application alone, often one of those that are called.
+    """Limit egress to one application, often one that is called, and name lookups.
 
-    With name lookups, without which nothing at all is reached and nobody sees who was meant.
+    Without name lookups, no service would be reachable and the allowed application would not show.
     """
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
     called = [by_name[target] for source, target in scene.world.calls if app == by_name[source]]
@@ -234,11 +239,11 @@ DNS_RULE: Mapping[str, Any] = MappingProxyType(
 )
 
 
-# beyond the paper
+# Kinds beyond the paper
 
 
 def select(change: Callable[[SpecDict, Scene], None]) -> Method:
-    """A method on the labels by which the policy selects its own pods."""
+    """Return a method that changes ``podSelector``; it applies if that has ``matchLabels``."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -271,14 +276,15 @@ def _of_another(selector: SpecDict, scene: Scene) -> None:
 
 
 def a_selecting_peer(scene: Scene, spec: SpecDict) -> SpecDict | None:
-    """One of the peers of ingress that select pods."""
+    """Return a random ingress peer with a non-empty ``podSelector``, or None."""
     rule = a_rule(scene, spec, "from")
     peers = [one for one in rule["from"] if one.get("podSelector")] if rule else []
     return scene.rng.choice(peers) if peers else None
 
 
 def _peer(change: Callable[[SpecDict, Scene], bool | None]) -> Method:
-    """A method on one peer of an ingress rule that selects pods; False: does not apply."""
+    """Return a method that changes one ingress peer that selects pods; ``change`` returns False if
+    it does not apply."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -338,7 +344,7 @@ def _peer_any_pod(peer: SpecDict, scene: Scene) -> None:
 
 
 def _peers_joined(scene: Scene) -> SpecDict | None:
-    """Two alternatives made one peer whose labels must hold all at once."""
+    """Merge two alternative peers into one whose labels must all match."""
     spec = scene.spec
     rule = a_rule(scene, spec, "from")
     peers = [one for one in rule["from"] if "podSelector" in one] if rule else []
@@ -367,7 +373,7 @@ def _types(*types: str) -> Method:
 
 
 def _blocks(cidr: str, *cuts: str) -> Method:
-    """Peers given as addresses, which leave out the pods that they should let in."""
+    """Return a method that replaces the peers of an ingress rule with an ``ipBlock``."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -384,7 +390,8 @@ def _blocks(cidr: str, *cuts: str) -> Method:
 
 
 def _port(change: Callable[[SpecDict, Scene, int], bool | None]) -> Method:
-    """A method on one port of an ingress rule; False: does not apply."""
+    """Return a method that changes one port of an ingress rule; ``change`` returns False if it does
+    not apply."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec, app = scene.spec, scene.app
@@ -439,7 +446,8 @@ def _no_rules(direction: str) -> Method:
 
 
 def _open_to(*peers: Mapping[str, Any]) -> Method:
-    """An extra rule that lets far too many in, at every port."""
+    """Return a method that adds an ingress rule for ``peers`` on every port; without peers, for
+    everyone."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -453,7 +461,7 @@ def _open_to(*peers: Mapping[str, Any]) -> Method:
 
 
 def _without_dns(scene: Scene) -> SpecDict | None:
-    """Everything may be called, and no name can be looked up."""
+    """Allow egress to all pods of the namespace, but no name lookups."""
     spec = scene.spec
     spec["egress"] = [{"to": [{"podSelector": {}}]}]
     return spec
@@ -472,7 +480,7 @@ def _dns(port: int, protocol: str) -> Method:
 
 
 def _egress_port(scene: Scene) -> SpecDict | None:
-    """Calls are allowed on one port that hardly any callee has."""
+    """Limit egress to one port that hardly any callee has, and name lookups."""
     spec = scene.spec
     port = scene.rng.choice((80, 443, 8443))
     spec["egress"] = [
@@ -482,9 +490,9 @@ def _egress_port(scene: Scene) -> SpecDict | None:
     return spec
 
 
-#: names that no port has
+#: port names that no container declares
 PORT_NAMES = ("web", "grpc-web", "service", "tcp-main")
-#: labels of another namespace, and of none
+#: labels of another namespace, and of a namespace that does not exist
 ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
 NOBODY = MappingProxyType({"team": "shop"})
 
@@ -521,7 +529,7 @@ KINDS: Mapping[str, Mapping[str, Method]] = MappingProxyType(
         "egress_port": {"few": _egress_port},
     }
 )  # fmt: skip
-#: kind -> what each of its methods comes to, in words
+#: kind -> description of each of its methods
 WORDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "remove_ingress": {"rule": "a rule of ingress is missing",
@@ -564,7 +572,7 @@ WORDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "egress_port": {"few": "egress is allowed on one port that callees do not have"},
     }
 )  # fmt: skip
-#: kind -> what its methods that other shops do not have come to, in words
+#: kind -> descriptions of the methods that exist only in large worlds
 WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "remove_ingress": {"value": "a list of applications in a peer lacks one"},
@@ -589,7 +597,8 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
-#: combinations beyond the paper's that an audit draws too: there is room for each in either world
+#: combinations beyond those of the paper that an audit also draws; both the default and generated
+#: worlds can hold each of them
 COMBINED = (
     *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
     *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
@@ -597,7 +606,7 @@ COMBINED = (
     *("joined_peers+service_port+add_egress", "change_port+open_rule+empty_rules"),
     *("peer_expression+port_range+change_protocol", "add_ingress+open_peer+ip_block"),
 )
-#: the paper's Table 6: pairs with add_egress are level 3
+#: Table 6 of the paper: pairs with add_egress are level 3
 CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,
@@ -606,7 +615,7 @@ CATALOGUE = Catalogue(
 
 
 def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
-    """The policies of ``world`` with ``faults`` in them."""
+    """Return the policies of ``world`` with ``faults`` in force."""
     specs = {fault.policy: fault.spec for fault in faults}
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
@@ -620,7 +629,8 @@ def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
 
 
 def seen(world: World, faults: Sequence[Fault]) -> int:
-    """The tested connections that work with ``faults``, as bits of ``world.matrix``."""
+    """Return the tested connections that work while ``faults`` are in force, as bits of
+    ``world.matrix``."""
     specs = {fault.policy: fault for fault in faults}
     effects = (
         world.effect(specs[policy.name].wrong) if policy.name in specs else effect
@@ -635,10 +645,10 @@ def draw(
     rng: random.Random,
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
 ) -> tuple[Fault, ...] | None:
-    """A fault of each kind, each on a policy of its own; None where the world has no room.
+    """Draw one fault of each kind, each on a different policy; None if the world has no room for
+    them.
 
-    Each shows in the matrix when it is the only one left, and every order of repairing them is
-    safe.
+    Each fault shows when it is the only one left, and every repair order is safe.
     """
     for _ in range(_STARTS):
         faults: list[Fault] = []
@@ -659,7 +669,8 @@ def _draw_next(
     rng: random.Random,
     methods: Mapping[str, Mapping[str, Method]],
 ) -> Fault | None:
-    """A fault of ``kind`` on a policy that ``faults`` leave alone, sound together with them."""
+    """Draw a fault of ``kind`` on a policy without a fault that is sound together with ``faults``;
+    None if none is found."""
     taken = {fault.policy for fault in faults}
     policies = [policy for policy in world.policies if policy.name not in taken]
     for _ in range(_TRIES if policies else 0):
@@ -669,7 +680,7 @@ def _draw_next(
     return None
 
 
-def draw_one(  # noqa: PLR0913, PLR0917 -- what a draw is made of
+def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
     world: World,
     kind: str,
     policy: Policy,
@@ -677,15 +688,16 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- what a draw is made of
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
     near: tuple[App, ...] = (),
 ) -> Fault | None:
-    """A fault of ``kind`` on ``policy`` that shows, in a pair or in what is used beside; None
-    where this draw finds none."""
+    """Draw a fault of ``kind`` on ``policy`` that affects a pair or another tested use; None if
+    this draw finds none."""
     method = rng.choice(sorted(methods[kind]))
     spec = methods[kind][method](Scene(world, policy, rng, near))
     return None if spec is None else make_fault(world, kind, method, policy, spec)
 
 
 def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec) -> Fault | None:
-    """The fault by which ``policy`` has another ``spec``; None where that shows nowhere."""
+    """Return the fault that gives ``policy`` the spec ``spec``; None if it affects no tested
+    connection."""
     if spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
@@ -707,7 +719,7 @@ def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec)
 
 
 def patch(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """The JSON patch that makes the spec of a policy, which is ``there``, as ``wanted``."""
+    """Return the JSON patch that changes a policy's spec from ``there`` to ``wanted``."""
     return tuple(
         {"op": "add", "path": f"/spec/{part}", "value": wanted[part]}
         if part in wanted
@@ -718,19 +730,20 @@ def patch(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str
 
 
 def waits(faults: Sequence[Fault]) -> list[set[int]]:
-    """For each fault the places of those that must be repaired before it."""
+    """Return for each fault the indices of the faults that must be repaired before it."""
     return places([fault.policy for fault in faults], [fault.after for fault in faults])
 
 
 def sound(world: World, faults: Sequence[Fault]) -> bool:
-    """Whether each fault shows alone, and every order of repair in which none comes before one
-    that it waits for is safe at every step.
+    """Return whether each fault shows alone and every permitted repair order is safe at every step.
 
-    Safe as the judge has it: no pair that is as intended stops being so, nothing in use stops, and
-    nothing is opened that neither the healthy nor the whole faulty state allows.
+    A repair order is permitted if each fault comes after those that it waits for. A step is safe as
+    the judge defines it: no intended connection stops working, and the step opens nothing that
+    neither the intended nor the complete faulty state allows.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
-    # what may be left on the way: where one is repaired, all that it waits for are
+    # Sets of faults that may be left during repair: if a fault is repaired, so are all it waits
+    # for.
     lefts = [
         left
         for number in range(len(faults) + 1)
@@ -752,12 +765,13 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
 
 
 def harms(wanted: int, before: int, after: int) -> int:
-    """The connections that stop being as ``wanted``; all are bits."""
+    """Return the connections that matched ``wanted`` before and no longer do after; all values are
+    bits."""
     return (after ^ wanted) & ~(before ^ wanted)
 
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
-    """Whether repairs in this order break a pair, open one, or stop a use."""
+    """Return whether repairs in this order break a pair, open one, or stop another tested use."""
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:
@@ -770,10 +784,12 @@ def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool
 
 
 def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Policy]]) -> bool:
-    """Whether a state on the way lets through what neither the healthy policies nor all faults do.
+    """Return whether an intermediate state allows traffic that neither the intended policies nor
+    all faults together allow.
 
-    It cannot where but one fault has a say: there it is as one of the two. So looked at are two
-    pods that are about two faults and more, and whatever a pod is open to that is about two itself.
+    Where only one fault affects the traffic, each intermediate state equals one of these two
+    states. So only two cases are checked: pairs of pods that two or more faults affect together,
+    and all access to and from a pod that two or more faults affect.
     """
     about: dict[str, set[int]] = {app.name: set() for app in world.apps}
     for number, fault in enumerate(faults):
@@ -791,7 +807,9 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
         return False
     whole = faulty(world, faults)
     if twice:
-        # none has opened anything before the first that does: each is held against both alone
+        # Up to the first state that opens something, earlier states opened nothing. So comparing
+        # with the previous state too gives the same answer as comparing with the two known states
+        # only.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True
@@ -806,17 +824,20 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
 
 
 def action_of(fault: Fault) -> Action:
-    """A fault as the hidden action of a query."""
+    """Return ``fault`` as the hidden action of a query."""
     return Action(kind=fault.kind, parameters=fault.model_dump(mode="json", exclude={"kind"}))
 
 
 def fault_of(action: Action) -> Fault:
-    """The fault that an action stands for. Raises pydantic.ValidationError for another's."""
+    """Return the fault that ``action`` describes.
+
+    Raises pydantic.ValidationError if it describes no fault of this application.
+    """
     return Fault.model_validate({"kind": action.kind, **action.parameters})
 
 
 def describe(action: Action) -> str:
-    """A fault in words, for records and reports."""
+    """Return a description of a fault for records and reports."""
     fault = fault_of(action)
     words = {**WORDS.get(fault.kind, {}), **WORDS_OF_LARGE.get(fault.kind, {})}.get(
         fault.method, fault.method

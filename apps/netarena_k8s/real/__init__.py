@@ -1,7 +1,7 @@
 """Real clusters: the interface of ``netarena_k8s.cluster`` for any cluster of a kubeconfig.
 
-``cluster`` implements the interface; ``shop`` is one namespace with one world; ``measure`` finds
-out who reaches whom; ``manifest`` turns a world into objects; ``owner`` identifies NetArena's
-namespaces, ``claim`` its objects in a namespace of others; ``right`` lists the service's rights;
-``client`` speaks to the API.
+``cluster`` implements the interface. ``workload_set`` is one namespace with one world. ``measure``
+tests its connections. ``manifest`` turns a world into objects. ``owner`` identifies NetArena's
+namespaces, ``lease`` its objects in a shared namespace. ``rbac`` lists the rights of the service.
+``client`` sends requests to the API.
 """

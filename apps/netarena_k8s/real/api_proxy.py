@@ -1,4 +1,4 @@
-"""Proxy from an agent to a real API server: the rights of its token, without the past.
+"""Proxy between an agent and a real API server that hides versions from before the episode.
 
 An API server keeps old versions for some minutes and returns them on request: the intended policies
 from before the fault, and the writes of the previous agent. The proxy therefore answers requests
@@ -6,10 +6,11 @@ for versions from before the episode as expired, like a server that has dropped 
 an old version in a request for a single object, which a server would answer; kubectl sends no such
 requests.
 
-Each change is tried before it is made, so that no policy exceeds the limits of ``bound``.
+Each change is tried as a dry run before it is made, so that no policy exceeds the limits of
+``bound``.
 
-The agent gets a secret that only this proxy accepts, never the token for the API server: an
-episode's secret is useless at another episode's proxy, where other versions are old. The proxy
+The agent gets a secret that only this proxy accepts, never the token for the API server. An
+episode's secret is useless at another episode's proxy, where other versions are expired. The proxy
 accepts only connections of the running command.
 """
 
@@ -42,87 +43,90 @@ from netarena_k8s.embedded.apiserver.call import BODY_BYTES
 from netarena_k8s.embedded.apiserver.status import Refused, too_large, unauthorized
 from netarena_k8s.real.client import Server
 
-#: connections at a time, from before their handshakes; one more is closed unheard
+#: most connections at a time, including those in their handshake; further ones are closed at once
 CONNECTIONS = 64
-#: between two attempts to accept a connection, when there is no descriptor for it
+#: pause before the next attempt to accept a connection after descriptors ran out
 PAUSE_S = 0.1
 _CONNECT_S = 10.0
-#: longer than kubectl waits itself: a busy machine is no reason to hang up on it
+#: longer than kubectl's own timeout, so that a busy machine does not end connections
 _HANDSHAKE_S = 15.0
-#: for what an ended connection had open behind it
+#: limit for closing the upstream requests of ended connections
 _CLOSE_S = 5.0
-#: of an answer's header: an API server warns in thousands of characters, or in hundreds of lines
+#: limits of response headers; an API server may send warnings of thousands of characters, or
+#: hundreds of lines
 _LINE = 2**20
 _LINES = 2**13
 _LOG = logging.getLogger(__name__)
-#: whoever can send what is no request could fill a log with it
+#: Not logged, because malformed requests could fill the log.
 _SILENT = logging.getLogger(f"{__name__}.requests")
 _SILENT.setLevel(logging.CRITICAL + 1)
-#: what is asked of one server, not of what is behind it (RFC 9110, 7.6.1), or made anew
+#: headers that apply to one connection (RFC 9110, 7.6.1) or are created anew
 _HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
         *("trailer", "transfer-encoding", "upgrade", "expect", "host", "content-length"),
     }
 )
-#: what says who asks, or in whose name: the gate does
+#: headers with the user's identity, which the proxy sets
 _WHO = ("authorization", "impersonate-", "x-remote-")
-#: of a list in parts: what the server's own tokens have, and nothing that may be read otherwise
+#: keys of a continue token of the server; other keys could be read differently
 _TOKEN_KEYS = frozenset({"v", "rv", "start"})
-#: of a version, which has 64 bits
+#: most digits of a version, a 64-bit number
 _DIGITS = 20
-#: a version that the server itself chooses
+#: versions that let the server choose
 _NEWEST = frozenset({"", "0"})
-#: what can change an object: an agent may make none, and what it deletes is gone
+#: methods that can change an object; agents cannot create objects, and a deletion adds no size
 _CHANGES = frozenset({"PUT", "PATCH"})
-#: of an answer that shows an object no larger than allowed: a server writes some characters in six
+#: most bytes of a response with an object of allowed size; a server writes some characters as six
+#: bytes
 _SHOWN_BYTES = 6 * POLICY_CHARS
-#: how an object is shown that is read here
+#: headers for a response that the proxy reads itself
 _PLAIN = MappingProxyType({"accept": "application/json", "accept-encoding": "identity"})
-#: whether the API server can answer just now
+#: returns whether the API server can answer at present
 Asking: TypeAlias = Callable[[], Awaitable[bool]]
-#: the agent's token just now; raises EnvironmentFailed
+#: returns the agent's current token; raises EnvironmentFailed
 Lending: TypeAlias = Callable[[], Awaitable[str]]
 _Pairs: TypeAlias = list[tuple[str, str]]
 
 
 class Gate:
-    """``start`` it, ``close`` it; of an episode, whose past ends at ``since``.
+    """The proxy of one episode; versions before ``since`` are expired. ``start`` it and ``close``
+    it.
 
-    ``failures`` counts requests that came while the API server could not answer, that it did not
-    take, or that it left unanswered and could not answer then: evidence that no agent can make.
+    ``failures`` counts requests that the API server could not answer, did not accept, or left open
+    while it became unavailable. An agent cannot cause these failures.
     """
 
     def __init__(self, server: Server, answers: Asking, token: Lending) -> None:
         self._to = server
         self._answers = answers
         self._token = token
-        #: what the agent shows instead of a token
+        #: the secret that the agent sends instead of a token
         self.word = secrets.token_urlsafe(32)
         self._authority = Authority()
         self._server: web.Server | None = None
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
-        #: handshakes under way
+        #: handshakes in progress
         self._shaking: dict[asyncio.BaseProtocol, tuple[socket.socket, asyncio.Task[None]]] = {}
-        #: of the command that runs: whose connections alone are heard
+        #: caller of the running command, the only one whose connections are accepted
         self._caller: Caller | None = None
         self._session: aiohttp.ClientSession | None = None
-        #: the oldest version that may be asked for
+        #: oldest version that may be requested
         self.since = 0
         self.failures = 0
-        #: one change at a time: what it would make is still true when it is made
+        #: Changes are made one at a time, so that the result of a trial still holds for the change.
         self._changing = asyncio.Lock()
-        #: whether a fault of the gate itself has been told
+        #: whether an error of the proxy has been logged
         self._broken = False
 
     @property
     def root(self) -> str:
-        """What kubectl trusts, PEM."""
+        """The root certificate that kubectl trusts, as PEM."""
         return self._authority.root
 
     async def start(self, listening: socket.socket) -> None:
-        """Answer what arrives at this socket of loopback, which is the gate's from now on."""
+        """Serve connections to this loopback socket, which the proxy then owns."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=_context(self._to), limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -141,8 +145,8 @@ class Gate:
         self._listening = listening
         listening.setblocking(False)
         listening.listen(CONNECTIONS)
-        # not asyncio's server, which counts no handshake; nor a task, which as it is cancelled
-        # may lose a connection
+        # An asyncio server does not limit handshakes, and a task that is cancelled may lose a
+        # connection.
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
     def _accept(self) -> None:
@@ -152,11 +156,12 @@ class Gate:
         try:
             sock, _ = listening.accept()
         except OSError:
-            # no descriptor is left, say, and the connection waits on: not at once again
+            # For example, no descriptor is left. The connection stays queued, so wait before the
+            # next attempt.
             loop.remove_reader(listening)
             self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
             return
-        # whose handshake has just ended may be in both
+        # A connection whose handshake has just ended may be in both.
         if len({*self._shaking, *server.connections}) >= CONNECTIONS:
             sock.close()
             return
@@ -164,14 +169,14 @@ class Gate:
         self._shaking[handler] = sock, loop.create_task(self._shake(handler, sock))
 
     def admit(self, caller: Caller) -> None:
-        """Hear this caller, and nobody else."""
+        """Accept connections of this caller only."""
         self._caller = caller
 
     def dismiss(self) -> None:
-        """Hear nobody any more, nor go on with what was asked."""
+        """Accept no connections, and cancel open requests."""
         self._caller = None
         for sock, _ in self._shaking.values():
-            # not by cancelling: a handshake that has not begun yet would go on
+            # Cancelling would not stop a handshake that has not begun yet.
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for one in self._server.connections if self._server is not None else ():
@@ -180,12 +185,12 @@ class Gate:
 
     async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
         caller = self._caller
-        # the kernel's table may be long
+        # The kernel's connection table may be long.
         if caller is None or not await asyncio.to_thread(caller.made, sock):
             sock.close()
             del self._shaking[handler]
             return
-        # who has left, or speaks no TLS; the socket is closed then
+        # The client has left or does not use TLS; the socket is closed then.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: handler,
@@ -196,7 +201,7 @@ class Gate:
         del self._shaking[handler]
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         listening, self._listening = self._listening, None
         session, self._session = self._session, None
         server, self._server = self._server, None
@@ -209,7 +214,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # whose handshake ended meanwhile
+        for one in server.connections:  # Handshakes that ended meanwhile
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -218,8 +223,8 @@ class Gate:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
-        except Exception:  # noqa: BLE001 -- a fault of ours, of whatever sort
-            if not self._broken:  # once: who finds a fault of ours shall fill no log with it
+        except Exception:  # noqa: BLE001 -- any error of the proxy itself
+            if not self._broken:  # Log it only once, so that a client cannot fill the log.
                 self._broken = True
                 _LOG.exception("the way to the API server does not do what it should")
             return _hang_up(request)
@@ -247,7 +252,7 @@ class Gate:
             return await self._pass_on(request, pairs)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EnvironmentFailed):
             return self._fail(request)
-        except (aiohttp.ClientError, OSError):  # of either end
+        except (aiohttp.ClientError, OSError):  # An error of either side
             return _hang_up(request) if await self._answers() else self._fail(request)
 
     def _fail(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -255,7 +260,7 @@ class Gate:
         return _hang_up(request)
 
     async def _change(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
-        """Make a change that has been tried, or say why not. Raises aiohttp's ClientError."""
+        """Try a change, then make it, or return why it is refused. Raises aiohttp.ClientError."""
         async with self._changing:
             body = await _read(request.content, BODY_BYTES)
             if body is None:
@@ -263,7 +268,7 @@ class Gate:
             trial = [*pairs, ("dryRun", "All")]
             async with await self._ask(request, trial, body, _PLAIN) as answer:
                 shown = await _read(answer.content, _SHOWN_BYTES)
-            if shown is not None and answer.status >= 300:  # refused, or to be asked elsewhere
+            if shown is not None and answer.status >= 300:  # The change is refused or redirected.
                 headers = _kept(answer.headers)
                 return web.Response(body=shown, status=answer.status, headers=headers)
             name = unquote(request.rel_url.raw_path.rpartition("/")[2])
@@ -275,7 +280,7 @@ class Gate:
     async def _pass_on(
         self, request: web.BaseRequest, pairs: _Pairs, body: bytes | None = None
     ) -> web.StreamResponse:
-        """Ask what was asked, as it was read here. Raises aiohttp's ClientError."""
+        """Forward a request as parsed here. Raises aiohttp.ClientError."""
         async with await self._ask(request, pairs, body) as answer:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_kept(answer.headers)
@@ -286,7 +291,7 @@ class Gate:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
             await response.write_eof()
-        # a watch ends when whoever watches goes; or its server
+        # A watch ends when its client leaves, or when the server does.
         if any(name == "watch" for name, _ in pairs) and not await self._answers():
             self.failures += 1
         return response
@@ -298,11 +303,13 @@ class Gate:
         body: bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Ask the server what was asked, with this query, as the agent; a body and headers that
-        are given go in the place of those that were sent. Raises EnvironmentFailed where there is
-        no token."""
+        """Send a request to the server with this query and the agent's token.
+
+        ``body`` and ``headers``, if given, replace those of the client. Raises EnvironmentFailed if
+        there is no token.
+        """
         assert self._session is not None
-        # what has been read is what is sent, in words that cannot be read otherwise
+        # The query is sent as it was parsed here, so that the server cannot read it differently.
         query = f"?{urlencode(pairs)}" if pairs else ""
         kept = [
             (name, value)
@@ -333,7 +340,7 @@ def _refuse(refused: Refused) -> web.StreamResponse:
 
 
 async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
-    """All of it; None when it is longer."""
+    """Return the whole stream; None if it is longer than ``most`` bytes."""
     found = bytearray()
     async for piece in stream.iter_any():
         found += piece
@@ -343,21 +350,21 @@ async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
-    """Leave without a word, as the server behind has."""
+    """Close the connection without a response, as the server has done."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Without those that end here."""
+    """Return the headers without those that apply to one connection."""
     named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
     return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
 
 
 def _context(server: Server) -> ssl.SSLContext:
-    """As a client who knows the server, and has no certificate of its own: whose request it is the
-    token tells."""
+    """Return a TLS context that verifies the server and has no client certificate, since the token
+    identifies the user."""
     context = ssl.create_default_context(cadata=server.authority or None)
     if not server.verified:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -365,7 +372,8 @@ def _context(server: Server) -> ssl.SSLContext:
 
 
 def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
-    """Whether a request names a version from before, or in a way that may be read as one."""
+    """Return whether a request names a version before ``since``, or a value that could be read as
+    one."""
     for name, value in pairs:
         if name == "resourceVersion" and value not in _NEWEST:
             version = _number(value)
@@ -383,8 +391,10 @@ def _number(text: str) -> int | None:
 
 
 def _version_of(token: str) -> int | None:
-    """Of a list that is to be continued; negative: of the newest. None for what is no token as
-    the server writes them (k8s.io/apiserver, storage/continue.go)."""
+    """Return the version in a continue token; negative: the newest; None if it is malformed.
+
+    Source: storage/continue.go of k8s.io/apiserver.
+    """
     try:
         text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         given: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)

@@ -32,29 +32,29 @@ from netarena_k8s.world.policy import Manifest
 Json: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")
 
-#: who is said to have written an object; what kubectl says of itself, as on the embedded cluster
+#: field manager of written objects: kubectl's name, as on the embedded cluster
 MANAGER: Final = "kubectl"
-#: how long a request that may be repeated is, while the API does not answer: a server that is told
-#: to end takes a minute to, and refuses all meanwhile (measured: 1.34.2 with nothing to do)
+#: how long requests are repeated while the API does not answer; a server that shuts down takes a
+#: minute and refuses requests meanwhile (measured: idle 1.34.2)
 _PATIENCE_S = 90.0
-#: the same when all that is left to do is to clear up, which whoever starts next does too
+#: the same during the final clean-up, which the next service also performs
 _PARTING_S = 10.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
-#: for the word that all is well with the API server
+#: limit for the answer of /readyz
 _READY_S = 5.0
-#: answers that say: later
+#: status codes for which a request is repeated
 _LATER = frozenset({429, 500, 502, 503, 504})
-#: what is said of an object that is no longer there, or no longer as it was read
+#: status codes for an object that no longer exists or has changed
 GONE = frozenset({404, 409})
-#: what a server that has just started says too, until it knows who may do what
+#: status codes that a server also returns at its start, before it knows the rights
 _DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 _SOCKET_PROTOCOL = "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS = range(4)
 
-#: kind -> the path before its namespace, and the plural
+#: kind -> API path in front of the namespace, and plural name
 _PATHS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "Namespace": ("/api/v1", "namespaces"),
@@ -76,7 +76,7 @@ _PATHS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class Refused(EnvironmentFailed):
-    """The API said no; ``status`` is HTTP's."""
+    """The API refused a request; ``status`` is the HTTP status code."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail, proven_ours=True)
@@ -84,7 +84,8 @@ class Refused(EnvironmentFailed):
 
 
 def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> str:
-    """Of an object, of all of a kind (no ``name``), or of a subresource (``part``)."""
+    """Return the path of an object, of a kind (without ``name``), or of a subresource
+    (``part``)."""
     root, plural = _PATHS[kind]
     words = [root, *(("namespaces", namespace) if namespace else ()), plural, name, part]
     return "/".join(filter(None, words)).replace("//", "/")
@@ -92,12 +93,12 @@ def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> s
 
 @dataclass(frozen=True)
 class Server:
-    """Where a cluster's API is, and how a client knows it."""
+    """The address of a cluster's API, and how clients verify it."""
 
     url: str
-    #: PEM; empty: what the machine trusts
+    #: certificate authority as PEM; empty: the machine's trusted ones
     authority: str = ""
-    #: the name in its certificate
+    #: name in the server's certificate
     name: str = ""
     verified: bool = True
 
@@ -111,12 +112,12 @@ class Server:
 
     @property
     def path(self) -> str:
-        """Before all paths of the API, where several clusters share an address."""
+        """The path in front of all API paths, if several clusters share an address."""
         return urlsplit(self.url).path.rstrip("/")
 
 
 class Api:
-    """One cluster as one user. Made by ``connect``; ``close`` it."""
+    """A connection to one cluster as one user; create it with ``connect`` and ``close`` it."""
 
     def __init__(self, server: Server, configuration: Any, session: aiohttp.ClientSession) -> None:
         self.server = server
@@ -124,32 +125,35 @@ class Api:
         self._session = session
         self._renewing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        #: when the server was last asked whether it is ready, and what it said
+        #: time of the last check of the server's readiness, and its result
         self._asked = (-1.0, False)
-        #: held by whoever begins a round of measurement: rounds that begin at once make each other
-        #: late, and late ones are made again
+        #: held at the start of a round of measurement; simultaneous rounds slow each other down,
+        #: and slow rounds must be repeated
         self.measuring = asyncio.Lock()
-        #: how many ask the cluster something just now, and when the last one had its answer
+        #: number of requests in progress, and time of the last answer
         self._busy, self._answered = 0, time.monotonic()
         self._patience_s = _PATIENCE_S
-        #: the cluster's clock before our monotonic one, seconds; ours until it has answered
+        #: seconds that the cluster's clock is ahead of the local monotonic clock; the local time
+        #: before the first answer
         self._ahead = time.time() - time.monotonic()
 
     @classmethod
     async def connect(cls, context: str | None = None) -> Self:
-        """The cluster of a context, or of the current one. Raises ConfigError for a kubeconfig
-        that cannot be used; asks the cluster nothing yet."""
+        """Connect to the cluster of a context, or of the current one, without a request.
+
+        Raises ConfigError if the kubeconfig cannot be used.
+        """
         configuration = Configuration()
         try:
-            loader = await kubeconfig.load_kube_config(  # type: ignore[no-untyped-call]  # ships few types
+            loader = await kubeconfig.load_kube_config(  # type: ignore[no-untyped-call]  # not typed
                 config_file=kubeconfig_paths(),
                 context=context,
                 client_configuration=configuration,
                 persist_config=False,
             )
-            # the library's reading of certificates, authorities and keys
+            # The library reads certificates, authorities and keys.
             tls = rest.RESTClientObject(configuration).ssl_context
-        except Exception as error:  # noqa: BLE001 -- of files, YAML, logins, certificates
+        except Exception as error:  # noqa: BLE001 -- files, YAML, logins and certificates raise many types
             raise ConfigError("cluster", f"the kubeconfig cannot be used: {error}") from None
         server = _server(configuration)
         if urlsplit(server.url).scheme != "https":
@@ -165,18 +169,18 @@ class Api:
 
     @property
     def now(self) -> float:
-        """Seconds since 1970 by the cluster's clock, as its last answer had it: all who use the
-        cluster have this one in common."""
+        """Seconds since 1970 by the cluster's clock, which all its users share, as of its last
+        answer."""
         return self._ahead + time.monotonic()
 
     @property
     def idle_s(self) -> float:
-        """For how long nobody has asked the cluster anything."""
+        """Seconds since the last request to the cluster; 0 while one is in progress."""
         return 0.0 if self._busy else time.monotonic() - self._answered
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """While it lasts the cluster works for us."""
+        """Count the cluster as busy while the context is open."""
         self._busy += 1
         try:
             yield
@@ -185,7 +189,7 @@ class Api:
             self._answered = time.monotonic()
 
     def part(self) -> None:
-        """Have little patience from now on: nobody waits for what is asked."""
+        """Repeat requests only for a short time from now on, since nobody waits for the results."""
         self._patience_s = _PARTING_S
 
     async def close(self) -> None:
@@ -197,8 +201,10 @@ class Api:
         await self._session.close()
 
     async def ready(self) -> bool:
-        """Whether the API server answers, knows itself to be ready, or does not tell; as of a
-        moment after the call. One question at a time, whoever asks."""
+        """Return whether the API server is ready, as of a time after the call.
+
+        An answer without a statement of readiness counts as ready. Only one check runs at a time.
+        """
         loop = asyncio.get_running_loop()
         called = loop.time()
         async with self._asking:
@@ -207,24 +213,23 @@ class Api:
             return self._asked[1]
 
     async def get(self, path: str, **query: str) -> Json:
-        """Raises Refused, or EnvironmentFailed when nobody answers."""
+        """Return the object at ``path``. Raises Refused, or EnvironmentFailed without an answer."""
         return await self._patiently("GET", path, query)
 
     async def find(self, kind: str, namespace: str = "", **query: str) -> list[Json]:
-        """All of a kind, each with ``metadata`` and what else it has."""
+        """Return all objects of a kind."""
         found: list[Json] = (await self.get(path_of(kind, namespace), **query))["items"]
         return found
 
     async def apply(self, manifest: Manifest) -> Json:
-        """Make an object so, whether it is there or not (server-side apply)."""
+        """Create or change an object with server-side apply."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         query = {"fieldManager": MANAGER, "force": "true"}
         return await self._patiently("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     async def replace(self, manifest: Manifest) -> Json:
-        """Have an object be so and nothing else, whether it is there or not; one that is so
-        already does not change."""
+        """Create an object or replace it completely; an equal one does not change."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         try:
@@ -239,12 +244,14 @@ class Api:
         return await self._patiently("PATCH", path, {}, patch, "application/merge-patch+json")
 
     async def post(self, path: str, body: Manifest) -> Json:
-        """Raises Refused; repeated only while the API does not answer at all."""
+        """Create an object. Raises Refused; repeated only while the API does not answer."""
         return await self._patiently("POST", path, {}, body)
 
     async def delete(self, path: str, uid: str = "") -> None:
-        """The object that is there now, or the one of ``uid``: never one that is made there later,
-        however late the server comes to it. Of what is gone already: nothing."""
+        """Delete the current object, or the one with ``uid``; do nothing if it no longer exists.
+
+        The precondition protects an object that is created later under the same name.
+        """
         try:
             uid = uid or (await self.get(path))["metadata"]["uid"]
             await self._patiently("DELETE", path, {}, {"preconditions": {"uid": uid}})
@@ -255,7 +262,7 @@ class Api:
     async def execute(
         self, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> Stream:
-        """Start a command in a container; its ends are the stream's. Raises EnvironmentFailed."""
+        """Start a command in a container; closing the stream ends it. Raises EnvironmentFailed."""
         query = [
             *(("command", word) for word in command),
             ("container", container),
@@ -300,7 +307,8 @@ class Api:
         body: Manifest | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        """Every request of ours may be repeated: what has been made already is made again."""
+        """Send a request and repeat it while the API is unavailable; all requests here may be
+        repeated."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         with self.busy():
             while True:
@@ -350,7 +358,7 @@ class Api:
 
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
-    """Return why a request got no response, in the words of the system where it has some."""
+    """Return why a request got no response, in the operating system's words if it has some."""
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number)
@@ -358,7 +366,7 @@ def _reason(error: aiohttp.ClientError | OSError) -> str:
 
 
 class Stream:
-    """A command in a container: lines in, lines out."""
+    """A command in a container that reads and writes lines."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, pod: str) -> None:
         self._socket = socket
@@ -366,7 +374,7 @@ class Stream:
         self._rest = b""
 
     async def ask(self, line: bytes, within_s: float) -> bytes:
-        """Write a line, and wait for one. Raises EnvironmentFailed when there is none."""
+        """Write a line and return the answer. Raises EnvironmentFailed if none arrives."""
         try:
             async with asyncio.timeout(within_s):
                 await self._socket.send_bytes(bytes([_STDIN]) + line + b"\n")
@@ -396,7 +404,8 @@ class Stream:
 
 
 async def each(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All results at once, or the first failure when all have ended."""
+    """Run calls concurrently and return their results; raise the first failure after all have
+    ended."""
     found: list[_T] = []
     for one in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(one, BaseException):
@@ -417,8 +426,7 @@ def _server(configuration: Any) -> Server:
 
 
 def _written(body: Manifest, content_type: str) -> str:
-    """As JSON, or as YAML where that is what is read: it has no pairs of surrogates, and lacks
-    some characters altogether."""
+    """Return ``body`` as JSON, or as ASCII YAML for apply, which has no surrogate pairs."""
     if not content_type.endswith("yaml"):
         return json.dumps(body)
     return _NOT_ASCII.sub(
@@ -427,13 +435,14 @@ def _written(body: Manifest, content_type: str) -> str:
 
 
 def encoded(text: str) -> str:
-    """As ``…-data`` keys of a kubeconfig hold it."""
+    """Return ``text`` as in the ``…-data`` keys of a kubeconfig."""
     return base64.b64encode(text.encode()).decode()
 
 
 async def _renew(loader: Any, configuration: Any) -> None:
-    """Log in again where a login lasts minutes only."""
-    with contextlib.suppress(TypeError):  # the library takes a user without any login for one
-        await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # ships few types
+    """Renew logins that last only minutes."""
+    # The library also tries to renew for a user without a login.
+    with contextlib.suppress(TypeError):
+        await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # not typed
             loader, client_configuration=configuration
         )

@@ -5,8 +5,8 @@
     deployed = await cluster.deploy(world)
 
 After an episode its namespace is reset at once and kept for the next one of the same world, which
-then needs only a token. All namespaces record their creator (``owner``): what a killed service left
-is removed while another one runs, or by ``netarena clean k8s``.
+then needs only a token. All namespaces record their creator (``owner``). Remains of a killed
+service are removed while another one runs, or by ``netarena clean k8s``.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: of this process, those that are not to be removed
+#: namespaces of this process that must not be removed
 _STANDING: set[str] = set()
-#: namespaces at a time: 8 shops of 12 pods fit a node of 110
+#: most namespaces at a time; eight worlds of 12 pods fit on a node with 110
 MOST_SHOPS = 8
-#: of the stand-ins; elsewhere than in the cluster's own store: NETARENA_STANDIN_IMAGE
+#: image of the stand-ins; NETARENA_STANDIN_IMAGE names another registry
 IMAGE = "netarena/standin:1"
-#: keeps the canary's two applications apart
+#: policy that blocks traffic between the two applications of the canary
 _APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress"]})
 
 
 def _canary() -> World:
-    """Two applications that may talk: closed, a pair proves something only if it was open."""
+    """Return a world of two applications that may talk.
+
+    A blocked pair is evidence of enforcement only if it was open before.
+    """
     port = ContainerPort(number=8080)
     return World(
         apps=(
@@ -65,9 +68,10 @@ def _canary() -> World:
 
 
 class RealCluster(Cluster):
-    """The cluster of ``context`` (none: the current one), in namespaces of its own or in one.
+    """The cluster of ``context`` (None: the current one), with a namespace per world or a given
+    one.
 
-    ``workloads`` are manifests by application, which run there in the place of stand-ins.
+    ``workloads`` are manifests by application that run instead of stand-ins.
     """
 
     def __init__(
@@ -82,36 +86,40 @@ class RealCluster(Cluster):
         self._image = os.environ.get("NETARENA_STANDIN_IMAGE") or IMAGE
         self._api: Api | None = None
         self._starting = asyncio.Lock()
-        #: when a start last failed, and how
+        #: time and error of the last failed start
         self._failure: tuple[float, EnvironmentFailed] | None = None
-        #: all there are, also those that are being built or renewed
+        #: all namespaces, including those that are being built or reset
         self._shops: dict[str, Shop] = {}
         self._pool = self._new_pool()
-        #: those that could not be removed when they should have been
+        #: namespaces that could not be removed when they should have been
         self._left: list[Shop] = []
         self._listener = Listener()
-        #: the episodes, in the order in which they began
+        #: episodes in the order of their start
         self._episodes: list[RealShop] = []
-        #: whoever has the cluster alone, or begins an episode
+        #: held while one episode has the cluster to itself, or an episode begins
         self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
 
     @property
     def api(self) -> Api:
-        """Raises EnvironmentFailed before the start."""
+        """The connection to the cluster. Raises EnvironmentFailed before the start."""
         if self._api is None:
             raise EnvironmentFailed("the cluster is not started", proven_ours=True)
         return self._api
 
     async def start(self) -> None:
-        """Raises ConfigError for a kubeconfig or rights that do not do, EnvironmentFailed for a
-        cluster that does not answer or does not enforce network policies."""
+        """Connect to the cluster and check it.
+
+        Raises ConfigError for an unusable kubeconfig or missing rights, and EnvironmentFailed for a
+        cluster that does not answer or does not enforce network policies.
+        """
         called = time.monotonic()
         async with self._starting:
             if self._api is not None:
                 return
-            # whoever waited for a start that failed would only see it fail once more
+            # A caller that waited for a failed start gets the same error instead of a second
+            # attempt.
             if self._failure is not None and self._failure[0] > called:
                 raise self._failure[1]
             self._api = await Api.connect(self._context)
@@ -137,7 +145,7 @@ class RealCluster(Cluster):
         return deployed
 
     async def rest(self) -> None:
-        """Wait until no shop is being made as new."""
+        """Wait until no namespace is being reset."""
         await self._pool.rest()
 
     async def stop(self) -> None:
@@ -161,7 +169,7 @@ class RealCluster(Cluster):
         await self._see_enforcement()
 
     async def _see_enforcement(self) -> None:
-        """Raises EnvironmentFailed where a policy changes nothing."""
+        """Check that network policies take effect. Raises EnvironmentFailed if not."""
         canary = await self._build(_canary(), None)
         try:
             await canary.put([render_policy(_APART, canary.namespace)])
@@ -187,7 +195,8 @@ class RealCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def _alone(self, episode: RealShop | None = None) -> AsyncIterator[None]:
-        """While no other episode's agent does anything, or has policies in the cluster."""
+        """Suspend all other episodes: their agents do nothing, and their policies are removed
+        meanwhile."""
         async with self._changing, contextlib.AsyncExitStack() as aside:
             for other in list(self._episodes):
                 if other is not episode:
@@ -195,17 +204,17 @@ class RealCluster(Cluster):
             yield
 
     async def _end(self, episode: RealShop) -> None:
-        with contextlib.suppress(ValueError):  # it never began
+        with contextlib.suppress(ValueError):  # The episode never began.
             self._episodes.remove(episode)
         await self._release(episode.shop)
 
     async def _release(self, shop: Shop) -> None:
-        """Of an episode that has ended."""
+        """Return the namespace of an ended episode to the pool."""
         if not self._stopping and shop.namespace in self._shops:
             await self._pool.give_back(shop)
 
     async def _renew(self, shop: Shop) -> bool:
-        """Make it as new, or discard it."""
+        """Reset a namespace, or discard it; return whether the reset succeeded."""
         try:
             await self._make_healthy(shop)
         except Exception as error:
@@ -216,8 +225,11 @@ class RealCluster(Cluster):
         return True
 
     async def _make_healthy(self, shop: Shop) -> None:
-        """Renew it, where that fails once more: on a busy machine, or after an agent's policies
-        that stopped the plug-in. Raises EnvironmentFailed."""
+        """Reset a namespace; repeat it alone on the cluster if it fails.
+
+        The machine may be busy, or policies of an agent may have stopped the network plug-in.
+        Raises EnvironmentFailed.
+        """
         try:
             await shop.renew()
         except NotHealthy:
@@ -225,7 +237,7 @@ class RealCluster(Cluster):
                 await shop.renew()
 
     async def _build(self, world: World, workloads: Mapping[str, Manifest] | None) -> Shop:
-        """A namespace with ``world`` in it, healthy. Raises EnvironmentFailed."""
+        """Create a namespace with ``world`` in its intended state. Raises EnvironmentFailed."""
         name = self._fixed or f"shop-{secrets.token_hex(4)}"
         shop = Shop(
             self.api, name, world, self._image, workloads=workloads, shared=bool(self._fixed)
@@ -241,13 +253,13 @@ class RealCluster(Cluster):
             await shop.build()
             await self._make_healthy(shop)
         except BaseException:
-            # to its end: the next may stand in the same namespace
+            # Awaited to its end, because the next world may use the same namespace.
             await finish(self._discard(shop))
             raise
         return shop
 
     async def _discard(self, shop: Shop) -> None:
-        """Remove a shop from the cluster; what cannot be removed now goes a little later."""
+        """Remove a namespace; one that cannot be removed now is removed later."""
         await shop.close()
         if self._fixed:
             with contextlib.suppress(EnvironmentFailed):
@@ -259,22 +271,22 @@ class RealCluster(Cluster):
                 self._left.append(shop)
                 return
             _STANDING.discard(shop.namespace)
-        # not before: who is stopped half-way finds it here
+        # Not before, so that an interrupted removal can be continued.
         self._shops.pop(shop.namespace, None)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Every ``RENEW_S``, whatever came of it."""
+        """Do ``work`` every ``RENEW_S``, whether it succeeds or not."""
         while True:
             await asyncio.sleep(RENEW_S)
             try:
                 await work()
-            except EnvironmentFailed:  # the API is away: next time
+            except EnvironmentFailed:  # The API is unavailable; try again next time.
                 continue
             except Exception:
                 log.exception("looking after namespaces failed")
 
     async def _stay(self) -> None:
-        """Let our namespaces say that we live."""
+        """Renew the sign of life of all namespaces."""
         await each(self._say(shop) for shop in list(self._shops.values()))
 
     async def _say(self, shop: Shop) -> None:
@@ -283,17 +295,17 @@ class RealCluster(Cluster):
                 shop.lost = f"namespace {shop.namespace} was taken by another service"
             return
         notes = {"metadata": {"annotations": self_notes(self.api.now)}}
-        with contextlib.suppress(Refused):  # it has gone in the meantime
+        with contextlib.suppress(Refused):  # The namespace no longer exists.
             await self.api.merge(path_of("Namespace", name=shop.namespace), notes)
 
     async def _tidy(self) -> None:
-        """Remove what could not be removed before, and what others left who live no longer."""
+        """Remove namespaces that could not be removed before, and those of ended services."""
         left, self._left = self._left, []
         await each(self._discard(shop) for shop in left)
         await _clean(self.api, self._listener)
 
     async def _stop(self) -> None:
-        """Have everything deleted; the cluster does so in its own time."""
+        """Delete all namespaces; the cluster finishes this later."""
         self._stopping = True
         await self._pool.stop()
         await self._background.stop()
@@ -304,7 +316,8 @@ class RealCluster(Cluster):
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )
-        # what could not be deleted is nobody's from now on, and goes at the next look
+        # Namespaces that could not be deleted have no owner from now on, and the next clean-up
+        # removes them.
         _STANDING.difference_update(self._shops)
         self._shops.clear()
         self._left.clear()
@@ -314,12 +327,12 @@ class RealCluster(Cluster):
 
 
 async def clean(context: str) -> Cleaned:
-    """Remove what services that are no more left on a cluster.
+    """Remove what ended services left on a cluster.
 
     Raises ConfigError and EnvironmentFailed.
     """
     api = await Api.connect(context)
-    api.part()  # somebody waits
+    api.part()  # The caller waits, so requests are not repeated for long.
     listener = Listener()
     try:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
@@ -334,7 +347,7 @@ async def clean(context: str) -> Cleaned:
 
 
 async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
-    """With the rights of one ``namespace`` only, what is ours in that."""
+    """Remove what ended services left; with rights in only one ``namespace``, only there."""
     removed, kept = [], []
     try:
         for one in await api.find("Namespace", **lease.MINE):
@@ -347,7 +360,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
                 why = await _tried(_remove(api, name, about["uid"]))
             if why:
                 kept.append(f"{name}: {why}")
-            elif "deletionTimestamp" not in about:  # else somebody has removed it already
+            elif "deletionTimestamp" not in about:  # else already removed
                 removed.append(name)
     except Refused:
         if not namespace:
@@ -367,7 +380,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
 
 
 async def _tried(removal: Coroutine[Any, Any, None]) -> str:
-    """Why a removal failed, in words."""
+    """Return why a removal failed; empty if it succeeded."""
     try:
         await removal
     except EnvironmentFailed as error:
@@ -378,7 +391,7 @@ async def _tried(removal: Coroutine[Any, Any, None]) -> str:
 
 
 async def _remove(api: Api, namespace: str, uid: str = "") -> None:
-    """Delete a namespace of ours. It goes in its own time, but it goes."""
+    """Delete a namespace of NetArena; the cluster finishes this later."""
     with contextlib.suppress(EnvironmentFailed):
         await lease.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace), uid)

@@ -11,18 +11,20 @@ import yaml
 
 from netarena.errors import ConfigError
 
-#: of kubectl, where nothing says else
+#: kubectl's default namespace
 _DEFAULT = "default"
 
 
 def kubeconfig_paths(environ: Mapping[str, str] = os.environ) -> str:
-    """Where kubectl would look: files, with colons between them."""
+    """Return the kubeconfig paths of kubectl, separated by colons."""
     return environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def current_context(paths: str) -> str | None:
-    """The context in use; None where no file can be read. Raises ConfigError for files that are
-    no kubeconfigs or name none."""
+    """Return the current context; None if no file is readable.
+
+    Raises ConfigError if a file is not a kubeconfig or none has a current context.
+    """
     found = _read(paths)
     if not found:
         return None
@@ -33,7 +35,7 @@ def current_context(paths: str) -> str | None:
 
 
 def namespace_of(name: str, paths: str) -> str:
-    """The namespace that kubectl would take in a context. Raises ConfigError."""
+    """Return the namespace that kubectl would use in a context. Raises ConfigError."""
     for config in _read(paths):
         for one in config.get("contexts") or ():
             if isinstance(one, Mapping) and one.get("name") == name:
@@ -44,7 +46,7 @@ def namespace_of(name: str, paths: str) -> str:
 
 
 def check_context(name: str, paths: str) -> None:
-    """Raises ConfigError for a context that there is not."""
+    """Check that a context exists. Raises ConfigError."""
     found = _read(paths)
     known = [
         str(one["name"])
@@ -60,7 +62,7 @@ def check_context(name: str, paths: str) -> None:
 
 
 def _read(paths: str) -> list[Mapping[str, Any]]:
-    """The files that are there, first one first."""
+    """Return the parsed files that exist, in order."""
     found = []
     for path in filter(None, paths.split(os.pathsep)):
         try:

@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     from netarena_k8s.real.client import Api
 
 _WITHIN_S = 20.0
-#: how a lack of rights begins, and what to do about it
+#: start of the message about missing rights, and its remedy
 _LACKS = "the kubeconfig may not"
 _RIGHTS = "docs/cluster.md has the rights"
 _T = TypeVar("_T")
-#: the namespace that faults of policies take for another
+#: the namespace that faults of kind namespace_peer use as another namespace
 _ELSEWHERE = ELSEWHERE[NAME_LABEL]
 
 
 def check(config: KubernetesConfig) -> None:
-    """Raises ConfigError for keys that do not go together, and a cluster that cannot be used."""
+    """Check the keys of ``config`` and its cluster.
+
+    Raises ConfigError for keys that conflict, and for a cluster that cannot be used.
+    """
     if config.cluster == EMBEDDED:
         for key, default in (("namespace", None), ("images", "standin")):
             if getattr(config, key) != default:
@@ -70,7 +73,7 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` is set and names no readable file, or none."""
+    """Return a clause that says that ``KUBECONFIG`` is set and names no readable file, or ""."""
     if not environ.get("KUBECONFIG"):
         return ""
     with suppress(ConfigError):
@@ -80,7 +83,7 @@ def why_embedded(environ: Mapping[str, str]) -> str:
 
 
 def diagnose(environ: Mapping[str, str]) -> list[Check]:
-    """Of the cluster that KUBECONFIG names; nothing where it names none."""
+    """Return checks of the cluster that KUBECONFIG names; empty if it is not set."""
     if not environ.get("KUBECONFIG"):
         return []
     try:
@@ -101,14 +104,16 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 
 
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
-    """Why a cluster cannot be used, in one line; empty when it answers and allows all it must, for
-    a world that has these kinds of workloads."""
+    """Return why a cluster cannot be used for a world with these kinds of workloads, in one line.
+
+    Returns "" if the cluster answers and grants all needed rights.
+    """
     (problem,) = _in_a_thread(_lacking(context, namespace, workloads=workloads))
     return problem
 
 
 def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
-    """Whoever calls may be in an event loop."""
+    """Run a coroutine in a thread, because the caller may be in an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 
@@ -116,14 +121,15 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
 async def _lacking(
     context: str, *namespaces: str | None, workloads: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """What a cluster lacks for working in each of these namespaces (None: in those it makes)."""
-    # the client takes a second to import
+    """Return what a cluster lacks for each of these namespaces (None: namespaces that the service
+    creates)."""
+    # Importing the client takes a second.
     from netarena_k8s.real.client import Api
 
     try:
         async with asyncio.timeout(_WITHIN_S):
             api = await Api.connect(context)
-            api.part()  # somebody waits, and is told why nobody answers
+            api.part()  # The caller waits, so requests are not repeated for long.
             try:
                 return [await _lacks(api, one, workloads) for one in namespaces]
             finally:
@@ -143,7 +149,7 @@ async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -
     if namespace:
         try:
             await api.get(path_of("Namespace", name=namespace))
-        except Refused as refused:  # or it may not be seen, and is there for all we know
+        except Refused as refused:  # Without the right to read it, the namespace may exist.
             if refused.status == 404:
                 return absent(namespace)
     missing = await missing_rights(api, namespace, workloads)

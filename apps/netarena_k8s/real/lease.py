@@ -1,9 +1,9 @@
 """Lease of a given namespace: a ConfigMap that records the holder and its objects.
 
-NetArena's objects have its label, except policies, which an agent reads and which must look as
-elsewhere. Their names are in the lease, which is created before the first of them and deleted after
-the last. In a namespace of the reference's set-up, objects with the names of its boutique are
-replaced, and nothing else is touched.
+NetArena's objects have its label, except policies, because an agent reads them and they must look
+as on any cluster. The lease lists their names; it is created before the first policy and deleted
+after the last. In a namespace that the reference has set up, objects with the names of its Online
+Boutique are replaced, and nothing else is changed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: objects of ours
+#: selector of NetArena's objects
 MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"
 _PAUSE_S = 0.5
-#: what is removed of ours, in this order; the claim goes last
+#: kinds that are removed, in this order; the lease follows last
 _KINDS = (
     "Deployment",
     "StatefulSet",
@@ -50,17 +50,17 @@ _KINDS = (
     "Role",
     "ServiceAccount",
 )
-#: of others, these would be in our way
+#: kinds of which objects of others would conflict with a world
 _CROSSING = ("NetworkPolicy", "Deployment", "Service", "Pod")
-#: phases of pods that use no network any more
+#: phases of pods that no longer use the network
 _OVER = frozenset({"Succeeded", "Failed"})
-#: every cluster has it in its namespace ``default``
+#: objects that every cluster has in the namespace ``default``
 _EVERYWHERE = frozenset({("Service", "kubernetes")})
 
 
 @dataclass(frozen=True)
 class Claim:
-    """On a namespace: whose, and the names of its policies, as of a version of it."""
+    """The lease of a namespace: its holder and the names of its policies, in one version."""
 
     namespace: str
     policies: frozenset[str]
@@ -70,7 +70,7 @@ class Claim:
 
     @classmethod
     def read(cls, found: Json) -> Self:
-        """From its ConfigMap; whoever has tampered with it has claimed no policies."""
+        """Read a lease from its ConfigMap; one that was tampered with lists no policies."""
         about = found["metadata"]
         names: object = None
         with contextlib.suppress(ValueError, RecursionError):
@@ -86,10 +86,10 @@ class Claim:
 
 
 async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
-    """Say that a namespace is in our use, and that these policies are ours. What is left there of
-    a claim goes first.
+    """Take the lease of a namespace, with the names of the policies to be created.
 
-    Raises EnvironmentFailed, and ConfigError where another service is at work.
+    Remains of an earlier lease are removed first. Raises EnvironmentFailed, and ConfigError if
+    another service holds the lease.
     """
     there = await _find(api, namespace)
     if there is not None:
@@ -101,7 +101,7 @@ async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
 
 
 async def renew(api: Api, namespace: str) -> bool:
-    """Say that the claim's owner lives; whether it is still ours. Raises EnvironmentFailed."""
+    """Renew the lease; return whether this process still holds it. Raises EnvironmentFailed."""
     try:
         there = await _find(api, namespace)
         if there is None or not is_mine(there.notes):
@@ -113,14 +113,17 @@ async def renew(api: Api, namespace: str) -> bool:
 
 
 async def clear(api: Api, there: Claim) -> None:
-    """Remove what a service that is no more left. Raises EnvironmentFailed, and ConfigError where
-    another has taken it in the meantime."""
+    """Remove the objects of a service that has ended.
+
+    Raises EnvironmentFailed, and ConfigError if another service has taken the lease meanwhile.
+    """
     await _seize(api, there)
     await vacate(api, there.namespace)
 
 
 async def claims(api: Api, *namespaces: str) -> list[Claim]:
-    """In all namespaces, or in these. Raises Refused where they may not be seen."""
+    """Return the leases in these namespaces, or in all. Raises Refused if they may not be
+    listed."""
     if not namespaces:
         found = await api.find("ConfigMap", **MINE)
         return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
@@ -132,10 +135,10 @@ async def claims(api: Api, *namespaces: str) -> list[Claim]:
 
 
 async def settle(api: Api, namespace: str) -> None:
-    """Remove what earlier services left in a namespace, and the reference's boutique.
+    """Take the lease, and remove what earlier services and the reference's boutique left.
 
-    Raises ConfigError where another service is at work, or others have what is in our way, before
-    anything is touched.
+    Raises ConfigError, before it changes anything, if another service holds the lease or objects of
+    others would conflict.
     """
     there = await _free(api, namespace)
     ours = there.policies if there is not None else frozenset[str]()
@@ -166,17 +169,21 @@ async def settle(api: Api, namespace: str) -> None:
 
 
 async def _made_by_us(api: Api, namespace: str) -> list[Json]:
-    """Workloads with our label: their pods have none."""
+    """Return the workloads with NetArena's label; their pods do not have it."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
-        with contextlib.suppress(Refused):  # what may not be listed cannot have been made
+        # Without the right to list a kind, none can have been created.
+        with contextlib.suppress(Refused):
             found += await api.find(kind, namespace, **MINE)
     return found
 
 
 def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
-    """Whether a pod is over, or goes with a workload: one of ``going`` by its uid, or a deployment
-    that is ours or ``replaced``, by whose name its replica sets are called."""
+    """Return whether a pod has ended or will go with a workload.
+
+    The workload is one of ``going`` by its uid, or a deployment among ``replaced``, whose name
+    starts the names of its replica sets.
+    """
     about = pod["metadata"]
     if "deletionTimestamp" in about or (pod.get("status") or {}).get("phase") in _OVER:
         return True
@@ -188,10 +195,12 @@ def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
 
 
 async def vacate(api: Api, namespace: str) -> None:
-    """Remove what is ours from a namespace that this process has claimed, the claim last; nothing
-    where it has not. Raises EnvironmentFailed."""
+    """Remove NetArena's objects from a namespace leased to this process, the lease last.
+
+    Does nothing without the lease. Raises EnvironmentFailed.
+    """
     there = None
-    with contextlib.suppress(ConfigError):  # others have put theirs there
+    with contextlib.suppress(ConfigError):  # Another ConfigMap has this name.
         there = await _find(api, namespace)
     if there is None or not is_mine(there.notes):
         return
@@ -199,7 +208,7 @@ async def vacate(api: Api, namespace: str) -> None:
     for kind in _KINDS:
         try:
             found = await api.find(kind, namespace, **MINE)
-        except Refused:  # what may not be listed cannot have been made
+        except Refused:  # Without the right to list a kind, none can have been created.
             continue
         for one in found:
             about = one["metadata"]
@@ -208,8 +217,10 @@ async def vacate(api: Api, namespace: str) -> None:
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
-    """Delete policies by name, or all there are; what an agent hung on them to keep them goes
-    first. Raises EnvironmentFailed."""
+    """Delete policies by name, or all. Finalizers that an agent may have added go first.
+
+    Raises EnvironmentFailed.
+    """
     there = await api.find("NetworkPolicy", namespace)
     if names is not None:
         wanted = frozenset(names)
@@ -222,18 +233,21 @@ async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None 
 
 
 async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> None:
-    """Take off policies what keeps them from being deleted: an agent may have put it there."""
+    """Remove finalizers that keep policies from being deleted; an agent may have added them."""
     for one in there:
         about = one["metadata"]
         if about.get("finalizers"):
             path = path_of("NetworkPolicy", namespace, about["name"])
-            with contextlib.suppress(Refused):  # gone in the meantime
+            with contextlib.suppress(Refused):  # The policy no longer exists.
                 await api.merge(path, {"metadata": {"finalizers": None}})
 
 
 async def _free(api: Api, namespace: str) -> Claim | None:
-    """What is left of a claim whose service is no more. Whoever lives elsewhere says so within
-    ``RENEW_S``, and is dead after ``SILENT_S``. Raises ConfigError where another is at work."""
+    """Wait for the lease to be free, and return its remains, if any.
+
+    A service elsewhere renews it every ``RENEW_S`` and counts as ended after ``SILENT_S``. Raises
+    ConfigError if another service is active.
+    """
     listener, first = Listener(), None
     while (there := await _find(api, namespace)) is not None and not is_mine(there.notes):
         if not (why := listener.why_kept(namespace, there.notes, api.now)):
@@ -252,7 +266,7 @@ async def _free(api: Api, namespace: str) -> Claim | None:
 
 
 async def _make(api: Api, namespace: str, policies: Iterable[str]) -> None:
-    """Claim what nobody has. Raises ConfigError for whoever comes second."""
+    """Create the lease. Raises ConfigError if another service was faster."""
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -277,26 +291,27 @@ async def _create(api: Api, namespace: str, manifest: Manifest) -> Json:
 
 
 def absent(namespace: str) -> str:
-    """What to do about it, in words."""
+    """Return the message for a missing namespace, with its remedy."""
     return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
 
 
 async def _seize(api: Api, there: Claim) -> None:
-    """Have a claim say that it is ours, if it is as it was read. Raises ConfigError if not."""
+    """Take over or renew a lease if it has not changed since it was read. Raises ConfigError if it
+    has."""
     about = {"resourceVersion": there.version, "annotations": self_notes(api.now)}
     path = path_of("ConfigMap", there.namespace, NAME)
     await _first(api, there.namespace, api.merge(path, {"metadata": about}))
 
 
 async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
-    """Write, unless somebody else did before. Raises ConfigError."""
+    """Await ``write``. Raises ConfigError if another service wrote first."""
     try:
         await write
     except Refused as refused:
         if refused.status not in GONE:
             raise
         there = await _find(api, namespace)
-        # a write whose answer was lost is refused when it is repeated
+        # If the answer to a write was lost, its repetition is refused.
         if there is None or not is_mine(there.notes):
             raise _taken(namespace) from None
 
@@ -314,7 +329,7 @@ def _crossing(namespace: str, kind: str, name: str) -> ConfigError:
 
 
 async def _find(api: Api, namespace: str) -> Claim | None:
-    """Raises ConfigError for a ConfigMap of others by that name."""
+    """Return the lease, or None. Raises ConfigError if another object has its name."""
     try:
         found = await api.get(path_of("ConfigMap", namespace, NAME))
     except Refused as refused:
@@ -328,7 +343,8 @@ async def _find(api: Api, namespace: str) -> Claim | None:
 
 
 def _boutique() -> frozenset[tuple[str, str]]:
-    """What stands in a namespace where the reference was at work. It never had a deny-all."""
+    """Return the objects of a namespace that the reference has set up, which had no deny-all
+    policy."""
     world = boutique()
     names = [app.name for app in world.apps]
     return frozenset(

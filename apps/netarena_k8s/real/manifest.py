@@ -16,12 +16,13 @@ from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
 from netarena_k8s.world.policy import Manifest
 
-#: beside the containers of a user's workload: what measures from its pod
+#: name of the stand-in container that measures from the pod of a user's workload
 MEASURER = "netarena"
-#: ports below need a right that a pod does not have unless its network says otherwise
+#: Ports below this need a right that a pod has only if its network namespace grants it.
 _PRIVILEGED = 1024
 _NOBODY = 65532
-#: a load balancer is shown and never made: a class that nobody serves, so that no cloud bills one
+#: A load balancer is declared with a class that no controller serves, so that no cloud creates and
+#: bills one.
 _SERVICE_TYPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "ClusterIP": {"type": "ClusterIP"},
@@ -38,7 +39,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str, str]) -> Manifest:
-    """A namespace of ours."""
+    """Return the manifest of a namespace with NetArena's label."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -53,9 +54,9 @@ def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str,
 def app_manifests(
     world: World, namespace: str, image: str, workloads: Mapping[str, Manifest] | None = None
 ) -> Iterator[Manifest]:
-    """Workloads with stand-ins for the applications, or as they are written, and all services.
+    """Yield all services, and the workloads with stand-ins or from ``workloads``.
 
-    Raises EnvironmentFailed for an application that is not among ``workloads``.
+    Raises EnvironmentFailed if an application is not among ``workloads``.
     """
     for account in sorted({app.account for app in world.apps} - {"default"}):
         yield _head("v1", "ServiceAccount", account, namespace)
@@ -71,12 +72,12 @@ def app_manifests(
 
 
 def policy_manifests(world: World, namespace: str) -> list[Manifest]:
-    """The healthy policies."""
+    """Return the manifests of the intended policies."""
     return [render_policy(policy, namespace) for policy in world.policies]
 
 
 def right_manifests(namespace: str) -> list[Manifest]:
-    """Whom the agent's token stands for, and what that may do."""
+    """Return the agent's service account and its rights."""
     role = {"apiGroup": _RBAC, "kind": "Role", "name": OPERATOR}
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
@@ -122,7 +123,7 @@ def _workload(app: App, namespace: str, image: str) -> Manifest:
 
 
 def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manifest:
-    """A user's workload in one pod, with a stand-in beside its containers to measure from."""
+    """Return a user's workload with one pod and an added stand-in container that measures."""
     made: dict[str, Any] = copy.deepcopy(dict(manifest))
     about = made["metadata"]
     about["namespace"] = namespace
@@ -138,7 +139,7 @@ def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manife
 
 
 def _standin(name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """A container that listens, and measures when it is asked to."""
+    """Return a container that listens, and measures on request."""
     return {
         "name": name,
         "image": image,

@@ -1,9 +1,9 @@
-"""Measurement of who reaches whom from inside the pods: all pairs at once, new connections only.
+"""Measurement of all connections from inside the pods, with new connections only.
 
-One command runs in each pod for as long as the pods exist (``standin probe``, see the stand-in's
-own description). A round is one line to each and one line back. Each target is tested with its
-service's address, and its name is looked up separately, so that a failed lookup is distinguished
-from a denied connection.
+One command runs in each pod for as long as the pod exists (``standin probe``; see the stand-in's
+description). In a round, each command receives one line and answers with one line. Each target is
+tested with its service's address. Its name is looked up separately, so that a failed lookup is
+distinguished from a blocked connection.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from netarena_k8s.real.client import Api, Stream, each
 from netarena_k8s.world.model import App, Net, Pair, World, target_port
 from netarena_k8s.world.policy import Manifest
 
-#: a service without an address of its own
+#: cluster IP of a headless service
 HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
-#: for the answer to a round, whose waits are a few seconds: on a busy machine
+#: limit for the answer to a round; waits are a few seconds, and the machine may be busy
 _ANSWER_S = 20.0
-#: how long a round of all pairs keeps the cluster busy; then it waits for those who are silent,
-#: beside others. Of 0.1 to 0.25 s what made eight looks at once fastest on two processors
+#: how long a round of all pairs keeps the cluster busy; then it only waits for silent pairs, and
+#: other rounds may start. Values of 0.1 to 0.25 s were tested; this one made eight simultaneous
+#: rounds fastest on two processors.
 _BUSY_S = 0.15
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an application runs just now."""
+    """The pod in which an application currently runs."""
 
     pod: str
     uid: str
@@ -40,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Address:
-    """What an application is called at: its service, or itself where that is headless."""
+    """The address at which an application is called: its service's, or its pod's if headless."""
 
     ip: str
     port: int
@@ -48,9 +49,9 @@ class Address:
 
 @dataclass(frozen=True)
 class Wait:
-    """How long silence must last to mean no: where an answer is expected, and where none is.
+    """How long silence must last to count as blocked, if an answer is expected and if not.
 
-    Whoever answers ends its wait, so that the first costs nothing while all is as expected.
+    An answer ends the wait, so the first value costs nothing while all is as expected.
     """
 
     expected_ms: int
@@ -59,7 +60,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair of a round: what became of the lookup, and of the connection."""
+    """The result of one pair in a round: its name lookup and its connection."""
 
     dns: str
     connection: str
@@ -74,10 +75,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Round:
-    """One measurement of pairs, in their order."""
+    """The measurement of some pairs, in their order."""
 
     found: tuple[Finding, ...]
-    #: of what answered: far below the wait, or silence proves nothing
+    #: the slowest answer; silence is evidence only if the wait is much longer
     slowest_ms: int
 
     @property
@@ -86,12 +87,13 @@ class Round:
 
 
 class Meter:
-    """Of one world in one namespace. ``move`` says where its pods and services are."""
+    """Measures one world in one namespace; ``move`` sets its pods and services."""
 
     def __init__(
         self, api: Api, namespace: str, world: World, container: str | None = None
     ) -> None:
-        """``container``: where the stand-in is in each pod; none: it is the application's."""
+        """Create a meter; ``container`` has the stand-in in each pod (None: the application's
+        own)."""
         self._api = api
         self._namespace = namespace
         self._world = world
@@ -102,8 +104,10 @@ class Meter:
         self._rounds = 0
 
     async def move(self, places: Mapping[str, Place], addresses: Mapping[str, Address]) -> None:
-        """Measure from these pods, to these addresses of services; commands in pods that stay
-        go on. Raises EnvironmentFailed."""
+        """Measure from these pods to these service addresses from now on.
+
+        Commands continue in pods that remain. Raises EnvironmentFailed.
+        """
         for name in list(self._streams):
             if places.get(name) != self._places.get(name):
                 await self._streams.pop(name).close()
@@ -111,8 +115,10 @@ class Meter:
         await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
 
     async def measure(self, net: Net, wait: Wait, pairs: Sequence[Pair]) -> Round:
-        """One round of these pairs; ``net`` tells who is expected to answer. Raises
-        EnvironmentFailed, after which ``move`` must be called again."""
+        """Measure these pairs once; ``net`` predicts the answers.
+
+        Raises EnvironmentFailed; then ``move`` must be called again.
+        """
         self._rounds += 1
         targets: dict[str, list[str]] = {}
         for pair in pairs:
@@ -154,7 +160,7 @@ class Meter:
         )
 
     async def _ask(self, source: str, targets: Sequence[str], net: Net, wait: Wait) -> Round:
-        """Of these targets, in their order."""
+        """Measure the connections of ``source`` to these targets, in their order."""
         apps = {app.name: app for app in self._world.apps}
         waits = {True: wait.expected_ms, False: wait.unexpected_ms}
         dns_wait_ms = waits[net.resolves(source)]
@@ -192,8 +198,8 @@ class Meter:
 
 
 def _read(line: bytes, number: int, targets: int) -> Round:
-    """An answer of one pod. Raises ValueError, KeyError or TypeError for what is none to this
-    question."""
+    """Return the answer of one pod. Raises ValueError, KeyError or TypeError if it does not
+    match."""
     answer = json.loads(line)
     found = tuple(Finding(one["dns"], one["connection"]) for one in answer["found"])
     if answer["id"] != number or len(found) != targets:
@@ -202,9 +208,9 @@ def _read(line: bytes, number: int, targets: int) -> Round:
 
 
 def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
-    """Where each application runs: its ready pod, the first by name of several on several nodes.
+    """Return the ready pod of each application; with several, the first by name.
 
-    Applications without one are left out.
+    Applications without a ready pod are left out.
     """
     found: dict[str, Place] = {}
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
@@ -225,7 +231,7 @@ def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
 def addresses_of(
     world: World, cluster_ips: Mapping[str, str], places: Mapping[str, Place]
 ) -> dict[str, Address]:
-    """Where each application with a service is called; ``cluster_ips`` are by service."""
+    """Return the address of each application with a service; ``cluster_ips`` are by service."""
     found = {}
     for app in world.apps:
         if not app.service:

@@ -20,49 +20,51 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: how often a service has its namespaces say that it lives, and after what silence it is dead: an
-#: API server may be away for a minute, and nobody is heard meanwhile
+#: interval of a service's signs of life, and the silence after which it counts as ended. An API
+#: server may be away for a minute, and no sign is recorded meanwhile.
 RENEW_S = 10.0
 SILENT_S = 120.0
-#: how long who seems dead elsewhere is listened for: when an API server comes back that was away,
-#: nobody has been heard
+#: how long a silent service elsewhere is observed before it counts as ended; after an outage of the
+#: API server, all services appear silent
 LISTEN_S = 2 * RENEW_S
 LISTENING = "its service is silent, and listened for"
-#: of a time in seconds
+#: most digits of a time in seconds
 _DIGITS = 12
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 def self_notes(now: float) -> dict[str, str]:
-    """Annotations that say: mine, now (seconds of the cluster's clock)."""
+    """Return annotations with this process as owner and ``now``, in seconds of the cluster's
+    clock."""
     return {OWNER_NOTE: json.dumps(_identity()), HEARD_NOTE: str(int(now))}
 
 
 def is_mine(notes: Mapping[str, str] | None) -> bool:
-    """Whether this process made it."""
+    """Return whether this process created the object."""
     return (notes or _NO_NOTES).get(OWNER_NOTE) == json.dumps(_identity())
 
 
 def is_ours(notes: Mapping[str, str] | None) -> bool:
-    """Whether a service of ours made it; a label alone may be anybody's."""
+    """Return whether a NetArena service created the object; a label alone may be anyone's."""
     return _read(notes) is not None
 
 
 def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
-    """Whether who made it runs; None if that is not to be seen from here."""
+    """Return whether the creator runs; None if that cannot be seen from here."""
     found = _read(notes)
     return _is_held(found.socket) if found is not None and found.near else None
 
 
 class Listener:
-    """Knows who is no more, of those elsewhere too, by what it hears from look to look."""
+    """Detects ended services, including those on other machines, from repeated observations."""
 
     def __init__(self) -> None:
-        #: whose -> what it had last said, and when that was first read (monotonic)
+        #: object name -> last annotations, and when they were first read (monotonic)
         self._last: dict[str, tuple[object, float]] = {}
 
     def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
-        """As the function, but who elsewhere was silent is heard out first."""
+        """Return the result of the function ``why_kept``, but observe a silent service elsewhere
+        first."""
         why = why_kept(notes, now)
         if why or is_seen_alive(notes) is not None:
             self._last.pop(name, None)
@@ -76,21 +78,21 @@ class Listener:
 
 
 def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
-    """Why it is not to be removed, in words; empty if a service made it that is no more."""
+    """Return why an object must not be removed; empty if its service has ended."""
     if (found := _read(notes)) is None:
         return "nothing in it says that a service of ours made it"
     if (alive := is_seen_alive(notes)) is not None:
         return "its service runs" if alive else ""
-    silent = abs(now - found.heard)  # the cluster's clock may have been set back
+    silent = abs(now - found.heard)  # The cluster's clock may have been set back.
     return "" if silent > SILENT_S else f"its service was heard of {silent:.0f} s ago"
 
 
 @dataclass(frozen=True)
 class _Owner:
-    #: of the service's sign of life, and whether its network is ours
+    #: socket name of the service's sign of life, and whether the service runs on this network
     socket: str
     near: bool
-    #: seconds, by the cluster's clock
+    #: time of the last sign of life in seconds of the cluster's clock
     heard: int
 
 
@@ -107,7 +109,7 @@ def _read(notes: Mapping[str, str] | None) -> _Owner | None:
 
 @cache
 def _identity() -> dict[str, str]:
-    """This process among all of all machines."""
+    """Return what identifies this process among all processes of all machines."""
     return {
         "host": socket.gethostname(),
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
@@ -117,22 +119,23 @@ def _identity() -> dict[str, str]:
 
 
 def _sign_of_life() -> str:
-    """The name of a new socket that stands until this process ends; nobody reads it."""
+    """Return the name of a new socket that exists until this process ends; nobody reads from it."""
     name = f"netarena-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         held.bind(f"\0{name}")
         held.shutdown(socket.SHUT_RD)
-        held.detach()  # open for good, for the kernel to close
+        held.detach()  # It stays open until the kernel closes it at the end of the process.
     return name
 
 
 def _is_held(name: str) -> bool | None:
-    """Whether somebody in our network holds a socket of this name; None if it may not be told."""
+    """Return whether a process on this network holds a socket of this name; None if that is
+    unknown."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
             asking.connect(f"\0{name}")
     except ConnectionRefusedError:
         return False
-    except (OSError, ValueError):  # a profile around a container; no name of ours
+    except (OSError, ValueError):  # container profile, or an invalid name
         return None
     return True

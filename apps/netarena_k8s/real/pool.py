@@ -1,11 +1,11 @@
-"""Pool of namespaces: few for short episodes, up to the limit for agents that think long.
+"""Pool of namespaces: few for short episodes, up to the limit for slow agents.
 
-Building and removing a namespace costs more than a short episode in it, and each one makes every
-change of a policy more expensive, since network plug-ins process all policies of the cluster. An
-episode that finds none free therefore gets a new one if the cluster is idle, which costs nobody
-anything, or if it has waited for as long as building takes since the last one was added. Without
-knowing the length of the wait, this loses little (the ski-rental problem; Karlin, Manasse, Rudolph
-and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+Building and removing a namespace costs more than a short episode in it. Each namespace also makes
+every policy change more expensive, since network plug-ins process all policies of the cluster. So
+an episode without a free namespace gets a new one in two cases: the cluster is idle, or the episode
+has waited about as long as a build costs since the last one was added. For an unknown waiting time,
+this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and Sleator,
+Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ from netarena.errors import EnvironmentFailed
 from netarena_k8s.real.workload_set import Shop
 from netarena_k8s.world.model import World
 
-#: of a shop, in times that it takes to build it: to remove it costs nearly as much (measured on an
-#: idle cluster: 10 s of processor time, and 8)
+#: cost of a namespace in multiples of its build time, since removal costs nearly as much (measured
+#: on an idle cluster: 10 s of processor time to build, 8 s to remove)
 _PRICE = 2
-#: and at most: where it takes longer images are pulled, which the next one has then
+#: upper limit of this cost; a longer build pulls images, which the next build finds on the node
 _MOST_PRICE_S = 60.0
-#: a cluster that has had nothing to do for so long has nothing to do
+#: time without requests after which the cluster counts as idle
 _IDLE_S = 1.0
 
 
 @dataclass(eq=False)
 class _Kind:
-    """The shops of one world."""
+    """The namespaces of one world."""
 
-    #: all: in use, being made as new, free, and being built
+    #: all namespaces: in use, being reset, free, and being built
     held: int = 0
     building: int = 0
     renewing: int = 0
     free: list[Shop] = field(default_factory=list)
-    #: when there was one more
+    #: time at which the last namespace was added
     grown: float = 0.0
-    #: whether the last one could not be built
+    #: whether the last build failed
     failed: bool = False
 
 
 @dataclass(eq=False)
 class _Waiter:
-    """An episode that has no shop yet."""
+    """An episode that waits for a namespace."""
 
     kind: _Kind
     since: float
-    #: whether all that keeps it from building is that there is no room
+    #: whether only the limit on namespaces keeps it from building one
     short: bool = False
 
 
 class Pool:
-    """At most ``most`` shops, each of one world. Who has waited longest is served first."""
+    """A pool of at most ``most`` namespaces, each with one world; the longest wait is served
+    first."""
 
     def __init__(
         self,
@@ -65,8 +66,11 @@ class Pool:
         discard: Callable[[Shop], Awaitable[None]],
         idle_s: Callable[[], float],
     ) -> None:
-        """``renew`` makes a shop as new, and says whether it could; if not it has discarded it.
-        ``idle_s``: for how long the cluster has had nothing to do for us."""
+        """Create an empty pool.
+
+        ``renew`` resets a namespace and returns whether it succeeded; otherwise it has discarded
+        it. ``idle_s`` returns for how long this service has not used the cluster.
+        """
         self._most = most
         self._build = build
         self._renew = renew
@@ -74,18 +78,20 @@ class Pool:
         self._idle_s = idle_s
         self._changed = asyncio.Condition()
         self._kinds: dict[str, _Kind] = {}
-        #: in the order in which they came
+        #: in the order of arrival
         self._waiters: list[_Waiter] = []
-        #: shops that make room just now
+        #: namespaces that are being removed to make room
         self._leaving = 0
-        #: how long the last one took to build
+        #: duration of the last build
         self._build_s = _MOST_PRICE_S
         self._stopped = False
         self._background = Background()
 
     async def take(self, world: World) -> Shop:
-        """A healthy one: free, or built. Raises what ``build`` raises, and EnvironmentFailed when
-        all are stopped meanwhile."""
+        """Return a namespace in the intended state: a free one, or a new one.
+
+        Raises what ``build`` raises, and EnvironmentFailed if the pool is stopped meanwhile.
+        """
         async with self._changed:
             kind = self._kinds.setdefault(_key(world), _Kind())
             waiter = _Waiter(kind, _now())
@@ -123,12 +129,15 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # not awaited: who is cancelled meanwhile would lose the shop
+            # Not awaited, because a cancellation here would lose the namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
-        """Of an episode that has ended: make it as new for the next, without anybody waiting, or
-        make room for another world where that has been waited for longer."""
+        """Take back the namespace of an episode that has ended.
+
+        It is reset in the background for the next episode, or removed if an episode with another
+        world has waited longer.
+        """
         kind = self._kinds[_key(shop.world)]
         first = next((one for one in self._waiters if one.short or one.kind is kind), None)
         if self._lacks_room() and first is not None and first.kind is not kind:
@@ -138,27 +147,31 @@ class Pool:
             self._background.start(self._make_as_new(kind, shop))
 
     async def rest(self) -> None:
-        """Wait until no shop is being made as new."""
+        """Wait until no namespace is being reset."""
         async with self._changed:
             await self._changed.wait_for(
                 lambda: self._stopped or not any(kind.renewing for kind in self._kinds.values())
             )
 
     async def stop(self) -> None:
-        """For good. The shops stay with whoever built them."""
+        """Stop permanently; the namespaces remain with the caller that built them."""
         self._stopped = True
         await self._background.stop()
         await self._tell()
 
     def _place(self, waiter: _Waiter) -> int:
-        """How many of its world have waited longer, and there is none free for them; negative
-        where there is one for it."""
+        """Return how many episodes of the same world wait ahead without a free namespace; negative
+        if there is one for ``waiter``."""
         alike = [one for one in self._waiters if one.kind is waiter.kind]
         return alike.index(waiter) - len(waiter.kind.free)
 
     def _is_due(self, waiter: _Waiter) -> bool:
-        """Whether it is time to build another: at once where none is there or none could be built,
-        lest one failure comes after the other; else one at a time, unless that takes too long."""
+        """Return whether another namespace should be built now.
+
+        The first one is built at once. After a failure, all waiting episodes build at once, so that
+        their failures do not follow one another. Otherwise builds run one at a time, unless that
+        takes too long.
+        """
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)
         price_s = min(_MOST_PRICE_S, _PRICE * self._build_s)
@@ -168,16 +181,18 @@ class Pool:
         return not kind.held or kind.failed or idle or waited_s > price_s
 
     def _room(self) -> int:
-        """For how many more there is room."""
+        """Return how many more namespaces the limit allows."""
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Whether more episodes wait for room than there is, or will be."""
+        """Return whether more episodes wait for room than there is or will be."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:
-        """Where a shop is free and nobody is about to take it. There is room when it has gone, and
-        not before: the next may stand in the same namespace."""
+        """Remove a free namespace that no waiting episode of its world will take.
+
+        The room counts only after the removal, because the next world may use the same namespace.
+        """
         for kind in self._kinds.values():
             if len(kind.free) > sum(one.kind is kind for one in self._waiters):
                 self._clear(kind, kind.free.pop(0))
@@ -215,7 +230,7 @@ class Pool:
 
 
 def _key(world: World) -> str:
-    """Tells worlds apart."""
+    """Return a key that distinguishes worlds."""
     return world.model_dump_json()
 
 

@@ -26,11 +26,12 @@ class Need:
     verbs: tuple[str, ...]
 
 
-#: to have a namespace per episode
+#: rights needed to create a namespace for each episode
 SPACES = (Need("", "namespaces", _WRITE),)
-#: to share one with others: the claim on it
+#: rights needed to share a namespace: for the lease in it
 SHARED = (Need("", "configmaps", _WRITE),)
-#: in each namespace; the agent's own rights come on top, or its Role could not be made
+#: rights needed in each namespace; they include the agent's rights, or the API would refuse the
+#: agent's Role
 INSIDE = (
     Need("apps", "deployments", _WRITE),
     Need("", "services", _WRITE),
@@ -43,7 +44,7 @@ INSIDE = (
     Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
     *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
 )
-#: what worlds of manifests may have beside deployments
+#: kind of workload in manifests, other than deployments -> rights needed for it
 WORKLOADS: Mapping[str, Need] = MappingProxyType(
     {
         "StatefulSet": Need("apps", "statefulsets", _WRITE),
@@ -56,8 +57,10 @@ WORKLOADS: Mapping[str, Need] = MappingProxyType(
 async def missing_rights(
     api: Api, namespace: str | None, workloads: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """What is not allowed, as ``verb resource``; in a namespace, or in any that is made.
-    ``workloads`` are the kinds that a world has."""
+    """Return the missing rights as ``verb resource``, in ``namespace`` or in new namespaces.
+
+    ``workloads`` are the kinds of workloads of a world.
+    """
     more = [WORKLOADS[kind] for kind in sorted(workloads & WORKLOADS.keys())]
     needs = (*(SHARED if namespace else SPACES), *INSIDE, *more)
     asked = dict.fromkeys(

@@ -1,8 +1,8 @@
-"""World in one namespace of a real cluster, from its first pod to its last.
+"""One world in one namespace of a real cluster, from deployment to removal.
 
-Nothing waits for a fixed time. A measurement is settled when it agrees, in two rounds, with the
-evaluator's prediction for the policies at known versions, read before and after. A disagreement
-that lasts ``DISAGREE_S`` is reported: the pairs, each with both answers.
+Nothing waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
+prediction for the policies at known versions, read before and after. A disagreement that lasts
+``DISAGREE_S`` is reported: the pairs, each with both answers.
 """
 
 from __future__ import annotations
@@ -42,52 +42,51 @@ from netarena_k8s.world.model import (
 )
 from netarena_k8s.world.policy import Manifest
 
-#: how long measured and predicted may differ
+#: how long the measurement and the prediction may differ
 DISAGREE_S = 10.0
-#: the same, each time that it must be the agent's policies alone which the cluster does not follow,
-#: before that counts as the agent's: an enforcer that was away just then would have to be away each
-#: time, and one that is slow of hearing has time in the end
+#: the same for each trial in which only the agent's policies can be the cause, before the
+#: difference counts as the agent's. An enforcer with an outage would have to fail in every trial,
+#: and the last one gives a slow one enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
-#: as many times as long as it took to follow policies that are not the agent's, an enforcer has to
-#: follow the agent's
+#: multiple of the time that the enforcer took for other policies, which it gets for the agent's
 _HEARD_TIMES = 2
-#: silence means no, at first and at most: where an answer is expected, which ends the wait
+#: initial and maximum wait after which silence counts as blocked, if an answer is expected; an
+#: answer ends the wait
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
-#: and where none is
+#: the same if no answer is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: silence is believed for as many times as the slowest answer took
+#: multiple of the slowest answer time for which silence is awaited
 _MARGIN = 3
-#: silence means no while only those are asked of whom another answer is expected than before: at
-#: first, and where an answer was expected and did not come, the next time so many times as long
+#: initial wait in rounds that test only pairs whose expected result has changed, and its growth
+#: after a missing answer
 _SCOUT_MS, _LONGER = 50, 1.5
-#: and from one such round to the next
+#: interval of these rounds
 _SCOUT_PAUSE_S = 0.05
-#: rounds that must agree
+#: number of rounds that must agree
 _ROUNDS = 2
-#: how long pods may take to be ready: images are pulled, machines are busy
+#: limit for pods to become ready; images are pulled, and machines are busy
 _READY_S = 180.0
-#: where a user's own images are pulled
+#: the same if the user's own images are pulled
 _PULLED_S = 900.0
-#: how long name servers may remember a service of the same name: theirs is 5 to 30 s
+#: limit for name servers to forget an earlier service of the same name, which takes them 5 to 30 s
 _NAMES_S = 120.0
-#: how long what went may be missed: pods and the API server while they are measured, and policies
-#: that are to go
+#: limit for replacements: of pods or the API server during a measurement, and of deleted policies
 _REPLACE_S = 90.0
 _PAUSE_S = 0.1
-#: differences in a line of text
+#: differences that a message shows
 _TOLD = 3
-#: with one of these an object may go without our doing
+#: metadata by which an object may be deleted later without this service
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
-#: of an agent's token, of which there is a new one at half of its life; it dies with its account
+#: lifetime of an agent's token, renewed after half of it; the token ends with its account
 _TOKEN_S = 3600
-#: an API server that does not say so for a moment may be away while a command runs
+#: interval of checks for an outage of the API server while a command runs
 _BEAT_S = 1.0
-#: how a policy is refused for what is in it
+#: status codes for a policy that is refused because of its content
 _CONTENT = frozenset({400, 413, 422})
-#: where an agent's kubectl finds the API server: the cell that runs it opens one address of this
-#: machine and no other, and the server is elsewhere
+#: address of the proxy for the agent's kubectl; the sandbox can reach only one address of this
+#: machine, and the API server is elsewhere
 _HOST = "127.0.0.1"
-#: what holds a container up for good unless somebody helps
+#: reasons for which a container never starts without intervention
 _STUCK = frozenset(
     {
         "ErrImagePull",
@@ -100,13 +99,13 @@ _STUCK = frozenset(
 
 
 class NotHealthy(EnvironmentFailed):
-    """The healthy policies are there, and are not in force."""
+    """The intended policies are deployed but not in force."""
 
 
 class Shop:
-    """A namespace with a world. ``build``, then ``renew`` for each episode; ``look`` at it."""
+    """A namespace with a world: ``build`` it, ``renew`` it for each episode, and ``look`` at it."""
 
-    def __init__(  # noqa: PLR0913 -- what a shop is made of
+    def __init__(  # noqa: PLR0913 -- the parts of a workload set
         self,
         api: Api,
         namespace: str,
@@ -118,32 +117,34 @@ class Shop:
     ) -> None:
         self.namespace = namespace
         self.world = world
-        #: by application, what runs in the place of stand-ins
+        #: application -> manifest that runs instead of the stand-in
         self._workloads = workloads
-        #: others have things there
+        #: whether the namespace also has objects of others
         self._shared = shared
         self._api = api
         self._image = image
         self._meter = Meter(api, namespace, world, None if workloads is None else MEASURER)
-        #: of services
+        #: service -> its cluster IP
         self._cluster_ips: dict[str, str] = {}
         self._places: dict[str, Place] = {}
-        #: addresses by application, and of what answers lookups
+        #: pod addresses by application, and addresses of the name servers
         self._pods: dict[str, str] = {}
         self._name_servers: tuple[str, ...] = ()
-        #: labels, as they were read
+        #: labels as last read from the cluster
         self._marks = world.marks
         self._deployed: dict[str, str] = {}
-        #: of all pairs, as they were last measured
+        #: result of the last measurement of all pairs
         self._reached: tuple[bool, ...] = ()
-        #: as it was seen last, with nothing amiss, and the specs of its policies then
+        #: last observation without any problem, and the policies' specs then
         self._seen: tuple[Sight, list[tuple[str, int]]] | None = None
-        #: why the namespace is no longer ours, in words
+        #: why the namespace no longer belongs to this service; empty while it does
         self.lost = ""
 
     async def build(self) -> None:
-        """Apply the applications, and wait until all pods are ready. The namespace is there
-        already; it has no policies yet. Raises EnvironmentFailed."""
+        """Apply the applications and wait until all pods are ready.
+
+        The namespace exists and has no policies yet. Raises EnvironmentFailed.
+        """
         apps = app_manifests(self.world, self.namespace, self._image, self._workloads)
         made = await each(self._api.apply(one) for one in apps)
         self._cluster_ips = {
@@ -156,8 +157,11 @@ class Shop:
         self._deployed = await self._others()
 
     async def renew(self) -> None:
-        """Take from the agent that was here what it had and what it did: its account is gone, the
-        policies are healthy, and measured to be since they were. Raises EnvironmentFailed."""
+        """Reset the namespace after an episode, and measure it.
+
+        The agent's account is replaced, and the intended policies are restored and in force. Raises
+        EnvironmentFailed.
+        """
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
         for one in right_manifests(self.namespace):
             await self._api.apply(one)
@@ -174,8 +178,8 @@ class Shop:
             )
 
     async def healthy(self) -> Sight:
-        """As it was seen last, if the specs of all policies, the pods and all that an agent may not
-        change are the same since; else ``look``."""
+        """Return the last observation if specs, pods and other objects are unchanged; else
+        ``look``."""
         listed = await self.policies()
         self._check_strangers(listed)
         if (
@@ -188,8 +192,10 @@ class Shop:
         return await self.look()
 
     async def token(self) -> tuple[str, float]:
-        """For the agent, and for how many seconds: the server may grant less than is asked for.
-        Raises EnvironmentFailed."""
+        """Return a token for the agent, and its lifetime in seconds.
+
+        The server may grant less than requested. Raises EnvironmentFailed.
+        """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -201,18 +207,21 @@ class Shop:
         return str(granted["token"]), until - self._api.now
 
     async def policies(self) -> list[Json]:
-        """Of the namespace, by name."""
+        """Return the policies of the namespace by name."""
         found = await self._api.find("NetworkPolicy", self.namespace)
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
     async def version(self) -> int:
-        """Of the cluster just now: all that has been is older."""
+        """Return the cluster's current version; states from before have lower ones."""
         listed = await self._api.get(path_of("NetworkPolicy", self.namespace))
         return int(listed["metadata"]["resourceVersion"])
 
     async def put(self, manifests: Sequence[Manifest]) -> None:
-        """Have these policies and no others of ours. All are made anew, so that neither age nor
-        version nor generation tells which of them are not as they were."""
+        """Replace all own policies by these.
+
+        Every policy is created anew, so that no age, version or generation shows which ones
+        changed.
+        """
         names = {one.name for one in self.world.policies}
         names |= {one["metadata"]["name"] for one in manifests}
         await self._remove(names if self._shared else None)
@@ -221,13 +230,15 @@ class Shop:
         except Refused as refused:
             if refused.status not in _CONTENT:
                 raise
-            # of policies as an agent left them it is the agent's doing
+            # With the content of an agent's policies, the agent has caused the refusal.
             raise EnvironmentFailed(str(refused)) from None
 
     async def _restore(self) -> None:
-        """Have the healthy policies and no others of ours, each replaced as a whole: what is as it
-        should be stays unchanged, and enforcers hear nothing of it. What others may still delete,
-        as its finalizers or owners say, is made anew."""
+        """Restore the intended policies, and remove other own ones.
+
+        Unchanged policies stay as they are, so that enforcers have nothing to do. Policies that
+        others may still delete, according to their finalizers or owners, are created anew.
+        """
         healthy = {one.name for one in self.world.policies}
         unwanted = set()
         for one in await self.policies():
@@ -242,8 +253,11 @@ class Shop:
         await each(self._api.replace(one) for one in policy_manifests(self.world, self.namespace))
 
     async def look(self, disagree_s: float | None = None) -> Sight:
-        """The settled state. What disagrees does so for ``disagree_s`` (DISAGREE_S). Raises
-        EnvironmentFailed when it cannot be measured, or is not ours any more."""
+        """Return the settled state.
+
+        A disagreement must last for ``disagree_s`` (default: DISAGREE_S). Raises EnvironmentFailed
+        if the state cannot be measured, or the namespace no longer belongs to this service.
+        """
         self._seen = None
         loop = asyncio.get_running_loop()
         within_s = DISAGREE_S if disagree_s is None else disagree_s
@@ -265,7 +279,7 @@ class Shop:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
-                # new pods are open until the enforcer knows them
+                # New pods are open until the enforcer knows them.
                 course = _Course(loop.time(), within_s)
                 continue
             self._reached = found.reached
@@ -287,8 +301,11 @@ class Shop:
                 )
 
     async def _scout(self, net: Net, predicted: Sequence[bool], until: float) -> None:
-        """Ask those of whom another answer is expected than the last, until they give it or
-        ``until``: before that to ask all is in vain. Nothing is concluded from what they say."""
+        """Measure only the pairs whose expected result has changed, until they agree or until
+        ``until``.
+
+        Before they agree, a round of all pairs would be wasted. Their results decide nothing.
+        """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
         changed = {pair: now for pair, now, before in pairs if now != before}
@@ -306,11 +323,11 @@ class Shop:
                 return
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
-            # who is open and should not be answers at once
+            # A pair that is wrongly open answers at once, so pause here.
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
-        """Stop measuring; the namespace stays."""
+        """Stop measuring; the namespace remains."""
         await self._meter.close()
 
     async def _sight(
@@ -346,7 +363,7 @@ class Shop:
         )
 
     def _net(self, listed: Sequence[Manifest]) -> Net:
-        """What policies would do here."""
+        """Return the evaluator for these policies in this namespace."""
         return Net(
             self.world,
             listed,
@@ -357,7 +374,8 @@ class Shop:
         )
 
     async def _others(self) -> dict[str, str]:
-        """What the agent may not change, each object with all of it that somebody wrote."""
+        """Return the objects that the agent may not change, each with everything that clients
+        wrote."""
         found = {}
         workloads = {app.workload for app in self.world.apps} - {"Pod"}
         for kind in ("Service", *sorted(workloads)):
@@ -369,7 +387,7 @@ class Shop:
         return found
 
     async def _is_gone(self) -> bool:
-        """Whether the namespace is another's, or going, with all that is in it."""
+        """Return whether the namespace belongs to another service or is being deleted."""
         if self._shared:
             return not await renew(self._api, self.namespace)
         try:
@@ -379,8 +397,8 @@ class Shop:
         return "deletionTimestamp" in found["metadata"]
 
     async def _find_dns(self) -> tuple[str, ...]:
-        """The addresses of what answers lookups, for rules about addresses, where they may be
-        seen."""
+        """Return the name servers' addresses, which rules with addresses need; empty if not
+        readable."""
         query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
         try:
             pods = await self._api.find("Pod", "kube-system", labelSelector=query)
@@ -390,7 +408,7 @@ class Shop:
         return tuple(sorted(filter(None, found)))
 
     async def _find_space(self) -> dict[str, str]:
-        """The labels of the namespace, where they may be seen."""
+        """Return the labels of the namespace; empty if not readable."""
         try:
             found = await self._api.get(path_of("Namespace", name=self.namespace))
         except Refused:
@@ -398,8 +416,10 @@ class Shop:
         return dict(found["metadata"].get("labels") or {})
 
     def _check_strangers(self, listed: Iterable[Manifest]) -> None:
-        """Raises EnvironmentFailed for a policy of others among ours: an agent can make none; and
-        where the namespace is another's by now."""
+        """Check that the namespace still belongs to this service and has no policies of others.
+
+        An agent cannot create any. Raises EnvironmentFailed.
+        """
         if self.lost:
             raise EnvironmentFailed(self.lost, proven_ours=True)
         if self._shared:
@@ -411,7 +431,7 @@ class Shop:
                 )
 
     async def _remove(self, names: AbstractSet[str] | None) -> None:
-        """Until none of these policies is left, or none at all."""
+        """Delete these policies, or all, and wait until they are gone."""
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
             await remove_policies(self._api, self.namespace, names)
             while any(
@@ -421,8 +441,11 @@ class Shop:
                 await remove_policies(self._api, self.namespace, names)
 
     async def _wait_for_names(self) -> None:
-        """Until each service's name leads to it: a name server remembers for half a minute what it
-        said of another service of that name, or that there was none."""
+        """Wait until each service's name resolves to its address.
+
+        A name server caches the address of an earlier service of that name, or its absence, for
+        half a minute.
+        """
         net = self._net([])
         wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
         astray = ""
@@ -445,7 +468,7 @@ class Shop:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _find_pods(self, within_s: float) -> None:
-        """Until every application has its one ready pod, and is measured from there."""
+        """Wait until every application has one ready pod, and prepare the measurement from it."""
         problem = "pods are not ready"
         async with _deadline(within_s, lambda: f"namespace {self.namespace}: {problem}"):
             while True:
@@ -475,29 +498,32 @@ class Shop:
 
 
 class _Course:
-    """Round after round, until what is measured is settled."""
+    """The rounds of one observation, until the measurement is settled."""
 
     def __init__(self, now: float, within_s: float) -> None:
         self._deadline = now + within_s
-        #: when it is time to ask all, whatever some say
+        #: time until which only changed pairs are measured
         self.scout_until = now + within_s / 4
         self.wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
         self.begin()
 
     def begin(self) -> None:
-        """Of other policies nothing is known yet."""
+        """Forget the results so far, because the policies have changed."""
         self._agreed = 0
         self._last: tuple[bool, ...] | None = None
         self._same = 0
 
     def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
-        """Whether it is settled: in agreement, or, when time is over and every wait was as long
-        as it gets, in equal rounds that disagree."""
+        """Return whether the measurement is settled.
+
+        It is if enough rounds agree with the prediction. After the deadline, equal rounds that
+        disagree count too if each wait was the longest one.
+        """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # a wait that was too short for this machine proves no silence
+            # After a wait that was too short for this machine, silence proves nothing.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -510,17 +536,17 @@ class _Course:
         return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
 
 
-#: what is done when an episode has ended
+#: called when an episode has ended
 End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
-#: has the cluster for one episode, or for none
+#: reserves the cluster for one episode, or for none
 Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
 
 
 class RealShop(Deployed):
-    """One episode in a shop: the agent's token and its way to the API server.
+    """One episode in a workload set: the agent's token, and its proxy to the API server.
 
-    What disagrees is looked at again ``alone``: policies of one agent can stop a plug-in that has
-    to follow those of all.
+    A disagreement is measured again while all other episodes are suspended. The reason is that one
+    agent's policies can stop a network plug-in that must process those of all.
     """
 
     def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:
@@ -528,27 +554,28 @@ class RealShop(Deployed):
         self._api = api
         self._end = end
         self._alone = alone
-        #: whoever acts or looks, and whoever needs it still
+        #: held by commands, observations, and their suspension
         self._acting = asyncio.Lock()
-        #: whoever takes all policies away, or brings them back, or ends the episode
+        #: held while all policies are removed or restored, or the episode ends
         self._moving = asyncio.Lock()
-        #: the policies, while they are away, and why they could not be brought back
+        #: the policies while they are removed, and why they could not be restored
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False
-        #: what came of a doubt
+        #: result of the last repeated measurement of a disagreement
         self._doubted: Sight | None = None
-        # one for each episode: what an agent left open ends with it
+        # Each episode has its own proxy, so that connections that an agent leaves open end with it.
         self._gate = Gate(api.server, api.ready, self._lend)
         self._lending = asyncio.Lock()
-        #: the account's token, and when it is to be replaced
+        #: token of the account, and when to renew it
         self._token, self._renew_at = "", 0.0
         self._access: Access | None = None
-        # not as they are read: a request of the agent before may still have been on its way
+        # Not as read from the cluster, where a late request of the previous agent may have changed
+        # them.
         self._written = {one.name: one for one in shop.world.policies}
 
     async def open(self) -> None:
-        """Make the agent's access. Raises EnvironmentFailed."""
+        """Create the agent's access. Raises EnvironmentFailed."""
         await self._lend()
         listening = socket.create_server((_HOST, 0))
         port = listening.getsockname()[1]
@@ -562,7 +589,7 @@ class RealShop(Deployed):
         self._access = Access(kubeconfig, _HOST, port, self.shop.namespace)
 
     async def _lend(self) -> str:
-        """The account's token, a new one when half of its life is over. Raises
+        """Return the account's token, renewed after half of its lifetime. Raises
         EnvironmentFailed."""
         loop = asyncio.get_running_loop()
         async with self._lending:
@@ -609,16 +636,20 @@ class RealShop(Deployed):
                 await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Notice an API server that is away for a moment while a request of the agent waits: who
-        is tired of waiting by then asks nothing more."""
-        while await self._api.ready():  # noqa: ASYNC110 -- nothing tells of it
+        """Notice a short outage of the API server while a request of the agent waits.
+
+        An agent that gives up waiting sends no further request that would show it.
+        """
+        while await self._api.ready():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(_BEAT_S)
         self._gate.failures += 1
 
     @contextlib.asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
-        """While another has the cluster alone: nothing is done here, and no policy is there. Raises
-        nothing: what cannot be brought back is an episode that fails."""
+        """Suspend this episode: no command runs, and its policies are removed meanwhile.
+
+        Raises nothing; if the policies cannot be restored, the episode fails.
+        """
         async with self._acting:
             try:
                 async with self._moving:
@@ -646,7 +677,8 @@ class RealShop(Deployed):
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)
-        # after it: a command that the server left may end before the gate has asked why
+        # Checked afterwards, because a command may end before the proxy has found out why its
+        # request failed.
         if self._gate.failures:
             raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
         return sight
@@ -655,7 +687,7 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """What it sees; alone where that is a disagreement which is not known yet."""
+        """Return the observation; repeat a new disagreement with all other episodes suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -672,7 +704,7 @@ class RealShop(Deployed):
         return sight
 
     def _is_doubted(self, sight: Sight) -> bool:
-        """Whether the same came of the same policies when they were doubted."""
+        """Return whether the same policies had this result in an earlier repeated measurement."""
         doubted = self._doubted
         return doubted is not None and (sight.policies, sight.reached) == (
             doubted.policies,
@@ -680,7 +712,8 @@ class RealShop(Deployed):
         )
 
     async def _try_again(self) -> Sight:
-        """Whether the agent's policies alone are those that the cluster does not follow."""
+        """Return the result of trials in which only the agent's policies can fail to take
+        effect."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -689,18 +722,21 @@ class RealShop(Deployed):
                 return sight
         sight = await self._trial(there, last_s)
         if sight.disagreement:
-            # what the cluster does before and after, it did meanwhile
+            # If the cluster works before and after, it also worked in between.
             await self._believe()
             await self.shop.put(there)
         return sight
 
     async def _forget(self) -> None:
-        """What has been until now is not for the agent to see."""
+        """Expire all versions until now for the agent."""
         self._gate.since = await self.shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
-        """What comes of these right after policies that the cluster followed: agreement counts
-        when it has had time to hear of them, or it may be the state before."""
+        """Return the result of these policies right after others that were in force.
+
+        An agreement counts only after enough time for the enforcer; before, it may be the previous
+        state.
+        """
         loop = asyncio.get_running_loop()
         enough_s = _HEARD_TIMES * await self._believe()
         await self.shop.put(policies)
@@ -711,10 +747,12 @@ class RealShop(Deployed):
                 return sight
 
     async def _believe(self) -> float:
-        """Have the healthy policies in force, and then others: whoever does not follow may have
-        either in force by chance, and an agent whose policies stop a plug-in must not be judged by
-        the healthy ones. Returns how long the cluster took to follow, in s; raises
-        EnvironmentFailed when it does not."""
+        """Put the intended policies in force, then policies that allow no ingress.
+
+        One of the two might match the state of an enforcer that does not work. A plug-in that the
+        agent's policies stop must not pass with the intended ones. Returns how many seconds the
+        cluster took at most. Raises EnvironmentFailed if it does not follow.
+        """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
         healthy = self.shop.world.policies
@@ -737,7 +775,7 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # to its end: who is tired of waiting would lose the shop
+        # Awaited to its end, because a cancellation would lose the namespace.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -749,7 +787,7 @@ class RealShop(Deployed):
 
 @contextlib.asynccontextmanager
 async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterator[None]:
-    """Raises EnvironmentFailed, with the problem as it is then, when time is over."""
+    """Raise EnvironmentFailed with the current problem when the time is over."""
     try:
         async with asyncio.timeout(within_s):
             yield
@@ -758,7 +796,7 @@ async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterato
 
 
 def _bare(manifest: Manifest) -> Json:
-    """A policy without what the API adds to it."""
+    """Return a policy without the fields that the API adds."""
     about = manifest["metadata"]
     kept = {
         key: about[key] for key in ("name", "namespace", "labels", "annotations") if key in about
@@ -776,12 +814,12 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """What stays the same as long as nobody changes a spec, be it for a moment."""
+    """Return values that change with every change of a spec, even a temporary one."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 
 def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:
-    """The pairs on which measurement and evaluator disagree, in words."""
+    """Return the pairs on which measurement and evaluator disagree, in words."""
     return tuple(
         f"{pair.source} -> {pair.target} should be {'open' if wanted else 'closed'} "
         f"by the policies, measured: {one}"
@@ -791,7 +829,7 @@ def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple
 
 
 def _stuck(pods: Iterable[Manifest]) -> str:
-    """Why a pod will not start by waiting, in words."""
+    """Return why a pod will never start by itself; empty if none has such a problem."""
     for pod in pods:
         status = pod.get("status") or {}
         started = (status.get("initContainerStatuses"), status.get("containerStatuses"))

@@ -1,1 +1,1 @@
-"""Where worlds come from: drawn ones and those of a checkout."""
+"""Sources of worlds: generators, and checkouts of users."""

@@ -14,9 +14,10 @@ from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import Fault, draw_one
 from netarena_k8s.world.model import World, with_policies
 
-#: policies that are altered, and how often an alteration of many pairs is accepted
+#: share of policies that are altered, and the probability that an alteration of many pairs is
+#: accepted
 _SHARE, _WIDE_SHARE = 0.65, 0.3
-#: pairs that an ordinary alteration changes at most
+#: most pairs that an ordinary alteration changes
 _FEW = 6
 #: kinds that are tried on one policy
 _TRIES = 12
@@ -27,10 +28,11 @@ _PASSES = 3
 def alter(
     world: World, rng: random.Random, kinds: Sequence[str] | None = None
 ) -> tuple[World, Mapping[str, Fault]]:
-    """Alter some policies of ``world`` and take the result as intended.
+    """Alter some policies of ``world`` and declare the result to be the intended state.
 
-    Return the world, and for each altered policy the alteration. Its ``repair`` leads back to the
-    policy as it was. With ``kinds`` alterations are of these kinds only, of each as many.
+    Return the world, and for each altered policy the alteration, whose ``repair`` restores the
+    original policy. With ``kinds``, alterations are of these kinds only, in equal numbers where
+    possible.
     """
     found = _of_any_kind(world, rng) if kinds is None else _of_kinds(world, rng, kinds)
     return with_policies(
@@ -59,7 +61,8 @@ def _of_any_kind(world: World, rng: random.Random) -> dict[str, Fault]:
 
 
 def _of_kinds(world: World, rng: random.Random, kinds: Sequence[str]) -> dict[str, Fault]:
-    """Each kind in turn takes a policy to which it applies, until a share is altered."""
+    """Alter policies until the share is reached; the kinds take turns to choose one that they apply
+    to."""
     methods = methods_of(world)
     places = [policy for policy in world.policies if policy.spec["podSelector"]]
     left = rng.sample(places, len(places))

@@ -1,16 +1,15 @@
-"""A user's checkout: the application that a folder of manifests describes, as a world.
+"""The world that a user's folder of manifests describes.
 
-A folder is either laid out as Google's microservices-demo, which today's users mount
-(``release/kubernetes-manifests.yaml`` and a folder of network policies), or every YAML and JSON
-file in it counts. Read are workloads of one pod (deployments, replica sets, stateful sets, daemon
-sets, pods), services, network policies, namespaces; what else a manifest may be (config maps,
-service accounts, ingresses, ...) has no part in who reaches whom and is passed over. What is
-intended follows from the policies, as everywhere.
+A folder has the layout of Google's microservices-demo (``release/kubernetes-manifests.yaml`` and a
+folder of network policies), or every YAML and JSON file in it is read. The reader uses workloads of
+one pod (deployments, replica sets, stateful sets, daemon sets, pods), services, network policies
+and namespaces. Other kinds (config maps, ingresses, ...) do not affect connections and are skipped.
+The intended state follows from the policies, as for all worlds.
 
-What a cluster takes is taken or, where nothing here could come of it (a service that selects
-nothing, pods on the host's network, a job, another group's policy), passed over; what is, is
-counted and named in the log. What a cluster refuses is one line that names the file, the document
-in it and the field.
+Some documents are valid but cannot be part of a world: a service without a selector, pods on the
+host's network, a job, a policy of another API group. They are skipped and named in the log. A
+document that a cluster would refuse raises an error of one line with the file, the position of the
+document and the field.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ from netarena_k8s.world.policy import Protocol, selects
 _log = logging.getLogger(__name__)
 
 KEY = "config.microservice_dir"
-#: a variable of the image's entry point: where it copied, by their paths, manifests some of which
-#: root alone may read
+#: environment variable with the folder where the image's entry point copied manifests by path,
+#: since some may be readable only by root
 COPIES = "NETARENA_MANIFESTS"
-#: files of a checkout, and bytes of all of them
+#: most files of a checkout, and most bytes of all of them
 MAX_FILES = 1000
 MAX_BYTES = 8 << 20
-#: values in all files, each use of an alias counted: far more than manifests have
+#: most values in all files, where each use of an alias counts; manifests have far fewer
 MAX_VALUES = 200_000
-#: every pair of two applications is tested, and every step looks at all their ports
+#: most applications; every pair of them is tested, and every step checks all their ports
 MAX_APPS = 50
-#: of what is passed over, how many are named
+#: most skipped documents that the log names
 _MAX_NAMED = 10
-#: where microservices-demo has its manifests, and its policies (the first folder that is there)
+#: manifests of microservices-demo, and its folders of policies (the first that exists counts)
 _RELEASE = "release/kubernetes-manifests.yaml"
 _POLICIES = ("network-policies", "kustomize/components/network-policies")
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -73,7 +72,7 @@ _Labels: TypeAlias = dict[str, str]
 
 
 class _Part(BaseModel):
-    """What is read of an object; all else in it is passed over, and a null is nothing."""
+    """The fields of an object that are used; others are ignored, and a null counts as absent."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -141,7 +140,7 @@ class _WorkloadSpec(_Part):
 
 
 class _Workload(_Part):
-    """A deployment, a replica set, a stateful set or a daemon set."""
+    """A deployment, replica set, stateful set or daemon set."""
 
     metadata: _Metadata
     spec: _WorkloadSpec
@@ -189,7 +188,7 @@ _SERVICE_TYPES: Mapping[str, ServiceType] = {
 
 @dataclass(frozen=True)
 class _Document:
-    """One manifest, and where it is from."""
+    """One manifest and its position."""
 
     file: str
     number: int
@@ -197,28 +196,28 @@ class _Document:
 
     @property
     def kind(self) -> str:
-        """Its kind; empty for what is no manifest."""
+        """The kind; empty if the document is not a manifest."""
         kind = self.manifest.get("kind")
         return kind if isinstance(kind, str) else ""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Its metadata; empty for what has none."""
+        """The metadata; empty if there is none."""
         metadata = self.manifest.get("metadata")
         return metadata if isinstance(metadata, Mapping) else {}
 
     def tell(self, problem: str, field: str = "") -> str:
-        """Where it is and what is the matter with it, in one line."""
+        """Return the position of the document and its problem, in one line."""
         what = f"{self.kind} {self.metadata.get('name', '')}".strip()
         place = f"{self.file}, document {self.number}{f' ({what:.120})' if what else ''}"
         return f"{place}: {field}: {problem}" if field else f"{place}: {problem}"
 
     def refuse(self, problem: str, field: str = "") -> NoReturn:
-        """Raises ConfigError."""
+        """Raise ConfigError with the position and the problem."""
         _refuse(self.tell(problem, field))
 
     def read(self, part: type[_P]) -> _P:
-        """Raises ConfigError for the first field that is not as it must be."""
+        """Return the document as ``part``. Raises ConfigError for the first invalid field."""
         try:
             return part.model_validate(self.manifest)
         except ValidationError as error:
@@ -227,12 +226,13 @@ class _Document:
 
 
 class _Passed:
-    """What is passed over: what could have had a part, and how many of each other kind."""
+    """The skipped documents: those that could affect connections, and the number of each other
+    kind."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
         self._kinds: Counter[str] = Counter()
-        #: identities of the documents
+        #: ids of the skipped documents
         self._skipped: set[int] = set()
 
     def add(self, document: _Document, why: str, field: str = "") -> None:
@@ -240,16 +240,16 @@ class _Passed:
         self._skipped.add(id(document))
 
     def count(self, document: _Document, kind: str) -> None:
-        """Count a document of a kind that has no part in who reaches whom."""
+        """Count a document of a kind that does not affect connections."""
         self._kinds[kind] += 1
         self._skipped.add(id(document))
 
     def others(self, documents: Iterable[_Document]) -> list[_Document]:
-        """Return the documents that are not passed over."""
+        """Return the documents that are not skipped."""
         return [one for one in documents if id(one) not in self._skipped]
 
     def log(self, folder: str) -> None:
-        """Say it in a line, as a warning if any could have had a part."""
+        """Log the skipped documents in one line, as a warning if any could affect connections."""
         if not self._told and not self._kinds:
             return
         named = self._told[:_MAX_NAMED]
@@ -276,16 +276,16 @@ def _refuse_unread(name: str, error: OSError) -> NoReturn:
 
 
 def read_checkout(folder: str) -> World:
-    """The application that a folder's manifests describe. Raises ConfigError.
+    """Return the application that a folder's manifests describe, cached until a file changes.
 
-    Kept until a file changes.
+    Raises ConfigError.
     """
     place = _find(folder)
     return _read(str(place), tuple((str(path), *_version(path)) for path in _choose(place)))
 
 
 def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
-    """The manifests of a folder's workloads as they are written, by name. Raises ConfigError."""
+    """Return the original manifests of a folder's workloads by name. Raises ConfigError."""
     known = read_checkout(folder).by_name
     place = _find(folder)
     documents = _read_files(_choose(place), place, _Passed())
@@ -297,7 +297,8 @@ def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
 
 
 def digest_checkout(folder: str) -> str:
-    """SHA-256 of the world of a folder, in hex: checkouts that say the same have the same.
+    """Return the SHA-256 digest of a folder's world in hex; it is the same for equivalent
+    checkouts.
 
     Raises ConfigError.
     """
@@ -305,7 +306,7 @@ def digest_checkout(folder: str) -> str:
 
 
 def _find(folder: str) -> Path:
-    """The folder, or its copy where the image's entry point made one."""
+    """Return the folder, or its copy if the image's entry point made one."""
     if copies := os.environ.get(COPIES):
         copy = Path(copies, folder.lstrip("/"))
         if copy.is_dir():
@@ -314,7 +315,7 @@ def _find(folder: str) -> Path:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """What tells one content of a path from the next."""
+    """Return values that change when the content of a path changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -323,7 +324,7 @@ def _version(path: Path) -> tuple[int, int, int]:
 
 
 def _choose(folder: Path) -> list[Path]:
-    """The files that count, in the order of their paths."""
+    """Return the files that are read, in the order of their paths."""
     try:
         if not folder.is_dir():
             _refuse(f"{folder.name} is not there, or no folder")
@@ -339,7 +340,7 @@ def _choose(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """YAML and JSON files below a folder; hidden ones and links count for nothing."""
+    """Return YAML and JSON files below a folder, without hidden ones and links."""
     found: list[Path] = []
     waiting = [folder]
     while waiting:
@@ -348,7 +349,7 @@ def _walk(folder: Path) -> list[Path]:
                 continue
             if path.is_dir():
                 waiting.append(path)
-            elif path.suffix in _SUFFIXES and path.is_file():  # a pipe would be waited for
+            elif path.suffix in _SUFFIXES and path.is_file():  # Opening a pipe would block.
                 found.append(path)
             if len(found) > MAX_FILES or len(waiting) > MAX_FILES:
                 _refuse(f"more than {MAX_FILES} files: name the folder of the manifests alone")
@@ -395,11 +396,11 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
         _refuse("no two workloads of which one has a service: there is nothing to test")
 
 
-# files
+# Files
 
 
 def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_Document]:
-    """The manifests of all files. Raises ConfigError."""
+    """Return the manifests of all files. Raises ConfigError."""
     found: list[_Document] = []
     left = MAX_VALUES
     for path in paths:
@@ -419,10 +420,10 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
 
 
 def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Document]:
-    """Return each object once, as the last document has it: ``kubectl apply -f`` takes files in the
-    order of their names, and a later document replaces an earlier one.
+    """Return each object once, as its last document defines it.
 
-    Raises ConfigError for a later document that changes what a cluster never changes.
+    ``kubectl apply -f`` reads files in the order of their names, and a later document replaces an
+    earlier one. Raises ConfigError if a later document changes an immutable field.
     """
     last: dict[tuple[str, str, str], _Document] = {}
     for one in documents:
@@ -443,7 +444,7 @@ def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Docu
 
 
 def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
-    """Return what must stay of a field: of a pod all but its images."""
+    """Return the part of a field that is immutable; for a pod, everything except its images."""
     value: Any = manifest
     for key in field.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -464,9 +465,11 @@ def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
 
 
 def _unread(document: _Document) -> tuple[str, str] | None:
-    """Why nothing comes of what could have had a part, and the field that says so.
+    """Return why a document that could affect connections is skipped, and the field that decides
+    it.
 
-    Raises ConfigError for a kind that its version never had.
+    Returns None if it is not skipped. Raises ConfigError for a kind that its API version does not
+    have.
     """
     lacking = _lacking(document.manifest)
     if len(lacking) == 1:
@@ -475,7 +478,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
     if kind in _READ and not lacking:
         version = document.manifest["apiVersion"]
         group = version.rpartition("/")[0]
-        # an item of a list need not say it
+        # An item of a list may omit the version.
         if version and group not in _READ[kind]:
             if "." in group:
                 return f"{group:.80} has another {kind} than Kubernetes", "apiVersion"
@@ -490,7 +493,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
 
 
 def _named(document: _Document, named: Counter[str]) -> _Document:
-    """With the name that a server would make of ``generateName``, the same each time."""
+    """Return the document with a fixed name generated from ``generateName``, if it has no name."""
     prefix = document.metadata.get("generateName")
     if not isinstance(prefix, str) or document.metadata.get("name"):
         return document
@@ -501,8 +504,11 @@ def _named(document: _Document, named: Counter[str]) -> _Document:
 
 
 def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
-    """The manifests of a file, how many values it holds, of ``most``, and one that is none of
-    JSON."""
+    """Return the manifests of a file, its number of values, and the first one that JSON lacks, if
+    any.
+
+    Raises ConfigError if the file is not YAML or has more than ``most`` values.
+    """
     name = str(path.relative_to(folder))
     try:
         loaded, values, odd = parse_documents(path.read_text("utf-8-sig"), most, aliases=True)
@@ -520,7 +526,7 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
 
 
 def _manifests(document: _Document) -> Iterator[_Document]:
-    """Lists are what they hold: of a typed one, items of its type that need not say so."""
+    """Yield the manifest, or the items of a list; items of a typed list may omit their type."""
     own = document.kind.removesuffix(_LIST)
     known = own in {"", *_READ, *_RUNNING}
     if own == document.kind or not known or _lacking(document.manifest):
@@ -537,17 +543,17 @@ def _manifests(document: _Document) -> Iterator[_Document]:
 
 
 def _lacking(manifest: Mapping[str, Any]) -> list[str]:
-    """What every manifest has and this one does not."""
+    """Return the required keys that a manifest lacks."""
     return [key for key in ("kind", "apiVersion") if not isinstance(manifest.get(key), str)]
 
 
-# objects
+# Objects
 
 
 def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
-    """Return the one namespace that all objects live in, if they name it.
+    """Return the namespace that the objects name, or "" if they name none.
 
-    Here it has another name. Namespace objects of other names are passed over.
+    The world uses another name for it. Namespace objects of other names are skipped.
     """
     spaces = [one for one in documents if one.kind == "Namespace"]
     objects = [one for one in documents if one.kind != "Namespace"]
@@ -558,7 +564,7 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         named.update({name: count for name, count in own.items() if name in named})
         known = named.most_common(1)[0][0]
     else:
-        # of several Namespace objects that nothing lives in, none is meant
+        # With several Namespace objects and no objects in them, no one is chosen.
         known = next(iter(own)) if len(own) == 1 else ""
     for one in objects:
         space = one.metadata.get("namespace")
@@ -576,7 +582,7 @@ def _own_labels(document: _Document) -> _Labels:
 
 
 def _apps(documents: Sequence[_Document], passed: _Passed) -> dict[str, App]:
-    """The workloads by name, without services."""
+    """Return the workloads by name, without their services."""
     found: dict[str, App] = {}
     for one in documents:
         if one.kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"}:
@@ -599,7 +605,7 @@ def _workload(document: _Document, passed: _Passed) -> App | None:
     labels, selector = read.spec.template.metadata.labels, read.spec.selector
     if selector is None and not document.manifest["apiVersion"].endswith("v1beta1"):
         document.refuse("Field required", "spec.selector")
-    # the first version takes the labels of the template where nothing is said
+    # In the first API version, an omitted selector means the labels of the template.
     if selector is not None and not selects(selector.model_dump(by_alias=True), labels):
         document.refuse("does not match the labels of the template", "spec.selector")
     return _app(document, read.metadata.name, labels, read.spec.template.spec, passed)
@@ -608,7 +614,7 @@ def _workload(document: _Document, passed: _Passed) -> App | None:
 def _app(
     document: _Document, name: str, labels: _Labels, spec: _PodSpec, passed: _Passed
 ) -> App | None:
-    """An application; None where no policy can be about it."""
+    """Return an application; None if no policy can select its pods."""
     if not labels:
         passed.add(document, "its pods have no label: no policy can tell them", "metadata.labels")
         return None
@@ -636,7 +642,7 @@ def _app(
 def _serve(
     apps: Mapping[str, App], documents: Sequence[_Document], passed: _Passed
 ) -> tuple[dict[str, App], tuple[Service, ...]]:
-    """The workloads with the services that are tested, and the other services."""
+    """Return the workloads with their tested services, and the other services."""
     by_app: dict[str, list[Service]] = {}
     names: set[str] = set()
     for one in documents:
@@ -660,12 +666,12 @@ def _serve(
 
 
 def _fitness(service: Service, app: str) -> tuple[bool, bool]:
-    """Of several services in front of one application, the least is the one that is tested."""
+    """Return a sort key: the service of an application with the least key is tested."""
     return service.name != app, service.type in {"NodePort", "LoadBalancer"}
 
 
 def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
-    """A service; None for one that leads to no pod."""
+    """Return a service; None if it leads to no pod."""
     read = document.read(_Service)
     spec = read.spec
     headless = spec.cluster_ip == "None"
@@ -685,7 +691,7 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
     ports = tuple(
         ServicePort(
             port=one.port,
-            # nothing translates the port of a name that leads to the pods themselves
+            # A headless service's name resolves to the pods, so no port is translated.
             target=one.port if headless or one.target_port is None else one.target_port,
             protocol=one.protocol,
             name=one.name,
@@ -706,12 +712,12 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
 
 
 def _labels(app: App) -> ItemsView[str, str]:
-    """Of its pods, also those that its controller gives them."""
+    """Return the labels of the pods, including those that their controller adds."""
     return labels_by(app.workload, app.name, app.labels).items()
 
 
 def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, ...]:
-    """The policies, as the API would take and store them."""
+    """Return the policies in the form in which the API stores them."""
     found: dict[str, Policy] = {}
     for one in documents:
         if one.kind != "NetworkPolicy":
@@ -722,7 +728,8 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
         if name in found:
             one.refuse("there is another policy of this name", "metadata.name")
         sent = {**one.manifest, "metadata": {"name": name}}
-        sent.pop("status", None)  # policies had one, which says nothing about what they allow
+        # Older versions had a status, which does not affect what a policy allows.
+        sent.pop("status", None)
         try:
             shaped = shape(NETWORK_POLICIES, sent)
         except MistypedError as error:
@@ -738,7 +745,7 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
 
 
 def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = False) -> None:
-    """Refuse a policy that calls its own namespace by its name."""
+    """Refuse a policy that selects its own namespace by name."""
     if isinstance(value, list):
         for one in value:
             _check_spaces(document, own, one, within=within)
@@ -754,30 +761,30 @@ def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = F
 
 
 def _values(expression: Mapping[str, Any]) -> Sequence[str]:
-    """The values of a match expression upon a namespace's name."""
+    """Return the values of a match expression for a namespace's name."""
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 
-#: how the kind of a list ends, and what an item of an untyped one need not say
+#: suffix of a list's kind, and the fields that an item of an untyped list may omit
 _LIST = "List"
 _UNSAID: Mapping[str, Any] = {"apiVersion": ""}
-#: kinds that are read, with the groups that have them: the core's is empty
+#: kind that is read -> its API groups; the core group is empty
 _READ: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Deployment", "ReplicaSet", "DaemonSet"), ("apps", "extensions")),
     "StatefulSet": ("apps",),
     **dict.fromkeys(("Pod", "Service", "Namespace"), ("",)),
     "NetworkPolicy": ("networking.k8s.io", "extensions"),
 }
-#: fields that stay as they are for the life of an object, by its kind
+#: kind -> immutable fields of its objects
 _POD = "spec"
 _FIXED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), ("spec.selector",)),
     "Pod": (_POD,),
     "Service": ("spec.clusterIP",),
 }
-#: as what a workload is in a world
+#: kind of a workload -> its kind in a world
 _AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
-#: kinds that run pods, of which policies speak, and are not read
+#: kinds that run pods, which policies could select, but that are not read
 _RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
-#: characters of a generated name that are told
+#: most characters of ``generateName`` in a generated name
 _MAX_PREFIX = 58

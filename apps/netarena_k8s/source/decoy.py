@@ -1,9 +1,9 @@
-"""Decoys of drawn shops: healthy entries that look like faults and are none.
+"""Decoys of drawn worlds: correct entries that look like faults.
 
-Each decoy is written as some fault is (a label mistyped, a port that nothing listens on, a rule
-that is not in force), changes no connection, and would open one if it were "put right". So a
-script that puts policies in order without reading what is intended does harm in every drawn shop,
-also one that touches only what nobody reaches: two applications are not called at all.
+Each decoy has the form of some fault: a mistyped label, a port that nothing listens on, a rule that
+is not in force. It changes no connection, but its "correction" would open one. So a script that
+tidies up policies without reading the documentation causes harm in every drawn world. This includes
+scripts that change only unreachable applications, since two applications have no callers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from netarena_k8s.world.model import App, ContainerPort, Policy, World, target_p
 
 SpecDict: TypeAlias = dict[str, Any]
 BOTH = ("Ingress", "Egress")
-#: words that policies of an application are named by
+#: name suffixes of an application's policies
 SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "scope", "limits")
-#: addresses that documentation may use, and nobody has
+#: address blocks reserved for documentation
 _OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
-#: how many of the forms of egress that look wrong a shop has, beside the empty one
+#: number of suspicious forms of egress in each world, in addition to an empty list
 _EGRESS_FORMS = 2
-#: rules that let nobody in, of a retired application: sometimes as few as a fault leaves
+#: possible numbers of ineffective rules of the retired application, sometimes as few as a fault
+#: leaves
 _RETIRED_RULES = (1, 2, 5)
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a decoy of ingress stands: ``stranger`` could call ``app`` if ``app`` let it in, and
-    must not; ``third`` is another such application."""
+    """The place of an ingress decoy.
+
+    ``stranger`` could call ``app`` if ``app`` let it in, but must not. ``third`` is another
+    application with this property.
+    """
 
     app: App
     stranger: App
@@ -45,7 +49,8 @@ class Spot:
         return _tested(self.app)
 
     def rule(self, peer: SpecDict | None = None, port: SpecDict | None = None) -> SpecDict:
-        """Lets the stranger in to the port that is tested, but for what is given."""
+        """Return a rule that allows the stranger on the tested port, unless ``peer`` or ``port``
+        differ."""
         return {
             "from": [peer or {"podSelector": {"matchLabels": dict(self.stranger.labels)}}],
             "ports": [port or {"port": self.port.number, "protocol": self.port.protocol}],
@@ -60,8 +65,10 @@ def _port_beside(spot: Spot) -> SpecDict:
 
 
 def _port_unknown(spot: Spot) -> SpecDict:
-    """For outside addresses: some real enforcers open every port for a name that is not declared,
-    which must not show between applications."""
+    """Return a rule for an undeclared port name and outside addresses.
+
+    Some enforcers open every port for an undeclared name, which must not affect applications.
+    """
     return spot.rule(
         {"ipBlock": {"cidr": spot.rng.choice(_OUTSIDE)}},
         {"port": spot.rng.choice(PORT_NAMES), "protocol": spot.port.protocol},
@@ -109,7 +116,7 @@ def _peers_joined(spot: Spot) -> SpecDict:
     return spot.rule({"podSelector": {"matchExpressions": expressions}})
 
 
-#: rules of ingress, each in the policy of an application
+#: forms of ingress rules, each added to the policy of an application
 _RULES: Sequence[Callable[[Spot], SpecDict]] = (
     _port_beside,
     _port_unknown,
@@ -123,7 +130,7 @@ _RULES: Sequence[Callable[[Spot], SpecDict]] = (
 
 
 def _selects_nothing(spot: Spot) -> SpecDict:
-    """For pods that are not there."""
+    """Return a policy head that selects no pod."""
     labels, key = dict(spot.app.labels), _name_key(spot.app)
     form = spot.rng.choice(("value", "key", "more"))
     if form == "value":
@@ -136,21 +143,21 @@ def _selects_nothing(spot: Spot) -> SpecDict:
 
 
 def _not_in_force(spot: Spot) -> SpecDict:
-    """Of egress, so that its rule of ingress is not in force."""
+    """The policy has only the type Egress, so its ingress rule is not in force."""
     return {"podSelector": {"matchLabels": dict(spot.app.labels)}, "policyTypes": ["Egress"]}
 
 
 def _of_another(spot: Spot) -> SpecDict:
-    """In force on another application than the one that it is named after."""
+    """The policy selects another application than its name suggests."""
     return {"podSelector": {"matchLabels": dict(spot.third.labels)}, "policyTypes": [*BOTH]}
 
 
-#: policies of a retired application that are not in force on it, but for what they let in
+#: forms of policies of a retired application that do not apply to it, without their rules
 _HEADS: Sequence[Callable[[Spot], SpecDict]] = (_selects_nothing, _not_in_force, _of_another)
 
 
 def _egress_forms(rng: random.Random, app: App) -> list[list[SpecDict]]:
-    """Rules of egress as faults leave them, for an application that calls nobody."""
+    """Return egress rules of the forms that faults leave, for an application that calls nobody."""
     anywhere: SpecDict = {"to": [{"podSelector": {}}]}
     few = [{"port": rng.choice((80, 443)), "protocol": "TCP"}]
     return [
@@ -165,13 +172,14 @@ def _egress_forms(rng: random.Random, app: App) -> list[list[SpecDict]]:
 def decorate(
     world: World, retired: Sequence[App], quiet: Sequence[App], rng: random.Random
 ) -> list[Policy]:
-    """The policies of ``world`` with decoys of every sort.
+    """Return the policies of ``world`` with decoys of every form.
 
-    ``world.policies`` has ``deny-all``, then each application's own in the order of ``world.apps``.
-    Two are ``retired``: they run, and nobody calls them. The own policy of the first gets rules
-    that let nobody in; those of the second are not in force. So what nobody reaches is not
-    therefore broken. Each sort of rule stands beside others' healthy rules too. Those of ``quiet``
-    call nobody, and their own policy allows no egress.
+    ``world.policies`` has ``deny-all``, then each application's policy in the order of
+    ``world.apps``. Two applications are ``retired``: they run, and nobody calls them, so that an
+    unreachable application is not necessarily broken. The policy of the first one gets rules that
+    let nobody in. The policies of the second one are not in force. Each form of rule also occurs
+    among the intended rules of other applications. The ``quiet`` applications call nobody, and
+    their own policies allow no egress.
     """
     deny = world.policies[0]
     own = {app.name: policy for app, policy in zip(world.apps, world.policies[1:], strict=True)}
@@ -179,7 +187,7 @@ def decorate(
     spots = [
         (world.by_name[pair.target], world.by_name[pair.source])
         for pair, intended in zip(world.pairs, world.intended, strict=True)
-        # whoever calls out freely is kept out by the target alone
+        # With unrestricted egress, only the target keeps the source out.
         if not intended
         and own[pair.source].spec["egress"] == [{}]
         and pair.source != retired[1].name
@@ -187,7 +195,7 @@ def decorate(
 
     def spot(*apps: App) -> Spot:
         app, stranger = rng.choice([one for one in spots if not apps or one[0] in apps])
-        # its own port is another, so that a rule about that of ``app`` opens nothing there
+        # Its port differs, so that a rule about the port of ``app`` opens nothing there.
         number = _tested(app).number
         others = [one for one in world.apps if one is not stranger and one not in retired]
         third = [one for one in others if all(port.number != number for port in one.ports)]
@@ -220,19 +228,19 @@ def decorate(
 
 
 def _tested(app: App) -> ContainerPort:
-    """The port behind the service of an application."""
+    """Return the pod port behind an application's service."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found
 
 
 def _name_key(app: App) -> str:
-    """The label that tells an application from all others."""
+    """Return the label key whose value is the application's name."""
     return next(key for key, value in app.labels.items() if value == app.name)
 
 
 def _name(app: App, taken: set[str], rng: random.Random) -> str:
-    """One more name for a policy of ``app``."""
+    """Return an unused name for a policy of ``app``, and mark it as taken."""
     free = [f"{app.name}-{word}" for word in SUFFIXES if f"{app.name}-{word}" not in taken]
     name = rng.choice(free)
     taken.add(name)

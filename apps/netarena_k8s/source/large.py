@@ -1,9 +1,9 @@
-"""Large shops: teams, each with applications of several roles, and who may reach what by these.
+"""Large worlds: teams with applications of several roles, and access by team and role.
 
-What is intended is drawn as grants between groups (``plan``); the healthy policies say it
-(``ruleset``), with decoys among them (``lookalike``). Beside the pairs that are tested, second
-ports, guests of other namespaces and addresses outside are in use: who writes policies anew from
-what pairs need, or narrows them to be sure, breaks something.
+The intended access is drawn as grants between groups (``plan``). The intended policies implement it
+(``ruleset``), with decoys among them (``lookalike``). Besides the tested pairs, the plan grants
+additional ports, guests from other namespaces and outside addresses. So an agent that rewrites
+policies from the pairs only, or restricts them to be safe, breaks something.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from netarena_k8s.source.varied import (
 from netarena_k8s.world.model import App, ContainerPort, ServicePort, World, with_policies
 from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan
 
-#: names say nothing of teams and roles
+#: second parts of names, which reveal neither team nor role
 _SECOND = ("core", "hub", "flow", "desk", "line", "kit", "base", "point", "loop", "mill")
 _TEAMS = ("checkout", "accounts", "fulfilment", "pricing", "support", "content", "partners")
 FRONTEND, WORKER, STORE, JOB, LEGACY = ("frontend", "worker", "store", "job", "legacy")
-#: applications for each team
+#: applications per team
 _TEAM_OF = 9
-#: labels that tell team and role
+#: label keys of team and role
 _KEYS = (("team", "role"), ("squad", "kind"), ("owner", "component"), ("unit", "duty"))
 _LABELS: tuple[Callable[[str], dict[str, str]], ...] = (
     lambda name: {"app": name},
     lambda name: {"app.kubernetes.io/name": name},
     lambda name: {"service": name},
 )
-#: those that call anybody
+#: roles that call others
 _CALLING = (FRONTEND, WORKER, JOB)
-#: role that calls -> role that is called, within each team
+#: (calling role, called role) within each team
 _WITHIN = ((FRONTEND, WORKER), (WORKER, STORE), (JOB, STORE))
-#: the same, from team to team
+#: (calling role, called role) between teams
 _ACROSS = ((WORKER, WORKER), (JOB, STORE), (FRONTEND, WORKER), (WORKER, STORE))
 _METRICS, _ADMIN = 9464, 15020
-#: of what is drawn anew until it fits
+#: draws of decoys until the intended state is unchanged
 _TRIES = 40
-#: how the egress of a group is said
+#: forms of a group's egress
 _LEAVING: Sequence[Leaving] = ("open", "shared", "own")
 
 
 def estate(rng: random.Random, least: int, most: int) -> World:
-    """A large shop of ``least`` to ``most`` applications; its intended pairs are what its plan
-    grants, and nothing else."""
+    """Return a large world of ``least`` to ``most`` applications.
+
+    Its intended pairs are exactly those that its plan grants.
+    """
     keys, label = rng.choice(_KEYS), rng.choice(_LABELS)
     apps = _apps(rng.randint(least, most), keys, label, rng)
     grants = _grants(apps, keys, rng)
@@ -83,7 +85,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
         found = with_policies(bare, add_lookalikes(bare, quiet, rng))
-        # two decoys upon one application may together allow what neither does
+        # Two decoys for one application may together allow what neither allows alone.
         if found.intended == bare.intended:
             return found
     raise RuntimeError("no decoys leave this shop as it is intended")
@@ -92,8 +94,11 @@ def estate(rng: random.Random, least: int, most: int) -> World:
 def _leaving(
     apps: Sequence[App], keys: tuple[str, str], further: Sequence[Grant], rng: random.Random
 ) -> dict[tuple[str, str], Leaving]:
-    """How egress is said of each group that calls anybody: two call out freely at least, and
-    somebody's egress names each thing that is used beside the pairs."""
+    """Return the form of egress of each calling group.
+
+    At least two groups have unrestricted egress. For each use other than pairs, at least one source
+    lists it in its egress.
+    """
     marks = [(app.labels[keys[0]], app.labels[keys[1]]) for app in apps]
     groups = sorted({mark for mark in marks if mark[1] in _CALLING})
     found = {mark: rng.choice(_LEAVING) for mark in groups}
@@ -113,7 +118,10 @@ def _leaving(
 def _apps(
     number: int, keys: tuple[str, str], label: Callable[[str], dict[str, str]], rng: random.Random
 ) -> list[App]:
-    """Two are retired, and each team has one of each role at least."""
+    """Return applications with team, role and ports.
+
+    Two are retired. Each team has at least one application of each role, if the number allows.
+    """
     teams = rng.sample(_TEAMS, max(2, number // _TEAM_OF))[: len(_TEAMS)]
     roles = [(team, role) for team in teams for role in (FRONTEND, WORKER, STORE, JOB)]
     roles = roles[: number - 2]
@@ -127,15 +135,17 @@ def _apps(
     for name, mark in zip(names, marks, strict=True):
         app = draw_app(name, {**label(name), **dict(zip(keys, mark, strict=True))}, rng)
         app = _with_word(app, words.get(mark[1], ""))
-        if mark[1] == JOB:  # it calls and is not called
+        if mark[1] == JOB:  # jobs call others and are not called
             app = app.model_copy(update={"service": (), "ports": ()})
         found.append(app)
     return found
 
 
 def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> list[Grant]:
-    """Who may reach what by the ports that pairs are tested by; the last ones let all that call
-    anybody reach one application."""
+    """Return the grants for the tested ports.
+
+    The last ones let every calling role reach one public application.
+    """
     team, role = keys
     marks = sorted({(app.labels[team], app.labels[role]) for app in apps})
     teams = sorted({mark[0] for mark in marks if mark[1] != LEGACY})
@@ -168,7 +178,7 @@ def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> l
 def _further(
     apps: Sequence[App], keys: tuple[str, str], rng: random.Random
 ) -> tuple[list[Grant], tuple[Guest, ...], tuple[Partner, ...]]:
-    """What is in use beside."""
+    """Return the grants for other uses, and their guests and partners."""
     team, role = keys
     teams = sorted({app.labels[team] for app in apps if app.labels[role] == STORE})
     watched, copied, tended, paying = (rng.choice(teams) for _ in range(4))
@@ -217,7 +227,8 @@ def _further(
 
 
 def _with_word(app: App, word: str) -> App:
-    """With the name that its role gives the port: by it one rule is about many applications."""
+    """Return ``app`` with the port name of its role, by which one rule can cover many
+    applications."""
     (port,), (service,) = app.ports, app.service
     return app.model_copy(
         update={
@@ -235,7 +246,7 @@ def _with_word(app: App, word: str) -> App:
 
 
 def _with_ports(app: App, grants: Iterable[Grant]) -> App:
-    """With the further ports that grants let others reach."""
+    """Return ``app`` with the additional ports that grants mention."""
     names = {_METRICS: "metrics", _ADMIN: "admin"}
     ports = [
         one.port
@@ -257,7 +268,7 @@ def _with_ports(app: App, grants: Iterable[Grant]) -> App:
 
 
 def _calls(grants: Iterable[Grant], apps: Sequence[App]) -> list[tuple[str, str]]:
-    """The pairs that are granted, in the order of pairs."""
+    """Return the granted pairs in the order of pairs."""
     granted = {
         (source.name, target.name)
         for grant in grants

@@ -1,7 +1,8 @@
-"""Decoys of large shops: entries that lack what would make them work, in the words of real rules.
+"""Decoys of large worlds: ineffective entries in the form of real rules.
 
-Each is written as some fault of such a shop is, with labels, ports and namespaces that others have
-too. It lets nobody in; what it seems to be meant for is either not granted, or said elsewhere.
+Each has the form of some fault in such a world, with labels, ports and namespaces that other
+entries use too. It lets nobody in. The access that it suggests is not granted, or allowed by
+another policy.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from netarena_k8s.world.model import App, Policy, World, count_entries
 Rule: TypeAlias = dict[str, Any]
 #: applications for each rule that is a decoy, and for each policy that is one
 _RULE_OF, _POLICY_OF = 2, 6
-#: one dump of all policies, in characters: more than the 64 KiB that are kept of an output
+#: size of one dump of all policies in characters; above the 64 KiB of output that are kept
 _DUMP_CHARS = 72_000
-#: of YAML as kubectl prints it, for each of compact JSON, and about each policy
+#: characters of kubectl's YAML for each character of compact JSON, and in addition for each policy
 _PER_CHAR, _PER_POLICY = 1.3, 260
-#: entries of a policy to which a rule is added
+#: most entries of a policy to which a rule is added
 _ROOM = 80
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a decoy stands: it seems to let ``caller`` in to ``app``; ``third`` is another one."""
+    """The place of a decoy: it appears to let ``caller`` in to ``app``; ``third`` is another
+    application."""
 
     world: World
     app: App
@@ -41,7 +43,8 @@ class Spot:
     rng: random.Random
 
     def rule(self, peer: Rule | None = None, port: Rule | None = None) -> Rule:
-        """Lets the caller in to the port that is tested, but for what is given."""
+        """Return a rule that allows the caller on the tested port, unless ``peer`` or ``port``
+        differ."""
         tested = pod_port(self.app)
         return {
             "from": [peer or {"podSelector": {"matchLabels": self.named(self.caller)}}],
@@ -49,11 +52,12 @@ class Spot:
         }
 
     def named(self, app: App) -> dict[str, str]:
-        """As peers name an application."""
+        """Return labels with which a peer selects an application."""
         return {key_of(app): app.name} if self.rng.random() < 0.5 else dict(app.labels)
 
     def mixed(self, app: App) -> dict[str, str]:
-        """Labels of an application, one of them another's: nobody has them all."""
+        """Return the labels of an application with one of another, so that no pod has all of
+        them."""
         assert self.world.plan is not None
         key = self.rng.choice((self.world.plan.team_key, self.world.plan.role_key))
         others = sorted({one.labels[key] for one in self.world.apps} - {app.labels[key]})
@@ -61,7 +65,7 @@ class Spot:
 
 
 def other_port(world: World, app: App, rng: random.Random) -> int:
-    """A port that others listen on and ``app`` does not."""
+    """Return a port on which other applications listen, but not ``app``."""
     own = {port.number for port in app.ports}
     known = {port.number for one in world.apps for port in one.ports[:1]}
     known |= {port.port for port in app.service[:1]}
@@ -107,7 +111,8 @@ def _peers_joined(spot: Spot) -> Rule:
 
 
 def _block_of_partner(spot: Spot) -> Rule:
-    """By a name that the port has elsewhere."""
+    """Return a rule for a partner's addresses, with a port name that only other applications
+    have."""
     assert spot.world.plan is not None
     block = {"cidr": spot.rng.choice(spot.world.plan.partners).cidr}
     own = {port.name for port in spot.app.ports}
@@ -116,7 +121,7 @@ def _block_of_partner(spot: Spot) -> Rule:
     return spot.rule({"ipBlock": block}, port)
 
 
-#: rules of ingress
+#: forms of ingress rules
 _RULES: Sequence[Callable[[Spot], Rule]] = (
     _port_of_another,
     _protocol_other,
@@ -134,18 +139,19 @@ def _selects_nobody(spot: Spot) -> Rule:
 
 
 def _not_in_force(spot: Spot) -> Rule:
-    """Of egress, so that its rule of ingress is not in force."""
+    """The policy has only the type Egress, so its ingress rule is not in force."""
     return {"podSelector": {"matchLabels": spot.named(spot.app)}, "policyTypes": ["Egress"]}
 
 
-#: policies, but for what they let in
+#: forms of policies, without the rules that they contain
 _HEADS: Sequence[Callable[[Spot], Rule]] = (_selects_nobody, _not_in_force)
 
 
 def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> list[Policy]:
-    """The policies of ``world`` with decoys among them, in the order of their names.
+    """Return the policies of ``world`` with added decoys, in the order of their names.
 
-    Those of ``quiet`` call nobody: what a policy lets them call lets them look up no name.
+    The ``quiet`` applications call nobody. Egress rules for them that lack name lookups have no
+    effect.
     """
     places = [
         (world.by_name[pair.target], world.by_name[pair.source], granted)
@@ -154,7 +160,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
     granted, strange = ([one for one in places if one[2] == wanted] for wanted in (True, False))
 
     def spot() -> Spot:
-        # as often for somebody who may come in, by what is said elsewhere
+        # Half of the callers are allowed by another policy.
         app, caller, _ = rng.choice(rng.choice((granted, strange)))
         number = pod_port(app).number
         others = [one for one in world.apps if one.name not in {app.name, caller.name}]
@@ -173,7 +179,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
         most -= 1
         place = spot()
         rule = rng.choice(_RULES)(place)
-        # where it stands among real rules about the same application
+        # Place the rule among real rules about the same application.
         near = [
             number
             for number, one in enumerate(policies)
@@ -201,7 +207,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
         to = {"podSelector": {"matchLabels": dict(other.labels)}}
         selector = {"matchLabels": {key_of(app): app.name}}
         add({"podSelector": selector, "policyTypes": ["Egress"], "egress": [{"to": [to]}]})
-        # not in force
+        # The policy has only the type Ingress, so this egress is not in force.
         app, other = rng.choice(quiet), rng.choice([one for one in world.apps if one.service])
         tested = pod_port(other)
         ports = [{"port": tested.number, "protocol": tested.protocol}]
@@ -213,12 +219,12 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
 
 
 def _weigh(policy: Policy) -> float:
-    """How long it is in a dump."""
+    """Return the approximate length of a policy in a dump, in characters."""
     return _PER_CHAR * len(json.dumps(policy.spec)) + _PER_POLICY
 
 
 def _is_about(policy: Policy, app: App) -> bool:
-    """Whether it selects an application, and perhaps others of its group, by plain labels."""
+    """Return whether a policy selects an application by its name, with plain labels."""
     selector = cast("dict[str, Any]", policy.spec["podSelector"])
     wanted = selector.get("matchLabels") or {}
     return wanted.get(key_of(app)) == app.name and wanted.items() <= app.labels.items()

@@ -1,8 +1,9 @@
-"""The healthy policies of a large shop: what its plan grants, said by many policies.
+"""The intended policies of a large world, which implement the grants of its plan.
 
-A grant has two sides, the ingress of its targets and the egress of its sources. Each side stands in
-policies about one application each, or in one about the whole group; so an application has
-several, none of which says all about it, and a policy may be about many. Names say nothing.
+A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
+written either in one policy for each application, or in one for the whole group. So an application
+has several policies, none of which is complete, and a policy may cover many applications. Policy
+names carry no meaning.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ from netarena_k8s.world.model import App, ContainerPort, Policy, Spec, count_ent
 from netarena_k8s.world.plan import Grant, Group, Plan
 
 Rule: TypeAlias = dict[str, Any]
-#: how the egress of a group is said: not at all, in one policy, or in one for each application
+#: how egress of a group is written: unrestricted, in one policy, or in one for each application
 Leaving: TypeAlias = Literal["open", "shared", "own"]
-#: of one policy; the cluster takes some more
+#: most entries of one policy; the cluster accepts some more
 MOST_ENTRIES = 70
-#: of the sides of grants to groups, in how many one policy says it for all
+#: share of grants to groups whose ingress is in one policy for the whole group
 _SHARED = 0.4
-#: of the forms that say a group in one rule, how often each is used in the largest shops; smaller
-#: ones say more of it one by one, for what a shop says is always more than one look shows
+#: share of each form that names a group in one rule, for the largest worlds. Smaller worlds name
+#: more applications one by one, so that one command never shows all policies.
 _TOGETHER, _LARGEST = 0.25, 60
-#: of groups in so few applications, how many are said by all that do not belong to them
+#: in worlds with at most so many applications, the share of groups that are written as all
+#: applications that do not belong to them
 _FEW, _INVERTED = 40, 0.06
-#: of those that are said one by one, how many groups are peers of one rule
+#: share of groups, among those written one by one, whose members are peers of one rule
 _LISTED = 0.2
 
 
 @dataclass
 class Ruleset:
-    """What is written about one selector, rule by rule."""
+    """The rules for the pods of one selector."""
 
     selector: dict[str, Any]
     ingress: list[Rule] = field(default_factory=list)
-    #: none: nothing is said of egress
+    #: None: no policy restricts egress
     egress: list[Rule] | None = None
 
 
@@ -52,12 +54,13 @@ class Writer:
     apps: Sequence[App]
     plan: Plan
     tenant: str
-    #: team and role -> how egress is said, of those that call anybody
+    #: (team, role) of applications that call others -> the form of their egress
     leaving: dict[tuple[str, str], Leaving]
     rng: random.Random
 
     def write(self) -> list[Policy]:
-        """All but the one that denies everything, in the order of their names."""
+        """Return all policies except the one that denies everything, in random order of their
+        names."""
         own = {app.name: Ruleset(self._selector(app)) for app in self.apps}
         shared: dict[tuple[tuple[str, str], ...], Ruleset] = {}
 
@@ -92,7 +95,7 @@ class Writer:
         labels = {key_of(app): app.name} if self.rng.random() < 0.5 else dict(app.labels)
         return {"matchLabels": labels}
 
-    # ingress
+    # Ingress
 
     def _enter(
         self, grant: Grant, own: dict[str, Ruleset], whole: Callable[[Group], Ruleset]
@@ -108,10 +111,10 @@ class Writer:
             ports = self._ports([app], grant)
             own[app.name].ingress += self._rules("from", grant.source, ports, app)
 
-    # egress
+    # Egress
 
     def _leave(self, group: Group) -> list[Rule]:
-        """All that a group may call, and the name servers."""
+        """Return egress rules for everything that a group may call, and for name lookups."""
         rules: list[Rule] = []
         for grant in self.plan.grants:
             source = grant.source
@@ -132,10 +135,10 @@ class Writer:
         return rules
 
     def _lookups(self) -> Rule:
-        """Some name the protocol of most lookups alone."""
+        """Return a rule for name lookups; some list only UDP."""
         return {**copy.deepcopy(dict(LOOKUPS)), "ports": LOOKUPS["ports"][: self.rng.randint(1, 2)]}
 
-    # peers and ports
+    # Peers and ports
 
     def _rules(
         self,
@@ -144,7 +147,7 @@ class Writer:
         ports: list[Rule],
         beside: App | None = None,
     ) -> list[Rule]:
-        """One rule, or one for each of a group."""
+        """Return one rule for a group, or one for each of its members except ``beside``."""
         if isinstance(end, str):
             return [{key: [self._stranger(end)], "ports": ports}]
         members = [app for app in self.apps if end.has(app.labels) and app is not beside]
@@ -165,7 +168,7 @@ class Writer:
         return [{key: [self._one(app)], "ports": ports} for app in members]
 
     def _one(self, app: App) -> Rule:
-        """A single application as a peer."""
+        """Return a peer that selects a single application."""
         labels = {key_of(app): app.name}
         form = self.rng.randrange(4)
         if form == 0:
@@ -178,7 +181,7 @@ class Writer:
         return {"podSelector": {"matchLabels": labels}}
 
     def _group(self, group: Group) -> Rule:
-        """All of a group as a peer."""
+        """Return a peer that selects a whole group."""
         form = self.rng.randrange(3)
         team, role = (group.labels.get(key) for key in self._keys)
         if form == 0 or role is None:
@@ -207,7 +210,8 @@ class Writer:
         return {"ipBlock": {"cidr": cidr}}
 
     def _ports(self, targets: Sequence[App], grant: Grant) -> list[Rule]:
-        """Of a group, by the name that all of them give it: numbers differ."""
+        """Return the ports of a grant; a group's port is given by name, because its numbers
+        differ."""
         if grant.port is not None:
             return self._number(grant)
         ports = [pod_port(app) for app in targets]
@@ -226,17 +230,17 @@ class Writer:
     def _number(self, grant: Grant) -> list[Rule]:
         return [{"port": grant.port, "protocol": grant.protocol}]
 
-    # policies
+    # Policies
 
     def _split(self, one: Ruleset) -> Iterator[Spec]:
-        """The specs that say it, none of them too large to be patched."""
+        """Yield the specs of a selector's rules, each small enough to be patched."""
         rng = self.rng
         rng.shuffle(one.ingress)
         apart = rng.random() < 0.5
         spec: Spec
         if one.egress is not None and (apart or not one.ingress):
             for rules in _shares(one.egress, rng):
-                # in force already, by the policy that denies everything
+                # The policy that denies everything already isolates ingress.
                 types: Any = [*BOTH] if rng.random() < 0.4 else ["Egress"]
                 nothing: Spec = {"ingress": []} if "Ingress" in types else {}
                 spec = {"podSelector": one.selector, "policyTypes": types, **nothing}
@@ -262,7 +266,7 @@ class Writer:
 
 
 def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
-    """Rules in parts that fit a policy each; two parts now and then, though one would do."""
+    """Split rules into parts that fit into one policy each; sometimes into two without need."""
     most = MOST_ENTRIES
     if len(rules) > 3 and rng.random() < 0.4:
         most = max(count_entries(list(rules)) // 2, 12)
@@ -277,7 +281,7 @@ def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
 
 
 def draw_names(number: int, taken: Iterable[str], rng: random.Random) -> list[str]:
-    """Names of policies, by the number of the request that they were made for, in any order."""
+    """Return names for policies that say nothing, such as ``req-1234``, in random order."""
     known, found = {*taken}, list[str]()
     while len(found) < number:
         name = f"req-{rng.randrange(1000, 9999)}"

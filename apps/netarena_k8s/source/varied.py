@@ -1,9 +1,9 @@
-"""Shops that nobody has seen: services, ports, labels, calls and the style of policies, drawn.
+"""Drawn small worlds: services, ports, labels, calls and the style of policies are random.
 
-Who calls whom is drawn first; the healthy policies say it in one of many styles, which differ from
-application to application, and one application is open to all that may call out. Manifests learned
-by heart fail here, reading does not; ``decoy`` adds what looks wrong and is not, so that setting
-policies in order by how they look fails too.
+The calls are drawn first. The intended policies express them in one of many styles, which differ
+between applications; one application is open to all that may call others. An agent that has
+memorized manifests fails here. ``decoy`` adds entries that only look wrong, so that correcting
+policies by appearance fails too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from netarena_k8s.world.model import (
 )
 
 MIN_APPS, MAX_APPS = 9, 14
-#: label of the namespace that peers of other styles select by
+#: namespace label by which some peers select
 SPACE_LABEL = "shop.example/tenant"
 
 FIRST = (
@@ -37,7 +37,7 @@ FIRST = (
 _SECOND = ("api", "store", "svc", "worker", "db", "cache", "gateway", "index")
 TENANTS = ("alder", "birch", "cedar", "elm", "hazel", "maple", "rowan", "willow")
 _TIERS = ("edge", "core", "data")
-#: forms of the pods' labels: each gives the labels of an application
+#: forms of the pods' labels, as functions of the application's name and tier
 _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
     lambda name, _: {"app": name},
     lambda name, _: {"app.kubernetes.io/name": name},
@@ -46,23 +46,23 @@ _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
 )
 _POD_PORTS = (3000, 3550, 5050, 5432, 6379, 7000, 7070, 8000, 8080, 8443, 9000, 9090, 9555, 50051)
 PORT_NAMES = ("http", "grpc", "api", "main", "data")
-#: one service in so many speaks UDP
+#: one service in this many uses UDP
 _UDP_OF = 9
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one policy says what it says."""
+    """The form in which one policy is written."""
 
     egress: Literal["all", "calls", "none"]
     ingress: Literal["callers", "not_others", "anyone", "mixed_rules", "mixed_peers"]
-    #: egress without ports, and lookups of names anywhere
+    #: egress without ports, and name lookups to any address
     plain: bool
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a style may know when it writes the policy of ``app``."""
+    """The input of a style for the policy of ``app``."""
 
     app: App
     apps: Sequence[App]
@@ -87,10 +87,11 @@ class Draft:
 
 
 def varied(rng: random.Random) -> World:
-    """A drawn world; its intended pairs are its calls, and nothing else.
+    """Return a drawn world whose intended pairs are exactly its calls.
 
-    At least one application that calls others names them in its egress, and two call out freely;
-    of those that call nobody, some may not. Nobody calls the first, and two that are retired.
+    At least one calling application lists its callees in its egress, and two have unrestricted
+    egress. Some of those that call nobody may not call anybody. Nobody calls the first application
+    and two retired ones.
     """
     labels = rng.choice(_LABELS)
     names = [f"{a}-{b}" for a in FIRST for b in _SECOND]
@@ -98,7 +99,7 @@ def varied(rng: random.Random) -> World:
         draw_app(name, labels(name, rng.choice(_TIERS)), rng)
         for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS))
     ]
-    # the first one calls and is not called, as a load generator does
+    # The first application calls others and is not called, like a load generator.
     apps[0] = apps[0].model_copy(update={"service": (), "ports": ()})
     retired = rng.sample(apps[1:], 2)
     left = [app.name for app in retired]
@@ -121,16 +122,17 @@ def varied(rng: random.Random) -> World:
 def _styles(
     apps: Sequence[App], calls: Sequence[tuple[str, str]], rng: random.Random
 ) -> dict[str, Style]:
-    """How the policy of each application says what it says."""
+    """Return the style of each application's policy."""
     sources = [source for source, _ in calls]
     callers = [app.name for app in apps if app.name in sources]
     rng.shuffle(callers)
-    # few isolate in most shops: what they call shows, and what others may call from them does not
+    # At most half of the callers restrict egress, so that the policies of the others do not list
+    # their calls.
     isolating = callers[: rng.randint(1, max(1, len(callers) // 2))]
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
     quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
-    # where more than one calls, the last one is let in as a fault that adds a caller would do it
+    # With several callers, the last one is written as a fault would add it.
     targets = [target for _, target in calls]
     several = [app.name for app in apps if targets.count(app.name) > 1]
     mixed: dict[str, Literal["mixed_rules", "mixed_peers"]] = dict(
@@ -151,14 +153,14 @@ def _styles(
             ingress = "anyone"
         elif app.name == inverted:
             ingress = "not_others"
-        # the first that isolates names no ports, as few do
+        # The first one that restricts egress omits ports, which few do.
         plain = app.name == isolating[0] or rng.random() < 0.25
         found[app.name] = Style(egress, ingress, plain)
     return found
 
 
 def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
-    """An application of one port, and its service."""
+    """Return an application with one port, and its service."""
     number = rng.choice(_POD_PORTS)
     protocol: Any = "UDP" if rng.randrange(_UDP_OF) == 0 else "TCP"
     word = rng.choice(PORT_NAMES)
@@ -180,7 +182,8 @@ def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
 
 
 def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
-    """Each but the first is called by one to three of those before it, in the order of callers."""
+    """Return calls in which one to three preceding applications call each one but the first, sorted
+    by caller."""
     found = [
         (source, place, target)
         for place, target in enumerate(names[1:], start=1)
@@ -189,16 +192,16 @@ def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
     return [(names[source], target) for source, _, target in sorted(found)]
 
 
-# how a policy says who may call
+# How a policy names callers
 
 
 def selector_of(app: App) -> dict[str, Any]:
-    """By all labels of an application."""
+    """Return a selector of all labels of an application."""
     return {"matchLabels": dict(app.labels)}
 
 
 def key_of(app: App) -> str:
-    """The label that tells an application from all others."""
+    """Return the label key whose value is the application's name."""
     return next(key for key, value in app.labels.items() if value == app.name)
 
 
@@ -236,12 +239,12 @@ def _range(port: ContainerPort) -> dict[str, Any]:
     return {"port": port.number, "endPort": port.number, "protocol": port.protocol}
 
 
-#: how peers and ports of a policy are written; a policy has one of each
+#: forms of peers and ports; a policy uses one of each
 _PeerForm: TypeAlias = Callable[[Draft, Sequence[App]], list[Any]]
 _PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
 _PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
 _PORTS: Sequence[_PortForm] = (_number, _number, _named, _range)
-#: name lookups, for policies that restrict egress
+#: egress rule for name lookups
 _DNS: Mapping[str, Any] = MappingProxyType(
     {
         "to": [
@@ -258,12 +261,12 @@ _DNS: Mapping[str, Any] = MappingProxyType(
 
 
 def deny_all() -> Policy:
-    """Isolates every pod, and allows nothing."""
+    """Return the policy that isolates every pod and allows nothing."""
     return Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": [*BOTH]})
 
 
 def write_policy(draft: Draft) -> Policy:
-    """One application's policy."""
+    """Return the policy of one application."""
     app, rng = draft.app, draft.rng
     peers, port_form = rng.choice(_PEERS), rng.choice(_PORTS)
     spec: Spec = {"podSelector": selector_of(app), "policyTypes": [*BOTH]}
@@ -282,7 +285,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # beside it what it makes needless, as beside a rule that a fault has added
+        # Add rules that the wide one makes redundant, as they are next to a rule that a fault has
+        # added.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]
@@ -327,7 +331,7 @@ def _egress(draft: Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
 
 
 def pod_port(app: App) -> ContainerPort:
-    """Behind the service of an application, the port that is tested."""
+    """Return the pod port behind an application's service, with which pairs are tested."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found

@@ -1,15 +1,15 @@
-// standin stands in for the applications of a shop: it listens where they would, and it measures
-// whom its pod reaches. Static, without dependencies, the only file of its image.
+// standin replaces the applications of a world: it listens on their ports, and it measures which
+// targets its pod reaches. It is static, has no dependencies, and is the only file of its image.
 //
-//	standin listen tcp:8080 udp:53 ...   accept there, until SIGTERM; without ports it only waits
-//	standin probe                        answer rounds: a JSON object a line in, one a line out
+//	standin listen tcp:8080 udp:53 ...   accept connections until SIGTERM; without ports, only wait
+//	standin probe                        answer rounds: one JSON object per line in, one per line out
 //
 // A round is {"id": 1, "targets": [{"name": "cart", "ip": "10.96.0.7", "port": 7070, "protocol": "tcp",
-// "dns_wait_ms": 300, "wait_ms": 300}, ...]}. All its targets are tried at once, by new connections:
-// to the address, and a lookup of the name. Its answer is {"id": 1, "slowest_ms": 2, "found":
+// "dns_wait_ms": 300, "wait_ms": 300}, ...]}. All its targets are tested at the same time: a new
+// connection to the address, and a lookup of the name. The answer is {"id": 1, "slowest_ms": 2, "found":
 // [{"dns": "ok", "connection": "open"}, ...]}, in the order of the targets. `connection` is open,
 // refused or silent; `dns` is ok, wrong (another address, or no such name) or silent. `slowest_ms` is
-// the time of the slowest that was open: it tells whether the waits were long enough.
+// the time of the slowest open target, which shows whether the waits were long enough.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"time"
 )
 
-const idle = 5 * time.Second // of a connection to a listener
+const idle = 5 * time.Second // limit for an idle connection to a listener
 
 type target struct {
 	Name      string `json:"name"`
@@ -101,12 +101,12 @@ func listen(specs []string) error {
 	return nil
 }
 
-// accept keeps each connection until the other side closes it or nothing comes.
+// accept keeps each connection open until the other side closes it, sends data, or is idle too long.
 func accept(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: others will close theirs
+			time.Sleep(10 * time.Millisecond) // out of descriptors; other connections will close
 			continue
 		}
 		go func() {
@@ -132,7 +132,7 @@ func probe() error {
 	for {
 		var r round
 		if err := rounds.Decode(&r); err != nil {
-			return nil // the other side has gone
+			return nil // the other side has closed the stream
 		}
 		if err := answers.Encode(measure(r)); err != nil {
 			return nil
@@ -166,7 +166,7 @@ func measure(r round) answer {
 	return found
 }
 
-// lookup asks for the target's name as an application would, by its search path.
+// lookup resolves the target's name as an application would, with the pod's search path.
 func lookup(ctx context.Context, t target) string {
 	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", t.Name)
 	var failure *net.DNSError
@@ -179,7 +179,7 @@ func lookup(ctx context.Context, t target) string {
 	return "silent"
 }
 
-// connect begins to talk to the target's address: a TCP connection, or a datagram that is echoed.
+// connect tests the target's address: with a TCP connection, or a datagram that is echoed.
 func connect(ctx context.Context, t target) string {
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, t.Protocol, net.JoinHostPort(t.IP, strconv.Itoa(t.Port)))
@@ -188,7 +188,7 @@ func connect(ctx context.Context, t target) string {
 		if t.Protocol == "udp" {
 			err = exchange(ctx, c)
 		} else if tcp, ok := c.(*net.TCPConn); ok {
-			tcp.SetLinger(0) // nothing is left in TIME_WAIT
+			tcp.SetLinger(0) // leaves no socket in TIME_WAIT
 		}
 	}
 	switch {

@@ -1,1 +1,1 @@
-"""The world as data: workloads, policies and what they let through."""
+"""Worlds as data: workloads, policies, and the traffic that the policies allow."""

@@ -1,10 +1,9 @@
-"""Blocks of addresses, as Kubernetes reads them and what it says of them.
+"""Address blocks as Kubernetes parses them, and its warnings about them.
 
-It takes more than Python's ``ipaddress``: zeros before any number (``010.0.0.0/8`` is
-``10.0.0.0/8``), and IPv4 in IPv6 (``::ffff:10.0.0.0/104``), which is IPv4.
+Kubernetes accepts more than Python's ``ipaddress``: leading zeros of any number (``010.0.0.0/8`` is
+``10.0.0.0/8``), and mapped IPv4 addresses (``::ffff:10.0.0.0/104``), which it treats as IPv4.
 
-Source: what an API server of Kubernetes 1.34 answers, and ``ParseCIDRSloppy`` of
-``k8s.io/utils/net``.
+Source: answers of a Kubernetes 1.34 API server, and ``ParseCIDRSloppy`` of ``k8s.io/utils/net``.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 _FORM = re.compile(r"([0-9A-Fa-f:.]+)/(\d+)", re.ASCII)
 _ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
-#: of an address in IPv6, those that say that it is one of IPv4
+#: prefix length of ``::ffff:0:0/96``, the IPv6 block of mapped IPv4 addresses
 _MAPPED_BITS = 96
 
 
 class Block:
-    """Of ``text``. Raises ValueError for what Kubernetes does not take."""
+    """A block of addresses in CIDR notation. Raises ValueError if Kubernetes rejects ``text``."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -30,18 +29,18 @@ class Block:
         plain = _ZEROS.sub("", text)
         address, _, length = plain.partition("/")
         given, network = ip_address(address), ip_network(plain, strict=False)
-        #: bits, as written, of an address of so many
+        #: prefix length as written; the family's address length in bits
         self.length, self._bits = int(length), network.max_prefixlen
         self._address = _inner(given)
         self._standard = self._address is given and _is_standard(*form.groups())
-        #: what is in it
+        #: the addresses in the block, an IPv4 block if they are mapped IPv4 addresses
         self.network: IPv4Network | IPv6Network = network
         first = _inner(network.network_address)
         if isinstance(first, IPv4Address) and network.version != first.version:
             self.network = IPv4Network((first, self.length - _MAPPED_BITS))
 
     def warnings(self) -> list[str]:
-        """What the API takes, but warns of."""
+        """Return the warnings that the API server gives when it accepts the block."""
         found = []
         if self._address != self.network.network_address:
             found.append(
@@ -63,12 +62,12 @@ class Block:
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> IPv4Network | IPv6Network:
-    """What is in a block. Raises ValueError as ``Block`` does."""
+    """Return the addresses in a block. Raises ValueError as ``Block`` does."""
     return Block(text).network
 
 
 def _is_standard(address: str, length: str) -> bool:
-    """Without the zeros that Python does not take either, and those before a length."""
+    """Return whether the notation has no leading zeros that the standard form forbids."""
     try:
         ip_address(address)
     except ValueError:
@@ -77,6 +76,6 @@ def _is_standard(address: str, length: str) -> bool:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The address of IPv4 in one of IPv6, where there is one."""
+    """Return the IPv4 address mapped in an IPv6 address, otherwise the address itself."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

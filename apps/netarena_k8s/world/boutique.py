@@ -1,9 +1,9 @@
 """Online Boutique as data: twelve applications, their ports, calls, and thirteen policies.
 
-Source: Google's microservices demo (Online Boutique) as the reference deploys it. Note that
-``emailservice`` listens on 8080 behind the service's port 5000, that ``loadgenerator`` has no
-service, and that ``frontend-external`` leads to the frontend a second time: no pair is tested by
-it. ``deny-all`` selects every pod; each application's own policy opens what is called.
+Source: Google's microservices demo (Online Boutique) as the reference deploys it. ``emailservice``
+listens on 8080 behind the service's port 5000. ``loadgenerator`` has no service.
+``frontend-external`` is a second service of the frontend, which no pair tests. ``deny-all`` selects
+every pod; each application's own policy allows the calls to it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _CALLS = {
     "recommendationservice": ("productcatalogservice",),
     "loadgenerator": ("frontend",),
 }
-#: open to anyone
+#: the application that every client may call
 _PUBLIC = "frontend"
-#: containers that are not called ``server``
+#: containers not named ``server``
 _CONTAINERS = {"loadgenerator": "main", "redis-cart": "redis"}
 
 
@@ -91,7 +91,7 @@ def _policy(name: str) -> Policy:
 
 @lru_cache(maxsize=1)
 def boutique() -> World:
-    """The shop as it is healthy; the same object each time, which is frozen."""
+    """Return Online Boutique with its intended policies; the same frozen object each time."""
     deny = Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
     apps = {name: _app(name) for name in _PORTS}
     external = Service(

@@ -1,9 +1,13 @@
-"""What one state of policies lets through and another does not, exactly: every pod and port of
-three protocols, strangers and outside addresses.
+"""Exact differences in what two states of policies allow.
 
-Three questions are asked of a step: what it opened (``opened``), what of the healthy it took away
-beside the pairs that are tested (``narrowed``), and which name lookups it lets go elsewhere than to
-the name servers (``strayed_by_each``). Where a world runs is told by its namespace and ``marks``.
+They cover every pod, pods of other namespaces, outside addresses, and every port of three
+protocols. For a step the module computes:
+
+- the traffic that it opened (``opened``)
+- the intended traffic outside the tested pairs that it removed (``narrowed``)
+- the name lookups to other targets than the name servers that it allowed (``strayed_by_each``)
+
+The namespace and ``marks`` describe where the world is deployed.
 """
 
 from __future__ import annotations
@@ -30,12 +34,12 @@ from netarena_k8s.world.placement import Altered, Link
 from netarena_k8s.world.policy import EGRESS, INGRESS, Labels, Manifest, selects
 from netarena_k8s.world.port_set import NONE, Stretches, difference, intersection, show, union
 
-#: what name lookups are
+#: ports of name lookups
 _LOOKUPS: Stretches = MappingProxyType({"TCP": ((53, 53),), "UDP": ((53, 53),)})
 
 
 class Opening(NamedTuple):
-    """Ports that were opened, or closed: from whom, to whom, as ``stretch.show`` shows them."""
+    """Ports that a step opened or closed between two ends, in the format of ``port_set.show``."""
 
     source: str
     target: str
@@ -43,8 +47,11 @@ class Opening(NamedTuple):
 
 
 def weigh(world: World, states: Iterable[Sequence[Policy]]) -> int:
-    """What it takes to compare ``states``: the entries of each distinct one, for each pod and each
-    address outside that any of them tells from others."""
+    """Return the cost of comparing ``states``.
+
+    The cost is the number of entries of all distinct states, times the number of applications and
+    of outside addresses that the policies distinguish.
+    """
     distinct = {_key(policies): policies for policies in states}
     outside = outside_of(*distinct.values())
     entries = sum(map(entries_of, distinct.values()))
@@ -58,8 +65,11 @@ def opened(
     namespace: str = "shop",
     marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
-    """What ``after`` lets through and none of the states ``before`` did, exactly: every pod and
-    port of three protocols, strangers and outside addresses."""
+    """Return the traffic that ``after`` allows and none of the states ``before`` did.
+
+    The comparison is exact: every pod, pods of other namespaces, outside addresses, and every port
+    of three protocols.
+    """
     outside = outside_of(*before, after)
     *known, now = (_net(world, policies, namespace, marks) for policies in (*before, after))
     about = _altered(world, list(zip(before, known, strict=True)), after, now, marks)
@@ -73,11 +83,15 @@ def _altered(
     now: Net,
     marks: Marks | None,
 ) -> Altered:
-    """Whose sides differ ``after`` from one of the ``known`` states, that with the fewest: where
-    neither side of two ends differs, nothing is new."""
+    """Return the applications whose sides differ between ``after`` and one of the ``known`` states.
+
+    The known state with the fewest differences is used. If neither end of a link differs from it,
+    the link has nothing new.
+    """
     found = []
     for policies, net in known:
-        # what is not kept is no longer the same when it is read anew
+        # Sides of uncached policies are new objects in each state, so comparing them by identity
+        # finds changes only among the pods that changed policies select.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)
@@ -102,9 +116,12 @@ def narrowed(
     namespace: str = "shop",
     marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
-    """What the healthy policies let through beside the pairs that are tested, ``before`` did too,
-    and ``after`` does not: further ports, strangers, outside addresses, and whoever healthy
-    policies name and is not there."""
+    """Return the traffic outside the tested pairs that the intended policies and ``before`` allow
+    and ``after`` does not.
+
+    This covers further ports, pods of other namespaces, outside addresses, and absent pods that the
+    intended policies name.
+    """
     outside = outside_of(world.policies, before, after)
     states = (world.policies, before)
     *nets, net = (_net(world, policies, namespace, marks) for policies in (*states, after))
@@ -112,7 +129,8 @@ def narrowed(
     about = _altered(world, list(zip(states, nets, strict=True)), after, net, marks)
     found = []
     pairs = [(last, now), (healthy, now)]
-    # one rule is about many ends, of which all is the same; what is known by identity is held
+    # Many links share the same sets of ports, so results are cached by identity. The sets are
+    # stored too, so that their ids stay unique.
     told: dict[tuple[object, ...], tuple[list[Stretches], str]] = {}
     each = (healthy, last, now)
     for link in net.ground.wider(pairs, outside, about, one_sided=True):
@@ -135,7 +153,8 @@ def _net(world: World, policies: Sequence[Policy], namespace: str, marks: Marks 
 
 
 def _tested(world: World, link: Link) -> Stretches:
-    """The port by which two ends are tested, if they are."""
+    """Return the port with which the connection of two ends is tested; empty if it is not
+    tested."""
     app = world.by_name.get(link.target)
     if app is None or not app.service or link.source not in world.by_name:
         return NONE
@@ -143,7 +162,7 @@ def _tested(world: World, link: Link) -> Stretches:
     return NONE if port is None else {str(port.protocol): ((port.number, port.number),)}
 
 
-def opened_by_each(  # noqa: PLR0913, PLR0917 -- what is known of where a world runs
+def opened_by_each(  # noqa: PLR0913, PLR0917 -- the states and the placement
     world: World,
     before: Sequence[Sequence[Policy]],
     states: Sequence[Sequence[Policy]],
@@ -151,10 +170,11 @@ def opened_by_each(  # noqa: PLR0913, PLR0917 -- what is known of where a world 
     marks: Marks | None = None,
     among: Collection[str] | None = None,
 ) -> Iterator[tuple[Opening, ...]]:
-    """What each of ``states`` but the first lets through, and neither the one that precedes it nor
-    any of the states ``before`` did: ``opened`` for each, computed once for each distinct state.
+    """Yield for each of ``states`` except the first the traffic that it newly allows.
 
-    ``among`` are the applications that are looked at; none: all whose policies differ.
+    Traffic is new if neither the preceding state nor any of the states ``before`` allows it.
+    ``among`` limits the check to these applications; None: all whose policies differ from the first
+    state.
     """
     outside = outside_of(*before, *states)
     about = frozenset(among or ()).union(
@@ -184,13 +204,14 @@ def strayed_by_each(
     namespace: str = "shop",
     marks: Marks | None = None,
 ) -> Iterator[tuple[Opening, ...]]:
-    """Name lookups that each of ``states`` but the first lets go elsewhere than to the name
-    servers, and neither the one that precedes it nor ``faulty`` did: port 53, and nothing beside
-    it, of other namespaces and outside addresses.
+    """Yield for each of ``states`` except the first the name lookups that it newly allows to other
+    targets than the name servers.
 
-    The healthy policy of an application that calls out freely allows this and more, and that of
-    another does not, which nobody sees: so a rule for lookups is judged alike in all. What a
-    policy is that was put right is not looked at, and nothing in a world where all call out freely.
+    A lookup is new if neither the preceding state nor ``faulty`` allows it. Targets are other
+    namespaces and outside addresses, on port 53 only. The intended policy of an application with
+    unrestricted egress allows this, and that of another does not; agents cannot see the difference,
+    so such rules are judged alike. Policies that match their intended spec are not checked, nor are
+    worlds without restricted egress.
     """
     if not world.restricts_egress:
         yield from (() for _ in states[1:])
@@ -230,12 +251,12 @@ def strayed_by_each(
 
 
 def _plain(spec: Spec | None) -> Spec | None:
-    """Without empty lists, which the API leaves out of what it was sent."""
+    """Return ``spec`` without empty lists, which the API server omits."""
     return None if spec is None else {key: value for key, value in spec.items() if value != []}
 
 
 def _looks_up(spec: Spec) -> bool:
-    """Whether a rule of egress is about port 53."""
+    """Return whether an egress rule names port 53."""
     rules = cast("list[dict[str, Any]]", spec.get("egress") or [])
     return any(entry.get("port") == 53 for rule in rules for entry in rule.get("ports") or [])
 
@@ -253,7 +274,7 @@ def _beyond(
 def _fresh(
     now: Net, known: Sequence[Net], outside: Sequence[str], about: Altered
 ) -> Iterator[tuple[Opening, Stretches]]:
-    """What ``now`` lets through and none of the ``known`` does."""
+    """Yield the traffic that ``now`` allows and none of ``known`` does."""
     before = [net.rules for net in known]
     for link in now.ground.wider([(now.rules, rules) for rules in before], outside, about):
         ports = link.open_by(now.rules)
@@ -264,7 +285,8 @@ def _fresh(
 def selected_anew(
     world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
 ) -> frozenset[str]:
-    """Applications that policies select, before or after, in which two states differ."""
+    """Return the applications selected, in either state, by policies that differ between the
+    states."""
     states = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
     specs = [
         spec
@@ -276,7 +298,7 @@ def selected_anew(
 
 
 def _selected(world: World, specs: Sequence[Spec], marks: Marks | None) -> frozenset[str]:
-    """Applications that policies of these specs select."""
+    """Return the applications that policies with these specs select."""
     selectors = [cast("Manifest", spec.get("podSelector") or {}) for spec in specs]
     return frozenset(
         name
@@ -286,6 +308,6 @@ def _selected(world: World, specs: Sequence[Spec], marks: Marks | None) -> froze
 
 
 def _marked(world: World, marks: Marks | None) -> dict[str, Labels]:
-    """The labels of each application's pods."""
+    """Return the labels of each application's pods."""
     known = (marks or world.marks).pods
     return {app.name: known.get(app.name, app.labels) for app in world.apps}

@@ -1,7 +1,7 @@
-"""What a cluster adds of its own to pods: letters in names, and labels.
+"""Names and labels that a cluster adds to pods.
 
-Policies may select by all labels that there are, also by those that nobody wrote. On the embedded
-cluster they follow from the application's name; a real one is asked.
+Policies may select by all labels of a pod, including those that no manifest has. On the embedded
+cluster they are derived from the application's name; on a real one they are read.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-#: of drawn names, as Kubernetes has them: nothing that could be read as a word
+#: letters that Kubernetes uses in generated names; without vowels, they form no words
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def number_of(text: str) -> int:
-    """A number of 48 bits that follows from a text."""
+    """Return a 48-bit number derived from a hash of ``text``."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def letters_of(text: str, length: int) -> str:
-    """Letters that follow from a text."""
+    """Return ``length`` letters derived from a hash of ``text``."""
     number = number_of(text)
     found = ""
     for _ in range(length):
@@ -29,12 +29,12 @@ def letters_of(text: str, length: int) -> str:
 
 
 def template_hash(app: str) -> str:
-    """Of an application's pod template."""
+    """Return the hash of an application's pod template, as Kubernetes would label it."""
     return letters_of(f"template {app}", 10)
 
 
 def labels_by(workload: str, app: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of a pod: of its template, and what the controller of its kind adds."""
+    """Return the labels of a pod: those of its template, and those that its controller adds."""
     digest = template_hash(app)
     added = {
         "Deployment": {"pod-template-hash": digest},

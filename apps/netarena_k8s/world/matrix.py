@@ -28,7 +28,7 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import contains
 
-#: effects and peers of a world that are cached
+#: effects and peers cached for each world
 _KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096
 _NOBODY: frozenset[str] = frozenset()
 
@@ -63,7 +63,7 @@ class Sides(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """What a peer matches."""
+    """The ends that a peer matches."""
 
     #: bits of the connections whose source it matches
     source: int
@@ -82,7 +82,7 @@ class Matrix:
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that can work, and those that do not need a name lookup
+        #: connections that can work, and those among them that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}
@@ -128,12 +128,14 @@ class Matrix:
         )
 
     def effect(self, spec: Manifest, text: str) -> Effect:
-        """The effect of a policy; ``text`` is ``text_of(spec)``."""
+        """Return the effect of a policy; ``text`` is ``text_of(spec)``."""
         return self._effects.get(text) or self._effects.keep(text, self._examine(spec))
 
     def parts(self, spec: Manifest, direction: str) -> list[list[int]]:
-        """The connections that each peer of each rule lets through in one direction, as bits; a
-        rule without peers is one part."""
+        """Return the connections that each peer of each rule allows in one direction, as bits.
+
+        A rule without peers counts as one part.
+        """
         if direction not in policy_types(spec):
             return []
         sources, targets = self._select(spec.get("podSelector") or {})
@@ -227,7 +229,7 @@ class Matrix:
             yield from self._pods(peer.get("podSelector") or {})
 
     def _pods(self, selector: Manifest) -> set[str]:
-        """The pods that a selector matches."""
+        """Return the names of the pods that a selector matches."""
         found = set(self._ground.pods)
         for pair in (selector.get("matchLabels") or {}).items():
             found &= self._by_label.get(pair, _NOBODY)
@@ -237,7 +239,8 @@ class Matrix:
         return found
 
     def _port(self, entries: Sequence[Manifest]) -> tuple[int, bool]:
-        """The connections to the ports that entries name, and whether they include lookups."""
+        """Return the connections to the ports of ``entries``, and whether these include name
+        lookups."""
         if not entries:
             return self.every, True
         text = json.dumps(entries)
@@ -256,7 +259,7 @@ class Matrix:
 
 
 def numbers(bits: int) -> Iterator[int]:
-    """The places of the bits that are set, rising."""
+    """Yield the positions of the set bits in ascending order."""
     while bits:
         last = bits & -bits
         yield last.bit_length() - 1
@@ -264,13 +267,13 @@ def numbers(bits: int) -> Iterator[int]:
 
 
 def flags(bits: int, number: int) -> tuple[bool, ...]:
-    """The first ``number`` bits."""
+    """Return the lowest ``number`` bits, the lowest first."""
     text = f"{bits & ((1 << number) - 1):0{number or 1}b}"
     return tuple(bit == "1" for bit in reversed(text))[:number]
 
 
 def copied(value: Any) -> Any:
-    """A copy of JSON that shares no list and no object with it."""
+    """Return a deep copy of a JSON value."""
     if isinstance(value, Mapping):
         return {key: copied(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

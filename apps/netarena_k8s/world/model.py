@@ -1,11 +1,10 @@
-"""A shop of services as data, and what its policies let through.
+"""A world as data, and the traffic that its policies allow.
 
-A world is the applications that one namespace runs, the services in front of them, who calls
-whom, and the healthy network policies. Everything that is tested is read off it: the pairs are
-every application with every other one's service, and a pair is intended if the healthy policies
-allow it. Nothing of that is typed in.
+A world consists of the applications in one namespace, their services, the required calls and the
+intended network policies. The tested pairs are derived from it: every application with the service
+of every other one. A pair should work if the intended policies allow it.
 
-A *cluster* (embedded or real) deploys a world; ``Net`` tells what given policies would do there.
+A *cluster* (embedded or real) deploys a world. ``Net`` evaluates given policies there.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from netarena_k8s.world.policy import (
     text_of,
 )
 
-#: the label that every namespace has of its own name
+#: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
-#: the label of every object that is ours on a cluster, namespaces too, but not of policies and what
-#: controllers make
+#: label of every object that this project creates on a cluster, including namespaces, but not of
+#: policies or objects that controllers create
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
-#: labels of the namespaces beside the world's own, from which the wide table looks in; one is
-#: another episode's
+#: labels of other namespaces from which exposure is checked; one stands for the namespace of
+#: another episode
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
         "default": {NAME_LABEL: "default"},
@@ -53,13 +52,13 @@ STRANGERS: Mapping[str, Labels] = MappingProxyType(
         "another-shop": {NAME_LABEL: "another-shop", OWNED: OWNER},
     }
 )
-#: of the pods that answer name lookups, in ``kube-system``
+#: labels of the pods in ``kube-system`` that answer name lookups
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
-#: of one world, places that are remembered, and of one place, states of policies
+#: placements cached for each world, and states of policies cached for each placement
 _KEPT_PLACES, _KEPT_NETS = 8, 8
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
-#: Headless: its name leads to the pods themselves, not to an address of its own
+#: Headless: the name resolves to the pods' addresses, because the service has none of its own
 ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headless"]
 
 
@@ -90,51 +89,53 @@ class Service(Record):
 
 
 class App(Record):
-    """One workload of one pod, and the service in front of it if it has ``service`` ports.
+    """One workload with one pod, and its service if it has ``service`` ports.
 
-    The first service port is the one that is tested.
+    Pairs are tested with the first service port.
     """
 
     name: str
-    #: of the pods; deployments and services select by all of them
+    #: labels of the pods; deployments and services select by all of them
     labels: dict[str, str]
     ports: tuple[ContainerPort, ...] = ()
     service: tuple[ServicePort, ...] = ()
-    #: of the service, where it is not that of the application
+    #: name of the service; empty: the application's name
     service_name: str = ""
     service_type: ServiceType = "ClusterIP"
     workload: Workload = "Deployment"
     container: str = "server"
-    #: what the container says that it runs; none: the stand-in
+    #: image that the container spec names; empty: the stand-in
     image: str = ""
     #: the service account of its pods
     account: str = "default"
 
     @property
     def served_as(self) -> str:
-        """The name under which others call it."""
+        """The name of the service, under which clients call the application."""
         return self.service_name or self.name
 
 
 class Policy(Record):
-    """A network policy of the world's namespace: its name and its spec as the API stores it."""
+    """A network policy of the world's namespace: its name, and its spec as the API server stores
+    it."""
 
     name: str
     spec: Spec
 
     @cached_property
     def text(self) -> str:
-        """The same for all that say the same."""
+        """The spec as canonical JSON text: equal for equal specs."""
         return text_of(self.spec)
 
     @cached_property
     def entries(self) -> int:
-        """All items of all its lists (``count_entries``)."""
+        """The number of items in all lists of the spec (``count_entries``)."""
         return count_entries(self.spec)
 
     @cached_property
     def edges(self) -> frozenset[str]:
-        """The ends of each block of addresses that it names, and what lies just beyond them."""
+        """The first and last address of each block in the spec, and the addresses just outside
+        it."""
         found = set()
         for block in _blocks(self.spec):
             network = network_of(block)
@@ -145,7 +146,7 @@ class Policy(Record):
 
 
 def read_policy(found: Mapping[str, Any]) -> Policy:
-    """From JSON; the same object for what says the same, while it is not too long or too long ago.
+    """Return the policy described by ``found``; equal small policies share one cached object.
 
     Raises pydantic.ValidationError.
     """
@@ -162,7 +163,8 @@ _READ_CHARS = 4096
 
 
 class Write(Record):
-    """What a policy became by a write, in words ``what``; ``spec`` is null where it is gone."""
+    """One write to a policy: ``what`` describes it, ``spec`` is the new spec, or None if it was
+    deleted."""
 
     what: str
     name: str
@@ -170,32 +172,34 @@ class Write(Record):
 
 
 class Pair(NamedTuple):
-    """What is tested: whether the pods of ``source`` reach the service of ``target``. Thousands are
-    of a large shop, and worlds are many."""
+    """One tested connection: from the pods of ``source`` to the service of ``target``.
+
+    A named tuple, because a large world has thousands of them.
+    """
 
     source: str
     target: str
 
 
 class Marks(Record):
-    """All labels that there are where a world runs: of each application's pods, and of the
-    namespace."""
+    """All labels of each application's pods and of the namespace, including those that the cluster
+    adds."""
 
     pods: dict[str, dict[str, str]]
     space: dict[str, str]
 
 
 class World(Record):
-    """One namespace; ``calls`` is what the applications need, as (source, target)."""
+    """The contents of one namespace; ``calls`` are the required calls as (source, target)."""
 
     apps: tuple[App, ...]
     calls: tuple[tuple[str, str], ...] = ()
     policies: tuple[Policy, ...]
-    #: those that no pair is tested by: a second one in front of the same application
+    #: additional services that no pair tests, such as a second one of the same application
     services: tuple[Service, ...] = ()
-    #: of the namespace itself, beside ``kubernetes.io/metadata.name``
+    #: labels of the namespace, without ``kubernetes.io/metadata.name``
     labels: dict[str, str] = Field(default_factory=dict)
-    #: what is intended, of a large shop
+    #: the intended access in a large world, otherwise None
     plan: Plan | None = None
 
     @model_serializer(mode="wrap")
@@ -211,7 +215,7 @@ class World(Record):
 
     @cached_property
     def all_services(self) -> tuple[Service, ...]:
-        """Those that are tested, in the order of the applications, and the others."""
+        """The tested services in the order of the applications, then the additional ones."""
         tested = (
             Service(name=app.served_as, app=app.name, ports=app.service, type=app.service_type)
             for app in self.apps
@@ -221,7 +225,8 @@ class World(Record):
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every application with every other one's service, in the order of the applications."""
+        """Every application with the service of every other one, in the order of the
+        applications."""
         return tuple(
             Pair(source=source.name, target=target.name)
             for source in self.apps
@@ -231,7 +236,7 @@ class World(Record):
 
     @cached_property
     def marks(self) -> Marks:
-        """Those of the embedded cluster."""
+        """The labels that the embedded cluster gives to pods and the namespace."""
         return Marks(
             pods={app.name: labels_by(app.workload, app.name, app.labels) for app in self.apps},
             space={**self.labels, OWNED: OWNER},
@@ -239,22 +244,23 @@ class World(Record):
 
     @cached_property
     def intended(self) -> tuple[bool, ...]:
-        """Whether each pair is to work: what the healthy policies allow."""
+        """Whether each pair should work, as the intended policies define it."""
         return flags(self.works, len(self.pairs))
 
     @cached_property
     def works(self) -> int:
-        """The connections of ``matrix`` that the healthy policies allow, as bits."""
+        """The connections of ``matrix`` that the intended policies allow, as bits."""
         return self.matrix.sides(self.effects).both
 
     @cached_property
     def wanted(self) -> int:
-        """The connections of ``matrix`` that are tested, as bits: pairs, and granted uses."""
+        """The tested connections of ``matrix``, as bits: all pairs, and the uses that should
+        work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        """The effect of each healthy policy."""
+        """The effect of each intended policy."""
         return tuple(self.effect(policy) for policy in self.policies)
 
     def effect(self, policy: Policy) -> Effect:
@@ -263,13 +269,13 @@ class World(Record):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """All pairs, then all named uses, on the embedded cluster."""
+        """The evaluation of all pairs and then all named uses, on the embedded cluster."""
         uses = [*self.needs, *(use for uses in self.named for use in uses)]
         return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 
     @cached_property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Application -> the places, among the pairs, of those that it is an end of."""
+        """Application -> the indices of the pairs of which it is an end."""
         found: dict[str, list[int]] = {app.name: [] for app in self.apps}
         for number, pair in enumerate(self.pairs):
             found[pair.source].append(number)
@@ -278,15 +284,15 @@ class World(Record):
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """Connections beside the pairs that are in use: further ports, guests, addresses outside.
+        """Intended connections other than pairs: further ports, guests, outside addresses.
 
-        The plan names them; those that the healthy policies do not allow are not intended.
+        They are those named by the plan that the intended policies allow.
         """
         return tuple(use for uses in self.granted for use in uses)
 
     @cached_property
     def granted(self) -> tuple[tuple[Use, ...], ...]:
-        """The uses of each grant of the plan that the healthy policies allow."""
+        """The uses of each grant of the plan that the intended policies allow."""
         number, found = len(self.pairs), []
         for uses in self.named:
             places = enumerate(uses, start=number)
@@ -331,12 +337,13 @@ class World(Record):
 
     @property
     def healthy(self) -> Net:
-        """Under the healthy policies; a world itself does not keep it, for worlds are many."""
+        """The world under its intended policies; cached per placement, not in each of the many
+        worlds."""
         return net_of(self, self.policies)
 
     @cached_property
     def needs(self) -> tuple[Use | None, ...]:
-        """What each of ``pairs`` is to the policies; None where the service leads nowhere."""
+        """The pod-level connection of each pair; None if the service has no usable target port."""
         found: list[Use | None] = []
         for pair in self.pairs:
             app = self.by_name[pair.target]
@@ -346,19 +353,19 @@ class World(Record):
 
     @cached_property
     def restricts_egress(self) -> bool:
-        """Whether the healthy policies keep any application from calling out freely."""
+        """Whether the intended policies restrict the egress of any application."""
         net = self.healthy
         return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
 
 
-#: an address that no healthy policy is about
+#: an address in no block of an intended policy
 _OUTSIDE = Endpoint("198.51.100.77")
 
 
 def target_port(app: App, port: ServicePort) -> ContainerPort | None:
-    """Where a service's port leads in the pod: a declared port, or one that nothing names.
+    """Return the pod port that a service port leads to, which may be undeclared if it is a number.
 
-    None where a name is declared by no container.
+    Returns None if no container declares the named port.
     """
     for one in app.ports:
         if port.target in {one.number, one.name} and one.protocol == port.protocol:
@@ -373,13 +380,12 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
 class Net:
     """The pods of a world with addresses, under given policies.
 
-    Strangers are pods of other namespaces, one without labels and one with those of each
-    application. They and outside addresses are named ``NAMESPACE/APP`` and by their address.
-    ``name_servers`` are addresses, ``marks`` the labels where the world runs; none: those of the
-    embedded cluster.
+    Other namespaces have one pod without labels and one with the labels of each application. These
+    pods are named ``NAMESPACE/APP``; outside addresses are named by their address. ``name_servers``
+    are addresses. ``marks`` are the labels in the cluster; None: those of the embedded cluster.
     """
 
-    def __init__(  # noqa: PLR0913 -- what is known of where a world runs
+    def __init__(  # noqa: PLR0913 -- the parts of a placement
         self,
         world: World,
         policies: Iterable[Policy | Manifest],
@@ -403,12 +409,12 @@ class Net:
 
     @property
     def pods(self) -> Mapping[str, Endpoint]:
-        """By application."""
+        """Application -> its pod."""
         return self.ground.pods
 
     @property
     def strangers(self) -> Mapping[str, Endpoint]:
-        """Pods of other namespaces."""
+        """Pods of other namespaces by ``NAMESPACE/APP``."""
         return self.ground.strangers
 
     @property
@@ -418,7 +424,7 @@ class Net:
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """Whether each pair of the world works, by the service's name."""
+        """Whether each pair of the world works when the source uses the service's name."""
         leaving = entering = 0
         for name, pod in self.pods.items():
             leaving |= self._works(name, EGRESS, self.rules.side(EGRESS, pod))
@@ -427,8 +433,11 @@ class Net:
         return tuple(bit == "1" for bit, _ in zip(bits, self.world.pairs, strict=False))
 
     def _works(self, name: str, direction: str, side: Side | None) -> int:
-        """The pairs that an application is the source or the target of, as bits, which what is in
-        force for it lets through; name lookups included."""
+        """Return the pairs with ``name`` as source (egress) or target (ingress) that ``side``
+        allows, as bits.
+
+        For egress, the name lookup must be allowed too.
+        """
         key = (name, direction, side)
         if (known := self.ground.works.get(key)) is not None:
             return known
@@ -443,16 +452,16 @@ class Net:
                     side is None or side.passes(self.pods[other], use.port, use.protocol)
                 ):
                     found |= 1 << number
-        # who is selected by what is read anew for each state has a side of its own in each
+        # Sides of uncached policies are new objects in each state, so their results are not cached.
         kept = side is None or self.rules.kept
         return self.ground.works.keep(key, found) if kept else found
 
     def resolves(self, source: str) -> bool:
-        """Whether an application's pods can look a service's name up, whichever server is asked."""
+        """Return whether the pods of ``source`` can look up names at every name server."""
         return all(self.rules.allow(self.pods[source], server, 53, "UDP") for server in self.dns)
 
     def connects(self, pair: Pair) -> bool:
-        """Whether a pair works by the service's address: its first port, the pod's port."""
+        """Return whether a pair works with the service's address, on the first service port."""
         app = self.world.by_name[pair.target]
         port = target_port(app, app.service[0])
         return port is not None and self.rules.allow(
@@ -460,20 +469,21 @@ class Net:
         )
 
     def reaches(self, pair: Pair) -> bool:
-        """Whether a pair works as applications use it: by the service's name."""
+        """Return whether a pair works with the service's name, as applications use it."""
         return self.resolves(pair.source) and self.connects(pair)
 
     def allows(self, use: Use) -> bool:
-        """Whether what is used beside the pairs works."""
+        """Return whether a connection is allowed at both ends."""
         return self.leaves(use) and self.enters(use)
 
     def leaves(self, use: Use) -> bool:
-        """Whether the source's side lets it through, name lookups included."""
+        """Return whether the source's egress allows a connection, including the name lookup between
+        pods."""
         by_name = use.source in self.pods and use.target in self.pods
         return (not by_name or self.resolves(use.source)) and self._passes(EGRESS, use)
 
     def enters(self, use: Use) -> bool:
-        """Whether the target's side lets it through."""
+        """Return whether the target's ingress allows a connection."""
         return self._passes(INGRESS, use)
 
     def _passes(self, direction: str, use: Use) -> bool:
@@ -482,13 +492,13 @@ class Net:
 
 
 def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") -> Net:
-    """The same object while it is asked for again and again: what stood before a step, and what is
-    healthy, is asked for at each."""
+    """Return the net of ``policies``, cached by identity: each step compares with the same
+    states."""
     nets = _place(world, namespace, {}, (), None).nets
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
 
 
-#: what of a world does not depend on its policies
+#: attributes of a world that do not depend on its policies
 _LASTING = ("by_name", "pairs", "marks", "places", "named", "needs", "matrix")
 
 
@@ -509,14 +519,15 @@ def with_policies(world: World, policies: Sequence[Policy]) -> World:
 
 
 class _Place(NamedTuple):
-    """Where a world stands, and the last policies there, by identity."""
+    """A placement of a world, and the recently used nets there, cached by the policies'
+    identity."""
 
     ground: Ground
     nets: Kept[Net]
 
 
-#: what is found out there takes some 10 MB for a large shop, so of few worlds, and nothing else may
-#: hold it
+#: Cached results take about 10 MB for a large world, so only few worlds are cached. No other object
+#: may hold a reference to them.
 _PLACES: Kept[Memo[tuple[object, ...], _Place]] = Kept(16)
 
 
@@ -527,7 +538,7 @@ def _place(
     name_servers: Sequence[str],
     marks: Marks | None,
 ) -> _Place:
-    """The same object for the same place."""
+    """Return the cached placement of a world for these arguments, created at first use."""
     key = (
         namespace,
         tuple(sorted(addresses.items())),
@@ -567,7 +578,7 @@ def _place(
 def _strangers(
     pods: Mapping[str, Endpoint], guests: Sequence[Guest], own: str
 ) -> dict[str, Endpoint]:
-    """Of other namespaces than the world's ``own``, which may be ``default``."""
+    """Return the pods of namespaces other than the world's ``own``, which may be ``default``."""
     found = {
         f"{space}/{name}": Endpoint(f"10.244.{place}.{number}", space, labels)
         for place, space in enumerate(STRANGERS, start=1)
@@ -577,7 +588,8 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # beside each guest one that is none, so that what lets both in is seen
+        # Each guest's namespace also has a pod without labels, so that policies that let both in
+        # are detected.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(
                 f"10.244.200.{4 * place + number}", guest.space, labels
@@ -586,8 +598,10 @@ def _strangers(
 
 
 def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
-    """Addresses that stand for all others, by the blocks of all policies: the ends of each block,
-    what lies just beyond them, and one that no block is about."""
+    """Return addresses that represent all outside addresses for these policies.
+
+    They are the ends of each block, the addresses just outside it, and one that no block contains.
+    """
     found = {_OUTSIDE.ip}.union(*(policy.edges for policies in sets for policy in policies))
     return tuple(sorted(found))
 
@@ -606,7 +620,7 @@ def _blocks(value: JsonValue | Sequence[JsonValue]) -> Iterator[str]:
 
 
 def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
-    """All items of all lists: rules, peers, ports, blocks and what they leave out, values."""
+    """Return the number of items in all lists: rules, peers, ports, blocks, exceptions, values."""
     if isinstance(value, dict):
         return sum(map(count_entries, value.values()))
     if isinstance(value, list):
@@ -615,17 +629,17 @@ def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
 
 
 def entries_of(policies: Sequence[Policy]) -> int:
-    """Of a state: its policies, and all items of all lists in them."""
+    """Return the size of a state: its policies plus the items of all lists in them."""
     return len(policies) + sum(policy.entries for policy in policies)
 
 
 def reach(world: World, policies: Sequence[Policy | Manifest]) -> tuple[bool, ...]:
-    """Whether each of ``world.pairs`` works under ``policies``."""
+    """Return whether each of ``world.pairs`` works under ``policies``."""
     return Net(world, policies).reached
 
 
 def render_policy(policy: Policy, namespace: str) -> dict[str, Any]:
-    """The manifest of a policy, as ``kubectl apply`` takes it."""
+    """Return the manifest of a policy for ``kubectl apply``."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -1,5 +1,8 @@
-"""Where a world stands: everybody who sends or receives there, always the same for the same place,
-so that what policies mean for them is found out once (``policy.Book``)."""
+"""The endpoints of a deployed world.
+
+A placement always uses the same endpoint objects, so that ``policy.Book`` can cache what policies
+mean for them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import Stretches, intersection
 
-#: addresses outside, and what a side says of all pairs, that are remembered
+#: cached outside addresses, and cached results of a side for all pairs
 _KEPT_OUTSIDE, _KEPT_WORKS = 1024, 1024
 _BOTH = (EGRESS, INGRESS)
 #: direction -> applications
@@ -30,8 +33,10 @@ Altered: TypeAlias = Mapping[str, Container[str]]
 
 
 class Link(NamedTuple):
-    """Two ends by name, and what they are; of who is not there only the other's policies are
-    asked, in one of ``directions``."""
+    """Two ends by name and as endpoints.
+
+    If one end is an absent pod, only the policies of the other end count, in one of ``directions``.
+    """
 
     source: str
     target: str
@@ -40,27 +45,30 @@ class Link(NamedTuple):
     directions: tuple[str, ...] = _BOTH
 
     def open_by(self, rules: Rules) -> Stretches:
-        """Ports that rules let through."""
+        """Return the ports that ``rules`` allow."""
         first, *more = self.lets(rules)
         return intersection(first, *more) if more else first
 
     def lets(self, rules: Rules) -> list[Stretches]:
-        """The same of each direction."""
+        """Return the ports that ``rules`` allow in each direction."""
         return [rules.lets(direction, self.sender, self.receiver) for direction in self.directions]
 
 
 class Absent(NamedTuple):
-    """A pod that some peer of the healthy policies is about, and no pod that there is."""
+    """A pod that a peer of the intended policies selects and that does not exist."""
 
     name: str
     endpoint: Endpoint
 
 
 class Ground:
-    """``pods`` by application, ``strangers`` by name, the name servers ``dns``; ``namespaces`` maps
-    each to its labels, ``specs`` are of the healthy policies."""
+    """All endpoints of a placement: the pods, pods of other namespaces, and name servers.
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- all who are there
+    ``pods`` and ``strangers`` are by name, ``namespaces`` maps each namespace to its labels.
+    ``specs`` are those of the intended policies.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- all endpoints of a placement
         self,
         namespace: str,
         namespaces: Mapping[str, Labels],
@@ -74,13 +82,13 @@ class Ground:
         self.strangers = strangers
         self.dns = dns
         self.book = Book(namespaces, pods.values())
-        #: (application, direction, what is in force) -> the pairs that it lets through, as bits
+        #: (application, direction, side) -> the pairs that the side allows, as bits
         self.works: Memo[tuple[str, str, Side | None], int] = Memo(_KEPT_WORKS)
         self._specs = specs
         self._outside: Memo[str, Endpoint] = Memo(_KEPT_OUTSIDE)
 
     def end(self, name: str) -> Endpoint:
-        """A pod, a stranger, or an address outside."""
+        """Return the pod, the pod of another namespace, or the outside address called ``name``."""
         return self.pods.get(name) or self.strangers.get(name) or self.outside(name)
 
     def outside(self, ip: str) -> Endpoint:
@@ -88,7 +96,7 @@ class Ground:
 
     @cached_property
     def absent(self) -> Sequence[Absent]:
-        """Whoever healthy policies name and is not there."""
+        """Pods that the intended policies select and that do not exist."""
         there = [*self.pods.values(), *self.strangers.values(), *self.dns]
         found: dict[str, Absent] = {}
         for peer in _peers(self._specs):
@@ -110,9 +118,12 @@ class Ground:
         *,
         one_sided: bool = False,
     ) -> Iterator[Link]:
-        """Of ``links``, and of ``one_sided`` ones too if asked for, those of which in each pair of
-        rules the first lets more through than the second, in one direction at least; where that is
-        so in none, both directions together let nothing more through."""
+        """Yield the links on which, in each of ``pairs``, the first rules allow more than the
+        second.
+
+        It is enough that they allow more in one direction; otherwise both directions together allow
+        nothing more. ``one_sided`` includes links with absent pods.
+        """
         outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
         if one_sided:
@@ -130,9 +141,10 @@ class Ground:
     def _beyond(
         self, rules: Rules, others: Rules, ends: Mapping[str, Endpoint], about: Altered
     ) -> Iterator[tuple[str, str]]:
-        """Source and target of links of which a direction lets more through by ``rules``."""
+        """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in a
+        direction."""
         spaces = rules.namespaces | others.namespaces
-        # a guest's namespace may be the world's own, and policies speak of it
+        # A guest's namespace may be the world's own, where policies apply.
         subject_to = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
         subject_to |= self.pods
         for direction, opposite in (_BOTH, _BOTH[::-1]):
@@ -149,8 +161,11 @@ class Ground:
                     yield (name, peer) if direction == EGRESS else (peer, name)
 
     def links(self, outside: Iterable[str], about: Altered) -> Iterator[Link]:
-        """From and to pods, strangers and the addresses ``outside``, in both directions: those
-        whose sender's egress or receiver's ingress is among what is ``about``."""
+        """Yield the links of pods with pods, pods of other namespaces and outside addresses, in
+        both directions.
+
+        Only links whose sender's egress or receiver's ingress is in ``about`` are included.
+        """
         others = {**self.strangers, **{ip: self.outside(ip) for ip in outside}}
         everybody = {**self.pods, **others}
         entered = {name: pod for name, pod in self.pods.items() if name in about[INGRESS]}
@@ -162,7 +177,8 @@ class Ground:
                 yield Link(other, name, end, pod)
 
     def one_sided(self, about: Altered) -> Iterator[Link]:
-        """Likewise from and to who is not there: what their own policies would be nobody knows."""
+        """Yield the links with absent pods in ``about``; the absent pods' own policies are
+        unknown."""
         for name, pod in self.pods.items():
             for one in self.absent if name in about[INGRESS] else ():
                 yield Link(one.name, name, one.endpoint, pod, (INGRESS,))
@@ -171,7 +187,7 @@ class Ground:
 
 
 def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
-    """All peers of rules that select pods."""
+    """Yield all peers of rules that select pods or namespaces."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key in {"from", "to"} and isinstance(one, list):
@@ -186,7 +202,7 @@ def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
 
 
 def _labels(selector: Manifest) -> Labels:
-    """Labels that a selector is about, if any are."""
+    """Return labels that the selector requires; ``any`` or the first value stands for several."""
     found = dict(selector.get("matchLabels") or {})
     for one in selector.get("matchExpressions") or ():
         if one["operator"] in {"In", "Exists"}:

@@ -1,8 +1,8 @@
-"""What is intended in a large shop, as its people say it: teams and roles instead of pairs.
+"""The intended access in a large world, in terms of teams and roles instead of pairs.
 
-A grant lets a group of applications, or a guest of another namespace, reach a group, or an address
-outside. Groups are told by labels of pods; a grant on no port of its own is about the first port of
-the targets' services, which is what pairs are tested by.
+A grant lets a group of applications, or a guest from another namespace, reach a group or an outside
+address. Groups are identified by pod labels. A grant without a port refers to the pod port behind
+the first port of each target's service, with which pairs are tested.
 """
 
 from __future__ import annotations
@@ -16,55 +16,55 @@ from netarena_k8s.world.policy import Protocol
 
 
 class Group(Record):
-    """Applications whose pods have ``labels``, all of them."""
+    """Applications whose pods have all of ``labels``."""
 
     labels: dict[str, str]
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Whether pods with these labels belong to it."""
+        """Return whether pods with these labels belong to the group."""
         return self.labels.items() <= labels.items()
 
 
 class Guest(Record):
-    """Pods of another namespace that use something here."""
+    """Pods of another namespace that use an application of this one."""
 
     name: str
     labels: dict[str, str]
     space: str
-    #: of the namespace, beside its name
+    #: labels of the namespace, without its name
     space_labels: dict[str, str]
 
     @property
     def address(self) -> str:
-        """What it is called among strangers."""
+        """The name of the pod among those of other namespaces: ``NAMESPACE/NAME``."""
         return f"{self.space}/{self.name}"
 
 
 class Partner(Record):
-    """Addresses outside that are used."""
+    """Outside addresses that applications use."""
 
     name: str
     cidr: str
 
     @property
     def address(self) -> str:
-        """One of them."""
+        """The first address of the block."""
         return str(ip_network(self.cidr)[0])
 
 
 class Grant(Record):
-    """``source`` may reach ``target``: applications, or a guest or a partner by name."""
+    """``source`` may reach ``target``; each is a group, or the name of a guest or partner."""
 
     source: Group | str
     target: Group | str
-    #: none: the first of each target's service
+    #: None: the pod port behind the first port of each target's service
     port: int | None = None
     protocol: Protocol = "TCP"
 
 
 class Use(NamedTuple):
-    """One connection that is intended beside the pairs that are tested: from whom, to whom, as
-    ``Net`` names them."""
+    """One connection: source and target as ``Net`` names them, and the target's port and
+    protocol."""
 
     source: str
     target: str
@@ -76,9 +76,9 @@ class Use(NamedTuple):
 
 
 class Plan(Record):
-    """All grants of a shop; what none of them says must not work."""
+    """All grants of a large world; connections without a grant must not work."""
 
-    #: labels that tell the team and the role of pods
+    #: label keys of the team and the role of pods
     team_key: str
     role_key: str
     grants: tuple[Grant, ...]

@@ -1,22 +1,22 @@
-"""What NetworkPolicies allow: the semantics of networking.k8s.io/v1, pure.
+"""The semantics of networking.k8s.io/v1 NetworkPolicy as pure functions.
 
-``Rules`` reads policies as the API stores them and answers whether a new connection (or a first
-datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port
-of the destination pod, which is after a service has translated it.
+``Rules`` reads policies as the API stores them. It answers whether a new connection (or a first
+datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port of
+the destination pod, to which a service has translated its own.
 
-What naive readings miss, each with a test of its own:
+Rules that are often misread, each with a test of its own:
 
-* ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
-* ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
-* Peers of one list are alternatives; both selectors in one peer must hold; a ``podSelector`` alone
-  means the policy's own namespace; an empty selector matches all.
-* ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` cuts its own block only.
-* A named port is looked up on the destination pod and must have the protocol; ``endPort`` is
-  inclusive and needs a number; an entry without a port is any port of its protocol (TCP if not
-  given).
-* A pod on the host's network is never selected, and matches, as nodes and outside addresses do,
-  an ``ipBlock`` only.
-* A pod always reaches itself by its own address.
+- ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
+- ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
+- Peers of one list are alternatives. Both selectors in one peer must match. A ``podSelector``
+  without ``namespaceSelector`` means the policy's own namespace. An empty selector matches all.
+- ``NotIn`` and ``DoesNotExist`` match an absent key. ``except`` applies only to its own block.
+- A named port is looked up on the destination pod and must have the protocol. ``endPort`` is
+  inclusive and needs a number. An entry without a port means any port of its protocol (default:
+  TCP).
+- A pod on the host's network is never selected. Only an ``ipBlock`` matches it, as for nodes and
+  outside addresses.
+- A pod always reaches itself by its own address.
 
 Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
 """
@@ -44,14 +44,14 @@ from netarena_k8s.world.port_set import (
 
 Protocol: TypeAlias = Literal["TCP", "UDP", "SCTP"]
 Labels: TypeAlias = Mapping[str, str]
-#: an object of the API, as JSON
+#: an object of the Kubernetes API as JSON
 Manifest: TypeAlias = Mapping[str, Any]
 
 INGRESS, EGRESS = "Ingress", "Egress"
 #: direction -> the keys of its rules in the spec, and of the peers in a rule
 _KEYS = MappingProxyType({INGRESS: ("ingress", "from"), EGRESS: ("egress", "to")})
 _NO_LABELS: Labels = MappingProxyType({})
-#: of a book. Policies of more characters than this are read anew for each state
+#: limits of a ``Book``: characters of a policy that is cached, cached policies, cached sides
 _KEPT_CHARS, _KEPT_POLICIES, _KEPT_SIDES = 4096, 1024, 2048
 
 
@@ -66,9 +66,9 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Endpoint:
-    """What sends or receives: a pod, or an address outside (then ``namespace`` is empty).
+    """A sender or receiver: a pod, or an outside address, whose ``namespace`` is empty.
 
-    Compared by identity: one object stands for one pod.
+    Compared by identity: each pod has exactly one object.
     """
 
     ip: str
@@ -76,30 +76,33 @@ class Endpoint:
     labels: Labels = field(default_factory=lambda: _NO_LABELS)
     ports: tuple[Port, ...] = ()
     host_network: bool = False
-    #: labels of its namespace, where that is none of those that rules know
+    #: labels of its namespace; None: those that ``namespaces`` of the rules give
     space: Labels | None = None
 
     @property
     def selectable(self) -> bool:
-        """Whether selectors speak of it; else only its address counts."""
+        """Whether selectors can match the endpoint; otherwise only its address counts."""
         return bool(self.namespace) and not self.host_network
 
 
 class _Rule:
-    """One rule of a policy of ``namespace``; what it means for an end is found out once, for
-    agents write rules of thousands of peers and ports."""
+    """One rule of a policy in ``namespace``.
+
+    Results for each end are cached, because agents write rules with thousands of peers and ports.
+    """
 
     def __init__(self, rule: Manifest, namespace: str, peers_key: str) -> None:
         self._namespace = namespace
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: whose ports; None: a rule that names no port means the same on every pod
+        #: target -> ports of the rule; the key is None if the rule has no named port, since the
+        #: ports are then the same for every pod
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 
     def ports(self, target: Endpoint) -> Stretches:
-        """Those that it stands for on ``target``."""
+        """Return the ports of the rule on ``target``."""
         whose = target if self._named else None
         found = self._ports.get(whose)
         if found is None:
@@ -107,7 +110,7 @@ class _Rule:
         return found
 
     def meets(self, other: Endpoint, namespaces: Mapping[str, Labels]) -> bool:
-        """Whether its peers are about ``other``."""
+        """Return whether the rule's peers match ``other``."""
         if not self._peers:
             return True
         found = self._met.get(other)
@@ -119,7 +122,7 @@ class _Rule:
 
 
 class _Policy:
-    """A policy that was read; ``kept`` in a book."""
+    """A parsed policy; ``kept`` if a book caches it."""
 
     def __init__(
         self, namespace: str, spec: Manifest, pods: Iterable[Endpoint], *, kept: bool
@@ -127,14 +130,14 @@ class _Policy:
         self.kept = kept
         self.namespace = namespace
         self._selector: Manifest = spec.get("podSelector") or {}
-        #: direction -> its rules; a direction that is not in force is missing
+        #: direction -> its rules; without the directions in which the policy does not isolate
         self.rules: dict[str, list[_Rule]] = {}
         for direction in policy_types(spec):
             key, peers_key = _KEYS[direction]
             self.rules[direction] = [
                 _Rule(rule, namespace, peers_key) for rule in spec.get(key) or ()
             ]
-        #: of ``pods``
+        #: the pods among ``pods`` that the policy selects
         self.selected = tuple(filter(self.selects, pods))
 
     def selects(self, endpoint: Endpoint) -> bool:
@@ -146,8 +149,11 @@ class _Policy:
 
 
 class Side:
-    """What the policies that select an endpoint let through in one direction: the same for all
-    states of policies in which the same ones select it. Found out once for each other end."""
+    """The effect of the policies that select an endpoint, in one direction.
+
+    All states in which the same policies select the endpoint share one side. Results are cached for
+    each other end.
+    """
 
     def __init__(
         self,
@@ -164,23 +170,27 @@ class Side:
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """To or from ``peer``, as ports of the one that is called."""
+        """Return the ports of the called end that are allowed to or from ``peer``."""
         found = self._lets.get(peer)
         if found is None:
             target = peer if self._leaves else self._subject
             sets = [
                 rule.ports(target) for rule in self._rules if rule.meets(peer, self._namespaces)
             ]
-            # most often of one rule, and then the same object for all whom it is about
+            # Usually one rule matches; its set is then returned as the same object for all peers.
             found = sets[0] if len(sets) == 1 else union(*sets)
-            # threads that find it out at once get the same object
+            # Threads that compute the set at the same time must get the same object.
             found = self._lets.setdefault(peer, found)
         return found
 
     def narrower(self, other: Side | None, ends: Mapping[str, Endpoint]) -> Iterator[str]:
-        """Of ``ends`` those to or from which this side lets less through than ``other``; none is
-        one that lets all through."""
-        # most ends share few sets of ports; what is known by identity is held with it
+        """Yield the names of ``ends`` to or from which ``other`` allows ports that this side does
+        not.
+
+        None in ``other`` stands for a side that allows all.
+        """
+        # Most ends share few sets of ports, so results are cached by identity. The sets are stored
+        # too, so that their ids stay unique.
         known: dict[tuple[int, int], tuple[Stretches, Stretches, bool]] = {}
         mine = self._lets
         for name, end in ends.items():
@@ -198,7 +208,7 @@ class Side:
                 yield name
 
     def passes(self, peer: Endpoint, port: int, protocol: Protocol) -> bool:
-        """Whether ``port`` of the one that is called is let through."""
+        """Return whether ``port`` of the called end is allowed."""
         key = (peer, port, protocol)
         found = self._passes.get(key)
         if found is None:
@@ -211,12 +221,11 @@ class Side:
 
 
 class Book:
-    """What was read of policies where ``namespaces`` maps each namespace to its labels, for as long
-    as it is asked for: states that follow one another differ in few policies, and what does not
-    differ is not found out again.
+    """A cache of parsed policies and their results for one set of namespaces and pods.
 
-    Policies are known by what they say, endpoints by identity. Threads may share it. Whom of
-    ``pods`` a policy selects is found out once.
+    ``namespaces`` maps each namespace to its labels. Successive states differ in few policies, so
+    most results are reused. Policies are identified by their text, endpoints by identity. Threads
+    may share a book. The ``pods`` that a policy selects are computed once.
     """
 
     def __init__(self, namespaces: Mapping[str, Labels], pods: Iterable[Endpoint] = ()) -> None:
@@ -226,7 +235,7 @@ class Book:
         self._sides: Memo[tuple[object, ...], Side] = Memo(_KEPT_SIDES)
 
     def read(self, namespace: str, spec: Manifest, text: str | None = None) -> _Policy:
-        """``text`` is ``text_of(spec)``, where it is known."""
+        """Return the parsed policy; ``text`` is ``text_of(spec)`` if the caller has it."""
         key = (namespace, text_of(spec) if text is None else text)
         found = self._policies.get(key)
         if found is None:
@@ -237,7 +246,7 @@ class Book:
         return found
 
     def side(self, subject: Endpoint, direction: str, policies: tuple[_Policy, ...]) -> Side:
-        """Of ``policies``, all that select ``subject``."""
+        """Return the side of ``subject``; ``policies`` are all policies that select it."""
         key = (subject, direction, policies)
         found = self._sides.get(key)
         if found is None:
@@ -248,13 +257,16 @@ class Book:
 
 
 def text_of(spec: Manifest) -> str:
-    """The same for all specs that say the same in the same words."""
+    """Return ``spec`` as canonical JSON text: equal for equal specs."""
     return json.dumps(spec, sort_keys=True)
 
 
 class Rules:
-    """Policies in force, ready to be asked: as the API stores them, or as ``book`` read them.
-    Labels of namespaces do in its place, for a book of their own."""
+    """A set of policies in force that answers which connections are allowed.
+
+    Policies are API objects, or parsed by ``book``. If ``book`` is a mapping of namespaces to
+    labels, the rules use a new book.
+    """
 
     def __init__(
         self, policies: Iterable[Manifest | _Policy], book: Book | Mapping[str, Labels]
@@ -264,7 +276,7 @@ class Rules:
             policy if isinstance(policy, _Policy) else _read(policy, self._book)
             for policy in policies
         ]
-        #: whether what is found out of each is kept in the book
+        #: whether the book caches the results of every policy
         self.kept = all(policy.kept for policy in self._policies)
         self.namespaces = {policy.namespace for policy in self._policies}
         #: direction -> pod of the book -> policies that select it
@@ -279,7 +291,7 @@ class Rules:
     def allow(
         self, source: Endpoint, target: Endpoint, port: int, protocol: Protocol = "TCP"
     ) -> bool:
-        """Whether ``source`` may begin to talk to ``port`` of ``target``."""
+        """Return whether ``source`` may open a connection to ``port`` of ``target``."""
         return all(
             self.passes(direction, source, target, port, protocol)
             for direction in (EGRESS, INGRESS)
@@ -293,7 +305,7 @@ class Rules:
         port: int,
         protocol: Protocol = "TCP",
     ) -> bool:
-        """One side of ``allow``: the egress of ``source``, or the ingress of ``target``."""
+        """Return one side of ``allow``: the egress of ``source``, or the ingress of ``target``."""
         if source is target:
             return True
         subject, peer = (source, target) if direction == EGRESS else (target, source)
@@ -301,25 +313,25 @@ class Rules:
         return side is None or side.passes(peer, port, protocol)
 
     def open_ports(self, source: Endpoint, target: Endpoint) -> Stretches:
-        """All ports of ``target`` to which ``source`` may begin to talk."""
+        """Return all ports of ``target`` to which ``source`` may open a connection."""
         if source is target:
             return ALL
         leaving = self.lets(EGRESS, source, target)
         return intersection(leaving, self.lets(INGRESS, source, target))
 
     def lets(self, direction: str, source: Endpoint, target: Endpoint) -> Stretches:
-        """One side of ``open_ports`` of two: the egress of ``source``, or the ingress of
+        """Return one side of ``open_ports``: the egress of ``source``, or the ingress of
         ``target``."""
         subject, peer = (source, target) if direction == EGRESS else (target, source)
         side = self.side(direction, subject)
         return ALL if side is None else side.lets(peer)
 
     def isolated(self, endpoint: Endpoint, direction: str) -> bool:
-        """Whether some policy of ``direction`` selects the endpoint."""
+        """Return whether a policy of ``direction`` selects the endpoint."""
         return self.side(direction, endpoint) is not None
 
     def side(self, direction: str, endpoint: Endpoint) -> Side | None:
-        """What is in force for ``endpoint``; None where nothing is, and all passes."""
+        """Return the side of ``endpoint``; None if no policy selects it, so that all is allowed."""
         found = self._sides[direction]
         if endpoint not in found:
             if endpoint in self._book.pods:
@@ -341,7 +353,7 @@ class Rules:
 def matches(
     peer: Manifest, namespace: str, other: Endpoint, namespaces: Mapping[str, Labels]
 ) -> bool:
-    """Whether a peer of a policy in ``namespace`` is about an endpoint."""
+    """Return whether a peer of a policy in ``namespace`` matches an endpoint."""
     block = peer.get("ipBlock")
     if block is not None:
         return in_block(block, other.ip)
@@ -363,7 +375,7 @@ def _read(policy: Manifest, book: Book) -> _Policy:
 
 
 def policy_types(spec: Manifest) -> tuple[str, ...]:
-    """The directions in which a policy isolates."""
+    """Return the directions in which a policy isolates its pods."""
     given = spec.get("policyTypes")
     if given:
         return tuple(given)
@@ -371,7 +383,7 @@ def policy_types(spec: Manifest) -> tuple[str, ...]:
 
 
 def selects(selector: Manifest, labels: Labels) -> bool:
-    """Whether a label selector matches; an empty one matches all."""
+    """Return whether a label selector matches; an empty one matches all."""
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
@@ -393,7 +405,7 @@ def _holds(expression: Manifest, labels: Labels) -> bool:
 
 
 def in_block(block: Manifest, ip: str) -> bool:
-    """Whether an address lies in an ``ipBlock`` and in none of its exceptions."""
+    """Return whether an address lies in an ``ipBlock`` and in none of its exceptions."""
     address = _address(ip)
     if address not in network_of(block["cidr"]):
         return False
@@ -406,7 +418,7 @@ def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def stretches_of(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
-    """The ports that the ``ports`` of a rule stand for on ``target``."""
+    """Return the ports on ``target`` that the ``ports`` of a rule name."""
     return union(*(_entry(entry, target) for entry in entries)) if entries else ALL
 
 

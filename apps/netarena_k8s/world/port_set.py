@@ -1,8 +1,8 @@
-"""Sets of ports: by protocol, disjoint stretches in ascending order.
+"""Sets of ports: for each protocol, disjoint ranges in ascending order.
 
-What one pod may reach on another is such a set, exactly, whatever rules say it; so that two states
-of policies compare without probing 65,535 ports. Agents write policies of thousands of stretches:
-each operation takes a time in proportion to them (``union`` sorts).
+The ports of one pod that another may reach are such a set, whatever rules allow them. So two states
+of policies can be compared without testing 65,535 ports. Agents write policies with thousands of
+ranges; each operation takes time in proportion to them (``union`` sorts).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 #: first and last port, both inclusive
 Piece: TypeAlias = tuple[int, int]
-#: by protocol
+#: protocol -> disjoint ranges in ascending order
 Stretches: TypeAlias = Mapping[str, tuple[Piece, ...]]
 
 PROTOCOLS = ("TCP", "UDP", "SCTP")
@@ -24,14 +24,14 @@ ALL: Stretches = MappingProxyType(dict.fromkeys(PROTOCOLS, ((FIRST, LAST),)))
 
 
 def contains(ports: Stretches, protocol: str, port: int) -> bool:
-    """Whether a port is in a set."""
+    """Return whether a port is in a set."""
     pieces = ports.get(protocol, ())
     place = bisect_right(pieces, (port, LAST))
     return place > 0 and pieces[place - 1][1] >= port
 
 
 def union(*sets: Stretches) -> Stretches:
-    """Ports that are in any of ``sets``."""
+    """Return the ports that are in any of ``sets``."""
     found: dict[str, tuple[tuple[int, int], ...]] = {}
     for protocol in PROTOCOLS:
         pieces = [piece for one in sets for piece in one.get(protocol, ())]
@@ -41,7 +41,7 @@ def union(*sets: Stretches) -> Stretches:
 
 
 def intersection(one: Stretches, other: Stretches) -> Stretches:
-    """Ports that are in both."""
+    """Return the ports that are in both sets."""
     if one is ALL or one is other:
         return other
     if other is ALL:
@@ -54,7 +54,7 @@ def intersection(one: Stretches, other: Stretches) -> Stretches:
 
 
 def difference(one: Stretches, other: Stretches) -> Stretches:
-    """Ports of ``one`` that are not in ``other``."""
+    """Return the ports of ``one`` that are not in ``other``."""
     if not other:
         return one
     found: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -65,7 +65,8 @@ def difference(one: Stretches, other: Stretches) -> Stretches:
 
 
 def show(ports: Stretches) -> str:
-    """``TCP 80, TCP 8000-8010, all UDP``; ``nothing`` for an empty set."""
+    """Return a set as text, such as ``TCP 80, TCP 8000-8010, all UDP``; ``nothing`` if it is
+    empty."""
     words = [
         f"all {protocol}"
         if (low, high) == (FIRST, LAST)
@@ -79,14 +80,14 @@ def show(ports: Stretches) -> str:
 
 
 def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
-    """What is in a piece of both, each ascending and disjoint."""
+    """Return the intersection of two lists of disjoint ascending ranges."""
     found: list[Piece] = []
     here = there = 0
     while here < len(one) and there < len(other):
         (low, high), (first, last) = one[here], other[there]
         if max(low, first) <= min(high, last):
             found.append((max(low, first), min(high, last)))
-        # whichever ends first meets nothing more
+        # The range that ends first cannot overlap another one.
         if high < last:
             here += 1
         else:
@@ -95,7 +96,7 @@ def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
 
 
 def _gaps(pieces: Sequence[Piece]) -> list[Piece]:
-    """What is in none of ``pieces``."""
+    """Return the ranges between ``pieces``."""
     found: list[Piece] = []
     start = FIRST
     for low, high in pieces:

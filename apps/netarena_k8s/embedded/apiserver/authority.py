@@ -17,7 +17,7 @@ _LIFE = timedelta(days=7)
 
 
 class Authority:
-    """A throw-away certificate authority and the one certificate that it signed."""
+    """A temporary certificate authority, and the server certificate that it signed."""
 
     def __init__(self) -> None:
         key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -45,14 +45,15 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         pem = serialization.Encoding.PEM
-        #: what clients trust, PEM
+        #: the root certificate that clients trust, as PEM
         self.root = root.public_bytes(pem).decode()
         secret = own.private_bytes(
             pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # the library reads files only: one that no directory has
+        # The library reads only files, so the key goes to an anonymous file that no directory
+        # lists.
         with os.fdopen(os.memfd_create("certificate"), "w+b") as file:
             file.write(leaf.public_bytes(pem) + secret)
             file.flush()

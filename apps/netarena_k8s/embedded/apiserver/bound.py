@@ -1,7 +1,7 @@
 """Size limits of a network policy, on either cluster.
 
-A policy that an agent writes in a second can keep an enforcer busy for minutes, also after its
-deletion, which affects other episodes on the same cluster. kube-router 2.2.1 applies 13 policies of
+A policy that an agent writes in a second can keep an enforcer busy for minutes, even after its
+deletion. This affects other episodes on the same cluster. kube-router 2.2.1 applies 13 policies of
 100 entries each within 1 s, of 500 within 4.5 s, and of 15,000 in minutes.
 """
 
@@ -15,15 +15,18 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.world.model import count_entries
 
-#: of all lists in a policy's spec together
+#: most entries of all lists in a policy's spec together
 POLICY_ENTRIES = 100
-#: of a policy as JSON without blanks, with its metadata
+#: most characters of a policy as JSON without spaces, including its metadata
 POLICY_CHARS = 1 << 16
 
 
 def too_big(name: str, policy: Mapping[str, Any] | None) -> Refused | None:
-    """How a policy is refused, as it would be by now; None when it is small enough, and is given
-    for one that is longer than anybody reads. The words are those of an admission plug-in."""
+    """Return the refusal of a policy that exceeds the limits; None if it does not.
+
+    Pass None for ``policy`` if it was too long to read. The message is that of an admission
+    plug-in.
+    """
     if policy is None or len(_dumped(policy)) > POLICY_CHARS:
         what = f"{POLICY_CHARS} characters of JSON, metadata and field managers included"
     elif count_entries(policy.get("spec") or {}) > POLICY_ENTRIES:

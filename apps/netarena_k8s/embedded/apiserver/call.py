@@ -1,4 +1,4 @@
-"""Request as rights and handlers see it, and its result."""
+"""A request as authorization and handlers see it, and its result."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from netarena_k8s.embedded.apiserver.kind import Resource
 from netarena_k8s.embedded.apiserver.status import bad_request
 
-#: of one request's body, as a real API server has it
+#: most bytes of a request body, as in a real API server
 BODY_BYTES = 3 << 20
 
 
 @dataclass(frozen=True)
 class User:
-    """Who asks. ``admin`` may do everything; others what ``rights`` says."""
+    """An authenticated user. ``admin`` may do everything; others have the rights of ``rbac``."""
 
     name: str
     groups: Sequence[str] = ()
@@ -26,7 +26,7 @@ class User:
 
 @dataclass(frozen=True)
 class Call:
-    """A request upon a resource; ``namespace`` and ``name`` are empty where the path has none."""
+    """A request for a resource; ``namespace`` and ``name`` are empty if the path has none."""
 
     verb: str
     resource: Resource
@@ -41,7 +41,7 @@ class Call:
     body: bytes = b""
 
     def json(self) -> Any:
-        """The body. Raises Refused for what is no JSON."""
+        """Return the decoded body. Raises Refused if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call comes to: an object, and warnings that kubectl prints."""
+    """The result of a call: an object, and warnings that kubectl prints."""
 
     code: int
     body: Mapping[str, Any]

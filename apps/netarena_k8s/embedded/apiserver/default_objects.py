@@ -1,7 +1,7 @@
-"""Objects of a world as some minutes after ``kubectl apply``: all of them, complete.
+"""All objects of a deployed world, as a cluster shows them some minutes after ``kubectl apply``.
 
-Names, addresses and ids that a cluster would draw are derived from the world, so that the same
-world looks the same each time; only the times come from the given clock.
+Names, addresses and ids that a cluster would generate are derived from the world, so that the same
+world always looks the same. Only the times depend on the given clock.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from netarena_k8s.world.policy import Labels
 
 NODE = "netarena-control-plane"
 NODE_IP = "172.18.0.2"
-#: how long ago all this was deployed: ages read "12m" for as long as an episode takes
+#: age of all deployed objects; kubectl shows "12m" for the duration of an episode
 AGE = timedelta(minutes=12, seconds=20)
-#: letters of names that a cluster draws
 _SPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _IMAGE = "netarena/standin:1"
-#: the range of node ports
+#: first node port, and the number of node ports
 _FIRST_NODE_PORT, _NODE_PORTS = 30_000, 2_768
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 MANAGER = "kubectl"
@@ -42,7 +41,7 @@ MANAGER = "kubectl"
 def objects(
     world: World, namespace: str, addresses: Labels, now: datetime
 ) -> Iterator[Mapping[str, Any]]:
-    """All objects; ``addresses`` are those of the pods by application."""
+    """Yield all objects of a deployed world; ``addresses`` maps applications to pod addresses."""
     fresh = _Fresh(namespace, (now - AGE).strftime(_TIME))
     for space in dict.fromkeys((*_SPACES, namespace)):
         labels = world.marks.space if space == namespace else {}
@@ -64,8 +63,10 @@ def objects(
 
 
 def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
-    """FieldsV1 of a policy whose labels and spec are all one manager's. The lists of a policy's
-    spec and its selector are atomic, so the keys of the spec are enough."""
+    """Return FieldsV1 of a policy whose labels and spec belong to one manager.
+
+    The lists of a policy's spec and its selector are atomic, so the keys of the spec are enough.
+    """
     owned: dict[str, Any] = {"f:spec": {f"f:{key}": {} for key in one["spec"]}}
     if labels := one["metadata"].get("labels"):
         owned["f:metadata"] = {"f:labels": {f"f:{key}": {} for key in labels}}
@@ -73,8 +74,11 @@ def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def applied(one: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy as it would be had ``spec`` been applied when it was made; managedFields tells the
-    keys of the spec, so that those of another one would tell what that had."""
+    """Return a policy as if it had been created with ``spec``.
+
+    managedFields lists the keys of the spec, so it is rewritten too; otherwise it would reveal the
+    previous spec.
+    """
     found = {**one, "spec": shape_spec(spec)}
     entry = {
         "manager": MANAGER,
@@ -102,7 +106,8 @@ class _Fresh:
         labels: Labels | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """The first three fields of an object; in the world's namespace if none is given."""
+        """Return kind, apiVersion and metadata of an object; by default in the world's
+        namespace."""
         space = self._namespace if namespace is None else namespace
         return {
             "kind": kind,
@@ -123,7 +128,8 @@ class _Fresh:
         return applied(found, policy.spec)
 
     def accounts(self, of_pods: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Who may do what here, and what every namespace has."""
+        """Yield the service accounts and role of the world's namespace, and the objects that every
+        namespace has."""
         home = self._namespace
         for name in dict.fromkeys(("default", OPERATOR, *of_pods)):
             yield self.head("v1", "ServiceAccount", name)
@@ -190,7 +196,8 @@ class _Fresh:
     def service(
         self, service: Service, app: App, number: int, address: str
     ) -> Iterator[dict[str, Any]]:
-        """A service, its endpoints and their slice; ``number`` tells it from the others."""
+        """Yield a service, its Endpoints and its EndpointSlice; ``number`` makes its address
+        unique."""
         one = self.head("v1", "Service", service.name, labels=app.labels)
         outside = service.type in {"NodePort", "LoadBalancer"}
         drawn = number_of(service.name)
@@ -223,7 +230,7 @@ class _Fresh:
         yield from self._endpoints(one, app, address, led)
 
     def api_service(self) -> Iterator[dict[str, Any]]:
-        """The service of the API itself, with its endpoints."""
+        """Yield the service of the API server with its endpoints."""
         labels = {"component": "apiserver", "provider": "kubernetes"}
         one = self.head("v1", "Service", "kubernetes", "default", labels)
         one["spec"] = {
@@ -242,7 +249,8 @@ class _Fresh:
         address: str,
         led: list[tuple[str, ContainerPort | None]],
     ) -> Iterator[dict[str, Any]]:
-        """Where a service leads: to the pod of ``app``, or to no pod (the API's own)."""
+        """Yield the endpoints of a service: the pod of ``app``, or, without ``app``, the API
+        server."""
         head = service["metadata"]
         name, space, labels = head["name"], head["namespace"], head["labels"]
         open_ports = [
@@ -297,7 +305,7 @@ class _Fresh:
         return {"kind": "Pod", "namespace": self._namespace, "name": name, "uid": str(uid)}
 
     def app(self, app: App, address: str) -> Iterator[dict[str, Any]]:
-        """What runs an application, its pod, and what was told of them."""
+        """Yield the workload of an application, its pod, and their events."""
         if app.workload == "Deployment":
             chain = self._deployment(app)
         elif app.workload == "Pod":
@@ -310,7 +318,7 @@ class _Fresh:
         yield from self._events(chain, pod, app)
 
     def _deployment(self, app: App) -> list[dict[str, Any]]:
-        """A deployment and its replica set."""
+        """Return a deployment and its replica set."""
         digest = template_hash(app.name)
         deployment = self.head(
             "apps/v1",
@@ -376,7 +384,7 @@ class _Fresh:
         return [deployment, replicas]
 
     def _set(self, app: App) -> dict[str, Any]:
-        """A stateful set, or a daemon set, which no operator may read."""
+        """Return a stateful set or a daemon set; the operator may not read either."""
         one = self.head("apps/v1", app.workload, app.name, labels=app.labels, generation=1)
         revision = f"{app.name}-{template_hash(app.name)}"
         one["spec"] = {
@@ -524,7 +532,8 @@ class _Fresh:
     def _events(
         self, chain: list[dict[str, Any]], pod: Mapping[str, Any], app: App
     ) -> Iterator[dict[str, Any]]:
-        """What was told of the objects of ``chain``, each of which made the next, and the pod."""
+        """Yield the events of the pod and of the objects in ``chain``, each of which created the
+        next."""
         name = pod["metadata"]["name"]
         place = f"spec.containers{{{app.container}}}"
         rows: list[tuple[Mapping[str, Any], str, str, str, str]] = [
@@ -609,7 +618,7 @@ def _image(app: App) -> str:
 
 
 def _full_image(image: str) -> str:
-    """With its registry, as a node tells it."""
+    """Return an image name with its registry, as a node reports it."""
     first, slash, _ = image.partition("/")
     if not slash:
         return f"docker.io/library/{image}"
@@ -617,7 +626,7 @@ def _full_image(image: str) -> str:
 
 
 def _cluster_ip(address: str) -> dict[str, Any]:
-    """What all services say beside ports and selector."""
+    """Return the fields that all services have in addition to ports and selector."""
     return {
         "clusterIP": address,
         "clusterIPs": [address],
@@ -671,7 +680,7 @@ def _pod_spec(app: App) -> dict[str, Any]:
         "imagePullPolicy": "IfNotPresent" if app.image else "Never",
     }
     if app.ports:
-        # the kubelet asks by TCP; what listens to datagrams is ready when it runs
+        # The kubelet's probe uses TCP; a container that listens only to UDP is ready once it runs.
         tcp = [one.number for one in app.ports if one.protocol == "TCP"]
         container |= {"readinessProbe": _ready(tcp[0])} if tcp else {}
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from netarena_k8s.embedded.apiserver.kind import Resource, resources
 
-#: media type of aggregated discovery; the answer must repeat it exactly
+#: media type of aggregated discovery; the response must repeat it exactly
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION = MappingProxyType(
     {
@@ -27,7 +27,7 @@ VERSION = MappingProxyType(
         "platform": "linux/amd64",
     }
 )
-#: subresources that speak another kind than their parent: (group, version, kind)
+#: subresource -> its (group, version, kind), if that differs from the parent's
 _KINDS = MappingProxyType(
     {
         "scale": ("autoscaling", "v1", "Scale"),
@@ -42,13 +42,13 @@ _KINDS = MappingProxyType(
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Whether a client's Accept header names it."""
+    """Return whether a client's Accept header names aggregated discovery."""
     return AGGREGATED in accept.replace(" ", "")
 
 
 @lru_cache(maxsize=2)
 def aggregated(*, core: bool) -> dict[str, Any]:
-    """The answer to /api or /apis for those who want all at once."""
+    """Return the aggregated answer to /api (``core``) or /apis."""
     groups: dict[str, list[str]] = {}
     for one in resources():
         versions = groups.setdefault(one.group, [])
@@ -110,7 +110,8 @@ def _kind(group: str, version: str, kind: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def documents() -> dict[str, dict[str, Any]]:
-    """By path, the older documents: versions, groups, and the resources of each version."""
+    """Return the unaggregated documents by path: versions, groups, and the resources of each
+    version."""
     groups: dict[str, list[Resource]] = {}
     for one in resources():
         groups.setdefault(one.group, []).append(one)

@@ -7,16 +7,18 @@ from typing import Any
 
 import yaml
 
-#: collections within collections: the parser's own stack is not to be trusted with more
+#: most nesting levels; deeper input could overflow the parser's stack
 MAX_DEPTH = 200
 
 
 class _Loader(yaml.CSafeLoader):
-    """Times are text, as JSON has them, and so is a bare ``=``; a tag that JSON has no type for
-    says nothing."""
+    """A YAML loader for values that JSON has.
+
+    Times and a bare ``=`` are text. Tags without a type in JSON are ignored.
+    """
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # a key may be a collection, as in ``{{ .Values.name }}``: YAML, if nothing that JSON knows
+        # YAML allows a collection as a key, as in ``{{ .Values.name }}``; JSON does not.
         node.value = [
             (key if isinstance(key, yaml.ScalarNode) else _stand_for(key), value)
             for key, value in node.value
@@ -51,7 +53,8 @@ _Loader.add_constructor(_COLLECTION, lambda _, node: (node.value,))
 
 
 def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list[Any]:
-    """The documents of a text, as JSON has them. Raises ValueError, which says where and what."""
+    """Return the documents of a text as JSON values. Raises ValueError with the place and the
+    problem."""
     found, _, odd = parse_documents(text, max_values, aliases=aliases)
     if odd:
         raise ValueError(odd)
@@ -61,7 +64,8 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
 def parse_documents(
     text: str | bytes, max_values: int, *, aliases: bool
 ) -> tuple[list[Any], int, str]:
-    """The documents of a text, and what ``count_values`` says of them. Raises ValueError."""
+    """Return the documents of a text, and the result of ``count_values`` for them. Raises
+    ValueError."""
     try:
         depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -72,10 +76,10 @@ def parse_documents(
             if depth > MAX_DEPTH:
                 raise ValueError("exceeded max depth")
             values += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-            if values > max_values:  # before they are made, which takes longer
+            if values > max_values:  # Counting comes before construction, which takes longer.
                 raise _too_many(max_values)
         found = list(yaml.load_all(text, Loader=_Loader))
-    # a text that is none of its tag's type is met as any of these
+    # Text that does not fit its tag raises any of these errors.
     except (yaml.YAMLError, TypeError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
@@ -84,11 +88,11 @@ def parse_documents(
 
 
 def count_values(value: Any, most: int) -> tuple[int, str]:
-    """How many values there are, those of aliases counted: they make much of little, or a value
-    that holds itself; and one that JSON does not know, if there is any. Keys become text, as
-    kubectl has them.
+    """Return the number of values, including those of aliases, and the first one that JSON lacks,
+    if any.
 
-    Raises ValueError for more than ``most``.
+    Aliases can expand to many values, or to a value that contains itself. Keys become text, as in
+    kubectl. Raises ValueError if there are more than ``most``.
     """
     waiting, seen, odd = [value], 0, ""
     while waiting:

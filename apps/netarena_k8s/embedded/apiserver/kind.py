@@ -1,7 +1,7 @@
-"""Table of the API's resources, for discovery, paths and rights.
+"""Table of the API's resources, for discovery, paths and authorization.
 
-Source: the list of ``kubectl api-resources`` of Kubernetes 1.34. Objects exist of some of them
-only; lists of the others are empty.
+Source: ``kubectl api-resources`` of Kubernetes 1.34. The embedded server has objects of only some
+of these kinds; lists of the others are empty.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _ALL = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-#: what stands for them in the table
+#: abbreviations of verbs in the table
 _VERBS = {"*": _ALL, "c": ("create",), "r": ("get", "list")}
 
-#: group/version (core: v1); then plural, kind, scope (n: in namespaces, c: in the cluster), verbs,
-#: short names and categories (behind an @), and subresources as name=verbs
+#: group/version (core: v1); then plural, kind, scope (n: namespaced, c: cluster), verbs, short
+#: names and categories (after @), and subresources as name=verbs
 _TABLE = """
 v1
  bindings Binding n c
@@ -111,7 +111,7 @@ resource.k8s.io/v1
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource in one version; ``group`` is empty for the core."""
+    """One resource in one version; ``group`` is empty for the core group."""
 
     group: str
     version: str
@@ -129,12 +129,12 @@ class Resource:
 
     @property
     def full(self) -> str:
-        """As messages name it: ``networkpolicies.networking.k8s.io``, or ``pods``."""
+        """The name in messages, such as ``networkpolicies.networking.k8s.io`` or ``pods``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def root(self) -> str:
-        """The path of its group and version."""
+        """The path of the resource's group and version."""
         return f"/{'apis' if self.group else 'api'}/{self.api_version}"
 
 
@@ -158,7 +158,7 @@ def _read(group: str, version: str, words: list[str]) -> Resource:
 
 @lru_cache(maxsize=1)
 def resources() -> tuple[Resource, ...]:
-    """All of them, groups in the order of discovery."""
+    """Return all resources, with groups in the order of discovery."""
     found = []
     group = version = ""
     for line in _TABLE.replace("\n   ", " ").strip().splitlines():
@@ -171,13 +171,13 @@ def resources() -> tuple[Resource, ...]:
 
 @lru_cache(maxsize=1)
 def by_path() -> dict[tuple[str, str, str], Resource]:
-    """(group, version, plural) -> resource."""
+    """Return (group, version, plural) -> resource."""
     return {(one.group, one.version, one.plural): one for one in resources()}
 
 
 @lru_cache(maxsize=1)
 def by_kind() -> dict[str, Resource]:
-    """Kind -> resource; of the kinds in two groups or versions, the first."""
+    """Return kind -> resource; for a kind in several groups or versions, the first one."""
     found: dict[str, Resource] = {}
     for one in resources():
         found.setdefault(one.kind, one)

@@ -20,7 +20,7 @@ from netarena_k8s.world.boutique import boutique
 
 Schema = dict[str, Any]
 _PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "pretty")
-#: method -> action, as the API calls it
+#: HTTP method -> the API's action
 _ACTIONS = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
 _PATCHES = (
     "application/json-patch+json",
@@ -33,12 +33,12 @@ _REQUIRED: Mapping[str, list[str]] = {
     "LabelSelectorRequirement": ["key", "operator"],
     "OwnerReference": ["apiVersion", "kind", "name", "uid"],
 }
-#: (type, field) -> the values that it or its items can have
+#: (type, field) -> the values that the field or its items can have
 _ENUMS: Mapping[tuple[str, str], list[str]] = {
     ("NetworkPolicyPort", "protocol"): ["SCTP", "TCP", "UDP"],
     ("NetworkPolicySpec", "policyTypes"): ["Egress", "Ingress"],
 }
-#: (type, field) -> how a list is merged that is not replaced as a whole
+#: (type, field) -> merge strategy of lists that are not replaced as a whole
 _MERGED: Mapping[tuple[str, str], Schema] = {
     ("ObjectMeta", "finalizers"): {
         "x-kubernetes-list-type": "set",
@@ -59,9 +59,9 @@ _PLAIN: Mapping[str, Schema] = {
     "integer": {"type": "integer", "format": "int32"},
     "int64": {"type": "integer", "format": "int64"},
 }
-#: types that have a name and no fields
+#: types with a name and no fields
 _LEAVES: Mapping[str, Schema] = {
-    # without a type of its own: clients then show the name
+    # Without a type, clients show the name.
     "IntOrString": {
         "oneOf": [{"type": "integer"}, {"type": "string"}],
         "format": "int-or-string",
@@ -95,7 +95,8 @@ def _full(word: str) -> str:
 
 
 def _field(place: tuple[str, str], word: str, about: str) -> Schema:
-    """The schema of a field of type ``word``; ``place``: the type that has it, and its name."""
+    """Return the schema of a field of type ``word``; ``place`` is the (type, field) that it belongs
+    to."""
     values = {"enum": _ENUMS[place]} if place in _ENUMS else {}
     if word.endswith("[]"):
         items = {**_named(word.removesuffix("[]")), **values}
@@ -104,7 +105,7 @@ def _field(place: tuple[str, str], word: str, about: str) -> Schema:
     if word.endswith("{}"):
         items = _named(word.removesuffix("{}"))
         return {"type": "object", "description": about, "additionalProperties": items}
-    if values:  # of a list, the real server describes none
+    if values:  # The real server describes no values for lists.
         listed = "".join(f'\n - `"{one}"`' for one in values["enum"])
         about = f"{about}\n\nPossible enum values:{listed}"
     return {**_named(word), **values, "description": about}
@@ -124,7 +125,7 @@ def _schemas(types: Types) -> dict[str, Schema]:
 
 
 def _infer(value: Any) -> Schema:
-    """The schema of values like this one."""
+    """Return a schema that fits values like ``value``."""
     if isinstance(value, Mapping):
         return {"type": "object", "properties": {key: _infer(one) for key, one in value.items()}}
     if isinstance(value, list):
@@ -219,24 +220,24 @@ def _paths(one: Resource) -> dict[str, Schema]:
 
 
 def index() -> dict[str, Any]:
-    """The answer to /openapi/v3."""
+    """Return the answer to /openapi/v3."""
     roots = dict.fromkeys(one.root.lstrip("/") for one in resources())
     return {
         "paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={_HASH}"} for root in roots}
     }
 
 
-#: OpenAPI v2 without a definition, as protobuf (swagger; info of title and version): kubectl asks
-#: it for kinds that version 3 lacks, and wants to hear that there are none
+#: OpenAPI v2 without definitions, as protobuf (swagger; info with title and version): kubectl asks
+#: it for kinds that version 3 lacks, and expects an answer
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OLD_DOCUMENT = b"\x0a\x032.0" + b"\x12\x15" + b"\x0a\x0aKubernetes" + b"\x12\x07v1.34.2"
-#: clients keep documents by it; raised when what they say changes
+#: hash by which clients cache documents; raise it when their content changes
 _HASH = "2"
 
 
 @lru_cache(maxsize=32)
 def document(root: str) -> bytes | None:
-    """The document of the group and version at the path ``root``; None if there is none."""
+    """Return the document of the group and version at the path ``root``; None if there is none."""
     listed = [one for one in resources() if one.root == root]
     if not listed:
         return None

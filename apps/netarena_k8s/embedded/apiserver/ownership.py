@@ -22,7 +22,7 @@ _MAPS = ("labels", "annotations")
 _OTHERS = ("finalizers", "ownerReferences")
 _MAP_LEAVES = (("f:spec",), *(("f:metadata", f"f:{name}") for name in _MAPS))
 _UNOWNED = frozenset({"kind", "apiVersion", "metadata", "status"})
-#: entries of an object; a real server has ten of Update, and merges older ones
+#: most entries of an object; a real server keeps ten of type Update and merges older ones
 _ENTRIES = 32
 
 
@@ -41,8 +41,11 @@ class Owner:
 
 
 def leaves(one: Object) -> dict[Leaf, Any]:
-    """What is set in an object, by leaf; a map itself is a leaf without a value. A field that is
-    there without a value, as an apply may have it, is a leaf as well."""
+    """Return the leaves of an object and their values.
+
+    A map itself is a leaf without a value. So is a field without a value, which an apply may
+    contain.
+    """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
     for name in _MAPS:
@@ -51,7 +54,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
             for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name, []) != []:  # an empty set is nobody's, a null somebody's
+        if metadata.get(name, []) != []:  # An empty set has no owner; a null has one.
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
@@ -64,14 +67,15 @@ def leaves(one: Object) -> dict[Leaf, Any]:
 
 
 def read_owners(entries: Any) -> list[Owner]:
-    """Read managedFields as stored or sent. Raises ValueError for what is none."""
+    """Return the owners in managedFields, as stored or sent. Raises ValueError if they are
+    malformed."""
     found = []
     if not isinstance(entries, list):
-        raise ValueError("metadata.managedFields is no list")  # noqa: TRY004  the data is bad
+        raise ValueError("metadata.managedFields is no list")  # noqa: TRY004  the data is malformed
     for one in entries[:_ENTRIES]:
         if not isinstance(one, Mapping) or not isinstance(one.get("fieldsV1", {}), Mapping):
-            raise ValueError("a managed field is no object")  # noqa: TRY004  the data is bad
-        if not one:  # how clients take all entries away
+            raise ValueError("a managed field is no object")  # noqa: TRY004  the data is malformed
+        if not one:  # Clients remove all entries by sending one empty entry.
             continue
         if one.get("operation") not in {APPLY, UPDATE}:
             raise ValueError("an entry of metadata.managedFields has no operation")
@@ -93,7 +97,7 @@ def _read(node: Object, above: Leaf) -> Iterable[Leaf]:
 
 
 def show_owners(owners: Iterable[Owner]) -> list[dict[str, Any]]:
-    """As managedFields has them: who applied first, then by time."""
+    """Return owners as managedFields: Apply entries first, then by time."""
     order = sorted(owners, key=lambda one: (one.operation, one.time, one.manager))
     return [
         {
@@ -116,7 +120,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
         for depth, key in enumerate(leaf, start=1):
             known = key in node
             inner = node.setdefault(key, {})
-            # a map that is owned itself and has owned keys
+            # The map is owned, and so are some of its keys.
             if depth < len(leaf) and known and not inner:
                 inner["."] = {}
             node = inner
@@ -124,8 +128,10 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def update(owners: Sequence[Owner], before: Object, after: Object, who: Owner) -> list[Owner]:
-    """The owners once ``who`` has made ``before`` into ``after``: it owns what it changed, and
-    nobody else does."""
+    """Return the owners after ``who`` has changed ``before`` to ``after``.
+
+    ``who`` becomes the only owner of what it changed.
+    """
     old, new = leaves(before), leaves(after)
     changed = {leaf for leaf, value in new.items() if leaf not in old or old[leaf] != value}
     return _disown(owners, changed, old.keys() - new.keys(), who)
@@ -148,7 +154,7 @@ def _disown(
 
 @dataclass(frozen=True)
 class Applied:
-    """What an apply makes of an object: its maps and spec, and who owns what then."""
+    """The result of an apply: the maps and spec of an object, and the owners of its fields."""
 
     object: dict[str, Any]
     owners: list[Owner]
@@ -157,9 +163,9 @@ class Applied:
 def apply(
     live: Object, config: Object, owners: Sequence[Owner], who: Owner, *, force: bool
 ) -> Applied:
-    """Server-side apply of ``config`` by ``who``. Raises Refused (409) for conflicts."""
+    """Apply ``config`` by ``who``, server-side. Raises Refused (409) for conflicts."""
     wanted, there = leaves(config), leaves(live)
-    # who applies keys of a map does not own the map
+    # An apply of some keys of a map does not own the map.
     wanted = {leaf: value for leaf, value in wanted.items() if not _is_above(leaf, wanted)}
     earlier = next((one.leaves for one in owners if one.same(who)), frozenset())
     others = [one for one in owners if not one.same(who)]
@@ -184,7 +190,7 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Entries that say what they said before keep their time."""
+    """Return ``owners``, where entries with unchanged fields keep their time."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
     for one in owners:
@@ -194,7 +200,8 @@ def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
 
 
 def _takes_over(conflicts: Iterable[tuple[Owner, Leaf]], who: Owner) -> bool:
-    """Whether kubectl meets what its own client-side apply has set, which it takes over."""
+    """Return whether all conflicts are with kubectl's own client-side apply, which kubectl takes
+    over."""
     return who.manager == "kubectl" and all(
         (one.manager, one.operation) == ("kubectl-client-side-apply", UPDATE)
         for one, _ in conflicts
@@ -207,7 +214,7 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
         node: Any = result
         for key in leaf[:-1]:
             node = node.get(key.removeprefix("f:"), {})
-        # a map goes only with its last key
+        # A map is removed only with its last key.
         last = leaf[-1].removeprefix("f:")
         if last in _MAPS and leaf[0] == "f:metadata" and node.get(last):
             continue
@@ -216,7 +223,8 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Maps down to where leaves end, new; what is below stays shared and is only replaced."""
+    """Return a copy of the maps above the leaves; values below are shared, since they are only
+    replaced."""
     if not isinstance(value, Mapping):
         return value
     return {

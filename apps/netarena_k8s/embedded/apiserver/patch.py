@@ -20,23 +20,23 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
-#: operations of one JSON patch, as a real API server has it
+#: most operations in one JSON patch, as in a real API server
 _OPERATIONS = 10_000
-#: of a YAML body that is no JSON: its parser is slow, and no policy needs more
+#: most bytes of a YAML body; its parser is slow, and no policy needs more
 _YAML_BYTES = 128 << 10
-#: lists that a strategic merge patch merges, and by which key (none: the items themselves)
+#: lists that a strategic merge patch merges -> the merge key; empty: the items themselves
 _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
 )
 _DIRECTIVES = ("$patch", "$retainKeys")
-#: of a list, as Go reads a number
+#: a list index as Go parses a number
 _INDEX = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
-    """``live`` as ``sent``, a decoded patch of any kind but apply, makes it; shares parts with it.
+    """Return ``live`` changed by ``sent``, a decoded patch of any kind except apply.
 
-    Raises Refused.
+    The result shares parts with ``live``. Raises Refused.
     """
     if media == JSON:
         return _patch_json(live, sent)
@@ -49,7 +49,8 @@ def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
 
 
 def read_config(call: Call) -> dict[str, Any]:
-    """The object that an apply sends: JSON, or small YAML without aliases. Raises Refused."""
+    """Return the object that an apply sends: JSON, or small YAML without aliases. Raises
+    Refused."""
     try:
         found = json.loads(call.body)
     except (ValueError, RecursionError):
@@ -64,7 +65,7 @@ def _read_yaml(body: bytes) -> Any:
         raise too_large(_YAML_BYTES)
     try:
         found = read_documents(body, _YAML_BYTES, aliases=False)
-        # dates, sets and keys that are no text have no place in an object
+        # Dates, sets and keys other than text do not exist in JSON.
         told = json.loads(json.dumps(found))
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_request(f"error decoding YAML: {str(error)[:200]}") from None
@@ -87,11 +88,11 @@ def _inapplicable() -> Refused:
 
 
 def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
-    """A pointer as RFC 6901 writes it, and what holds the value that it names.
+    """Return a pointer in the form of RFC 6901, and the container of the value that it names.
 
-    A real API server reads more than the RFC: an index may have a sign or zeros before it, a
-    negative one counts from the end (with ``grows``, of the list that has one more), and all before
-    the first slash is passed over. Raises JsonPointerException.
+    A real API server accepts more than the RFC. An index may have a sign or leading zeros. A
+    negative index counts from the end; with ``grows``, from the end of the list with one more item.
+    Text before the first slash is ignored. Raises JsonPointerException.
     """
     _, *words = str(path).split("/")
     if not words:
@@ -109,16 +110,16 @@ def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
 
 
 def _lacks(holder: Any, pointer: str) -> bool:
-    """Whether the last key of a pointer is not in the object that it should be in."""
+    """Return whether ``holder`` is an object without the last key of a pointer."""
     key = jsonpointer.JsonPointer(pointer).parts[-1]
     return isinstance(holder, dict) and key not in holder
 
 
 def _as_the_rfc_has_it(document: Any, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """An operation that a real API server takes, as RFC 6902 would write it: beyond that, what is
-    not there is replaced by adding it, and copied or added as a null where no value is given.
+    """Return an operation in the form of RFC 6902.
 
-    Raises JsonPointerException.
+    A real API server accepts more than the RFC: ``replace`` and ``copy`` of a missing value add it,
+    and a missing ``value`` is null. Raises JsonPointerException.
     """
     one, operation = dict(sent), sent.get("op")
     grows = operation in {"add", "copy"}
@@ -126,7 +127,7 @@ def _as_the_rfc_has_it(document: Any, sent: Mapping[str, Any]) -> dict[str, Any]
         one["from"], source = _walk(document, sent.get("from"))
         if operation == "copy" and _lacks(source, one["from"]):
             one["op"] = "add"
-        # what is moved within a list leaves it first
+        # A value that is moved within a list leaves the list first.
         grows = grows or source is not _walk(document, sent.get("path"))[1]
     one["path"], holder = _walk(document, sent.get("path"), grows=grows)
     if operation == "replace" and _lacks(holder, one["path"]):
@@ -154,7 +155,7 @@ def _patch_json(live: Mapping[str, Any], sent: Any) -> Any:
         try:
             one = _as_the_rfc_has_it(found, given)
             if one["op"] == "copy":
-                # each copy of a copy doubles it
+                # Repeated copies of copies grow exponentially.
                 source = jsonpointer.resolve_pointer(found, one["from"])
                 copied += len(json.dumps(source))
                 if copied > BODY_BYTES:
@@ -186,7 +187,7 @@ def _merge(target: Any, sent: Any) -> Any:
 
 
 def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
-    """As a merge patch, with directives, and with the few lists that are merged."""
+    """Apply a strategic merge patch: a merge patch with directives that also merges some lists."""
     if not isinstance(sent, Mapping):
         return _merge_list(target, sent, place) if isinstance(sent, list) else sent
     directive = sent.get("$patch")
@@ -212,7 +213,7 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
             found.pop(key, None)
         elif type(found.get(key)) is type(value):
             found[key] = _merge_strategic(found[key], value, (*place, key)[-2:])
-        elif _is_directive(value):  # with nothing to be done to
+        elif _is_directive(value):  # A directive for a missing value has no effect.
             found.pop(key, None)
         else:
             found[key] = _without_directives(value)
@@ -220,8 +221,11 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 
 
 def _without_directives(sent: Any) -> Any:
-    """What takes the place of something that is not there, or of another type: nulls and whatever
-    holds a directive are left out (k8s.io/apimachinery, strategicpatch)."""
+    """Return a value that replaces a missing one or one of another type, without nulls and
+    directives.
+
+    Source: ``strategicpatch`` of k8s.io/apimachinery.
+    """
     if isinstance(sent, Mapping):
         return {
             key: _without_directives(one)
@@ -235,7 +239,7 @@ def _without_directives(sent: Any) -> Any:
 
 def _merge_list(target: Any, sent: list[Any], place: tuple[str, ...]) -> list[Any]:
     key = _MERGED.get(place)
-    if key is None:  # replaced as a whole: nothing in it is read as a directive
+    if key is None:  # The list is replaced as a whole; directives in it have no effect.
         return sent
     items = [one for one in sent if not _is_directive(one)]
     replaces = any(_is_directive(one) and one["$patch"] == "replace" for one in sent)

@@ -1,10 +1,10 @@
 """Process that serves every episode's API, and the service's interface to it.
 
 Requests of the service are lines of JSON over an inherited socket; when that closes, the process
-ends. Each episode has its own port on loopback, which accepts only connections of a running
-command, its own tokens and connection limits, and its own thread. The kernel counts the thread's
-processor time: a thread that exceeds its share pauses, whatever the reason, and the others do not
-wait for it. The key of the certificate authority is never written to disk and is discarded at once.
+ends. Each episode has its own thread, port on loopback, tokens and connection limits. The port
+accepts only connections of a running command. The kernel counts the thread's processor time: a
+thread that exceeds its share pauses, whatever the reason, and the others do not wait for it. The
+key of the certificate authority is never written to disk and is discarded at once.
 """
 
 from __future__ import annotations
@@ -42,38 +42,41 @@ from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.world.model import World
 
 HOST = "127.0.0.1"
-#: connections of one episode at a time; more are closed at once
+#: most open connections of one episode; further ones are closed at once
 CONNECTIONS = 32
-#: longer than kubectl waits itself: a busy machine is no reason to hang up on it
+#: longer than kubectl's own timeout, so that a busy machine does not end connections
 _HANDSHAKE_S = 15.0
-#: a connection that asks nothing is closed
+#: An idle connection is closed after this time.
 _IDLE_S = 60
-#: between looks at how much of the processor an episode had
+#: interval between checks of an episode's processor time
 _TICK_S = 0.05
-#: an episode that has to rest longer than this is not listened to: what comes is closed
+#: An episode that must pause for longer than this loses its connections.
 _MOST_REST_S = 10.0
-#: of what comes in, parsed at once: in chunks of a byte it takes a third of a second
+#: bytes that are parsed at once; in chunks of one byte this takes a third of a second
 _SLICE_BYTES = 1 << 14
-#: a thread that has the interpreter gives way to others that wait for it
+#: time after which a thread yields the interpreter to waiting threads
 _SWITCH_S = 0.001
-#: of what is written to a connection and not taken, before an answer waits
+#: unsent bytes of a connection at which an answer waits
 _UNTAKEN_BYTES = 1 << 16
-#: of one order: the manifests of a large world
+#: most bytes of one order, enough for the manifests of a large world
 _ORDER_BYTES = 64 << 20
 
 T = TypeVar("T")
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol; tells when it has ended, and hears nothing of an episode in debt: a body
-    in chunks of a byte takes a second of the processor for each 50 kB."""
+    """uvicorn's protocol, which signals its end and stops reading for an episode that exceeds its
+    share.
+
+    A body in chunks of one byte takes a second of processor time for each 50 kB.
+    """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
         super().__init__(config=config, server_state=state, app_state={})
         self.ended = asyncio.Event()
         self._share = share
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's type
         transport.set_write_buffer_limits(_UNTAKEN_BYTES)
         super().connection_made(transport)
 
@@ -90,8 +93,11 @@ class _Connection(H11Protocol):
 
 
 class Listener:
-    """One episode's port. Connections that are not the ``caller``'s, or beyond ``CONNECTIONS``,
-    are closed unheard."""
+    """The port of one episode.
+
+    Connections that are not the ``caller``'s, or exceed ``CONNECTIONS``, are closed without
+    reading.
+    """
 
     def __init__(self, app: Server, context: ssl.SSLContext) -> None:
         self._socket = socket.create_server((HOST, 0), backlog=CONNECTIONS)
@@ -105,16 +111,16 @@ class Listener:
         self._config.load()
         self._state = ServerState()
         self._open: set[asyncio.Task[None]] = set()
-        #: none: nobody is heard
+        #: None: no connection is accepted
         self.caller: Caller | None = None
 
     def hang_up(self) -> None:
-        """End all connections, and what was asked on them."""
+        """Close all connections and cancel their requests."""
         for task in [*self._open, *self._state.tasks]:
             task.cancel()
 
     async def serve(self, share: Share) -> None:
-        """Until it is cancelled: then nobody is listened to or heard any more."""
+        """Serve until cancelled; then close the socket and all connections."""
         try:
             await self._accept(share)
         finally:
@@ -127,7 +133,7 @@ class Listener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._socket)
-            except OSError:  # out of descriptors: others will close theirs
+            except OSError:  # Out of descriptors; other episodes will close some.
                 await asyncio.sleep(0.1)
                 continue
             heard = self.caller is not None and self.caller.made(connection)
@@ -149,7 +155,7 @@ class Listener:
                 ssl_handshake_timeout=_HANDSHAKE_S,
             )
             await protocol.ended.wait()
-        except OSError:  # no handshake, or none in time
+        except OSError:  # The TLS handshake failed or timed out.
             connection.close()
         finally:
             if isinstance(transport, asyncio.WriteTransport):
@@ -157,8 +163,10 @@ class Listener:
 
 
 class _Life:
-    """A thread that serves one port, rests when it had more than its share of the processor, and
-    does what it is called for, also while it rests."""
+    """The thread of one port, which pauses when it exceeds its share of processor time.
+
+    It executes calls even while it pauses.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -169,15 +177,18 @@ class _Life:
         threading.Thread(target=self._live, daemon=True).start()
 
     async def call(self, do: Callable[[], T]) -> T:
-        """What ``do`` comes to in the thread. Raises what it raises, RuntimeError after the end."""
+        """Return the result of ``do`` in the thread.
+
+        Raises what ``do`` raises, or RuntimeError after the end of the thread.
+        """
         answer: Future[T] = Future()
 
         def carry_out() -> None:
             if not answer.set_running_or_notify_cancel():
-                return  # nobody waits for it any more
+                return  # The caller no longer waits.
             try:
                 answer.set_result(do())
-            except Exception as error:  # noqa: BLE001  it is the caller's
+            except Exception as error:  # noqa: BLE001  the error is passed to the caller
                 answer.set_exception(error)
 
         self._calls.put(carry_out)
@@ -203,7 +214,7 @@ class _Life:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _pace(self, share: Share) -> NoReturn:
-        """Have the whole thread rest for what its episode owes."""
+        """Pause the whole thread for the time that its episode owes."""
         while True:
             await asyncio.sleep(_TICK_S)
             until = time.monotonic() + share.owed_s()
@@ -211,13 +222,16 @@ class _Life:
                 self._listen(left)
 
     def _listen(self, within_s: float = 0.0) -> None:
-        """Do what the thread is called for, once; wait that long for a call."""
+        """Execute one queued call; wait up to ``within_s`` for one."""
         with contextlib.suppress(queue.Empty):
             self._calls.get(timeout=within_s)() if within_s else self._calls.get_nowait()()
 
 
 class Episode:
-    """One world's API: its objects, its port, its tokens. All but these are its thread's."""
+    """The API of one world: its objects, port and tokens.
+
+    Everything except the port and tokens is used only in its thread.
+    """
 
     def __init__(
         self, authority: Authority, world: World, namespace: str, addresses: Mapping[str, str]
@@ -241,20 +255,21 @@ class Episode:
         self.life = _Life(self._listener)
 
     def admit(self, caller: Caller) -> None:
-        """Have a command's caller heard, of which nothing has been written yet."""
+        """Accept the connections of a command's caller, and start with an empty record of
+        writes."""
         self._server.ledger.clear()
         self._listener.caller = caller
         self._server.closed = False
 
     def dismiss(self) -> None:
-        """Hear nobody; what was asked and not answered yet is not done any more."""
+        """Accept no connection; cancel requests that are not answered yet."""
         self._server.closed = True
         self._listener.caller = None
         self._listener.hang_up()
 
     def look(self) -> dict[str, Any]:
-        """The policies as they are, what they became in between since a command began, and words
-        on all else that is not as it was deployed."""
+        """Return the current policies, the writes since the command began, and changes of other
+        objects."""
         listed = self.store.find(NETWORK_POLICIES, self._namespace)
         others = [
             f"{key[0]} {key[1] + '/' * bool(key[1])}{key[2]} was {what}"
@@ -270,8 +285,12 @@ class Episode:
         }
 
     def patch(self, name: str, kind: str, text: str) -> dict[str, Any] | None:
-        """A command of the agent that is nothing else, without kubectl, and how all looks then;
-        None where it is refused: then nothing is changed, and kubectl has the words."""
+        """Patch a policy with the operator's rights, without kubectl; return the output and the new
+        state.
+
+        Returns None if the patch is refused; then nothing has changed, and kubectl would print the
+        reason.
+        """
         self._server.ledger.clear()
         try:
             told = self._server.patch(self._operator, name, kind, text)
@@ -280,18 +299,18 @@ class Episode:
         return {"told": told, "seen": self.look()}
 
     def save(self) -> int:
-        """The number of how all stands now."""
+        """Save the current state and return its number."""
         self._saved.append((self.store.save(), self._server.ledger.save()))
         return len(self._saved) - 1
 
     def put_back(self, number: int) -> None:
-        """Let all stand as it was saved."""
+        """Restore a saved state."""
         store, ledger = self._saved[number]
         self.store.put_back(store)
         self._server.ledger.put_back(ledger)
 
     def amend(self, policies: list[dict[str, Any]]) -> None:
-        """Let policies have been deployed with other specs."""
+        """Set specs as if the policies had been deployed with them."""
         for one in policies:
             there = self.store.get(NETWORK_POLICIES, self._namespace, one["name"])
             if there is None:
@@ -300,22 +319,23 @@ class Episode:
 
 
 class Process:
-    """Carries out orders; every answer has the number of its order."""
+    """Executes orders; every answer carries the number of its order."""
 
     def __init__(self) -> None:
         self._authority = Authority()
         self._episodes: dict[int, Episode] = {}
-        # what every kubectl asks first is made before anybody waits for it
+        # Documents that every kubectl requests first are built before a client waits for them.
         for core in (True, False):
             discovery.aggregated(core=core)
         for root in dict.fromkeys(one.root for one in resources()):
             openapi.document(root)
 
     async def run(self, control: socket.socket) -> None:
-        """Until the other end closes."""
+        """Execute orders until the other end closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        # an episode's thread may be long about an answer, and no other's order waits for that
+        # One episode's thread may take long to answer; orders of other episodes must not wait for
+        # it.
         async with asyncio.TaskGroup() as answering:
             while line := await reader.readline():
                 answering.create_task(self._answer(json.loads(line), writer))
@@ -325,10 +345,10 @@ class Process:
     async def _answer(self, order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         try:
             answer = {"ok": await self._carry_out(order)}
-        except Exception as error:  # noqa: BLE001  told to the service, which decides
+        except Exception as error:  # noqa: BLE001  reported to the service, which decides
             answer = {"failed": f"{type(error).__name__}: {error}"}
         writer.write(json.dumps({"number": order["number"], **answer}).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # nobody waits any more
+        with contextlib.suppress(ConnectionError):  # The service no longer waits.
             await writer.drain()
 
     async def _carry_out(self, order: dict[str, Any]) -> Any:
@@ -372,7 +392,7 @@ class Process:
 
 
 def main(descriptor: int) -> None:
-    """Serve until the socket ``descriptor`` is closed by the other side."""
+    """Serve until the other side closes the socket ``descriptor``."""
     control = socket.socket(fileno=descriptor)
     sys.setswitchinterval(_SWITCH_S)
     with contextlib.suppress(ConnectionError):

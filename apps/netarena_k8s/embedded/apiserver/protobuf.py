@@ -1,4 +1,4 @@
-r"""As much of protobuf as the reviews of rights need: named fields out of a message's bytes.
+r"""Parser for the part of protobuf that access reviews need: named fields of a message.
 
 >>> read(b"\x0a\x02hi", {1: Text("word")})
 {'word': 'hi'}
@@ -13,21 +13,21 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class Text:
-    """A string."""
+    """A string field."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """Bytes, any number of times."""
+    """A bytes field that may occur several times."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Field:
-    """A message within the message."""
+    """A field with a nested message."""
 
     name: str
     fields: Message
@@ -39,7 +39,7 @@ _VARINT_BYTES = 10
 
 
 def read(data: bytes, fields: Message) -> dict[str, Any]:
-    """What is in ``data`` of ``fields``; others are passed over. Raises ValueError."""
+    """Return the values of ``fields`` in ``data``; other fields are skipped. Raises ValueError."""
     found: dict[str, Any] = {}
     for number, value in _split(data):
         match fields.get(number):
@@ -55,7 +55,7 @@ def read(data: bytes, fields: Message) -> dict[str, Any]:
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a message: numbers and contents."""
+    """Yield the number and content of each length-delimited field of a message."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)

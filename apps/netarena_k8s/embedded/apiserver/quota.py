@@ -1,9 +1,9 @@
 """One episode's share of the common process: processor time and memory.
 
 ``Share`` counts the time of the calling thread, which includes everything that an episode causes:
-handshakes, parsing, answering. ``Room`` counts bytes in memory. A part is reserved for an episode,
-and the rest comes from a ``Pool`` of all episodes, so that their sum is limited and none can starve
-another.
+handshakes, parsing, answering. ``Room`` counts bytes in memory. Some bytes are reserved for each
+episode, and more come from a ``Pool`` of all episodes. So the total is limited, and no episode can
+take the memory of another.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 
-#: seconds of the processor that an episode has of each second, and may use at once: a kubectl
-#: costs 5 to 10 ms, and eight episodes at their bound leave a fifth of one processor
+#: processor seconds that an episode gets per second, and the most that it may use at once. A
+#: kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one processor.
 PART, AT_ONCE_S = 0.1, 1.0
 
 
 class Share:
-    """To be made and asked in the thread whose time is counted."""
+    """Processor time of one episode; create and query it in the thread whose time is counted."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class Share:
         self._used_s, self._then_s = processor(), monotonic()
 
     def owed_s(self) -> float:
-        """How many seconds to rest until all that was used is had; 0 when it is."""
+        """Return the seconds to pause until the used time is covered by the share; 0 if it is
+        covered."""
         used_s, now_s = self._processor(), self._monotonic()
         had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
         self._left_s = had_s - (used_s - self._used_s)
@@ -40,14 +41,14 @@ class Share:
 
 
 class Pool:
-    """Bytes that many have in common; for any thread."""
+    """A number of bytes that several users share; safe for any thread."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Whether they were there."""
+        """Reserve bytes; return whether enough were left."""
         with self._lock:
             if size > self._left:
                 return False
@@ -60,8 +61,10 @@ class Pool:
 
 
 class Room:
-    """Bytes of one episode: ``own`` at any time, at most ``most``, from ``pool`` what is beyond
-    its own; for one thread."""
+    """Memory of one episode: ``own`` bytes at any time, the rest up to ``most`` from ``pool``.
+
+    For one thread only.
+    """
 
     def __init__(self, pool: Pool, *, own: int, most: int) -> None:
         self._pool = pool
@@ -70,7 +73,7 @@ class Room:
         self._used = 0
 
     def take(self, size: int) -> bool:
-        """Whether there is room for so many more."""
+        """Reserve bytes; return whether they were available."""
         after = self._used + size
         if after > self._most or not self._pool.take(
             self._beyond(after) - self._beyond(self._used)
@@ -80,7 +83,7 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """They are no longer held."""
+        """Release bytes."""
         after = self._used - size
         self._pool.give(self._beyond(self._used) - self._beyond(after))
         self._used = after

@@ -25,14 +25,14 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: of headers that name further attributes of an impersonated user, and the group of these resources
+#: prefix of headers with further attributes of an impersonated user, and the API group of these
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """As in a Role."""
+    """One rule of a Role."""
 
     group: str
     resources: tuple[str, ...]
@@ -46,14 +46,14 @@ class Rule:
         }
 
 
-#: of the operator's Role
+#: rules of the operator's Role
 RULES = (
     Rule("networking.k8s.io", ("networkpolicies",), (*_READ, "patch", "update")),
     Rule("", ("pods", "services", "endpoints"), _READ),
     Rule("discovery.k8s.io", ("endpointslices",), _READ),
     Rule("apps", ("deployments", "replicasets"), _READ),
 )
-#: of everyone, in the whole cluster
+#: rules of every authenticated user, in the whole cluster
 _EVERYONE = (
     Rule(
         "authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), ("create",)
@@ -65,7 +65,7 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """What somebody wants to do; without a namespace, in the whole cluster."""
+    """An action that a user wants to perform; without a namespace, in the whole cluster."""
 
     verb: str
     group: str = ""
@@ -76,7 +76,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Impersonated:
-    """An attribute of a user in whose name a request is made, as a resource."""
+    """An attribute of the user that a request impersonates, as a resource."""
 
     resource: str
     name: str
@@ -85,7 +85,8 @@ class Impersonated:
 
 
 def _impersonated(name: str) -> Impersonated:
-    """A user, or the service account that a user name stands for."""
+    """Return the resource of a user name: a user, or the service account that the name stands
+    for."""
     prefix, _, account = name.partition("system:serviceaccount:")
     namespace, _, short = account.partition(":")
     if not prefix and namespace and short and ":" not in short:
@@ -94,15 +95,16 @@ def _impersonated(name: str) -> Impersonated:
 
 
 class Rights:
-    """Of the users of one episode; ``home`` is the namespace of the operator's Role."""
+    """Authorization of the users of one episode; ``home`` is the namespace of the operator's
+    Role."""
 
     def __init__(self, home: str) -> None:
         self._home = home
 
     def check(self, call: Call) -> None:
-        """Raises Refused (403)."""
+        """Check that the caller may perform the request. Raises Refused (403)."""
         one = call.resource
-        # a namespace itself is asked for in itself
+        # A request for a namespace is authorized within that namespace.
         namespace = call.namespace or (call.name if one.full == "namespaces" else "")
         asked = Asked(call.verb, one.group, one.plural, call.subresource, namespace)
         if not self._allowed(call.user, asked):
@@ -111,16 +113,16 @@ class Rights:
 
     @staticmethod
     def check_path(user: User, method: str, path: str) -> None:
-        """Raises Refused (403) for a path that is no resource's."""
+        """Check access to a path that is not a resource. Raises Refused (403)."""
         if not _may_path(user, method, path):
             raise forbidden_path(user.name, method, path)
 
     @staticmethod
     def check_impersonation(user: User, headers: Headers) -> None:
-        """Refuse a request in somebody else's name, for which the operator has no right.
+        """Refuse a request that impersonates another user, for which the operator has no right.
 
-        As an API server does, the user is checked before groups, further attributes and the uid.
-        Raises Refused (403, or 500 where no user is named).
+        The user is checked before groups, further attributes and the uid, as in a real API server.
+        Raises Refused (403, or 500 if no user is named).
         """
         asked = [
             *map(_impersonated, filter(None, headers.getlist("impersonate-user"))),
@@ -142,7 +144,7 @@ class Rights:
         raise forbidden(user.name, "impersonate", kind, one.namespace, one.name, subresource)
 
     def review(self, call: Call) -> Answer:
-        """Answer a review of rights. Raises Refused for one that we do not know."""
+        """Answer an access review. Raises Refused for an unknown kind of review."""
         answer = _REVIEWS.get(call.resource.kind)
         if answer is None:
             raise bad_request(f"{call.resource.kind} is not served here")
@@ -211,9 +213,9 @@ class Rights:
 _REVIEWS: Mapping[str, Callable[[Rights, User, Mapping[str, Any]], dict[str, Any]]] = (
     MappingProxyType(
         {
-            "SelfSubjectAccessReview": Rights._access,  # noqa: SLF001  a table of this class's own
-            "SelfSubjectRulesReview": Rights._rules,  # noqa: SLF001 -- the same
-            "SelfSubjectReview": Rights._self,  # noqa: SLF001 -- the same
+            "SelfSubjectAccessReview": Rights._access,  # noqa: SLF001 -- this table belongs to the class
+            "SelfSubjectRulesReview": Rights._rules,  # noqa: SLF001 -- this table belongs to the class
+            "SelfSubjectReview": Rights._self,  # noqa: SLF001 -- this table belongs to the class
         }
     )
 )
@@ -224,7 +226,7 @@ def _may_path(user: User, verb: str, path: str) -> bool:
     return user.admin or (verb == "get" and known)
 
 
-#: fields of the reviews, by number (k8s.io/api/authorization/v1/generated.proto)
+#: fields of the reviews by number (k8s.io/api/authorization/v1/generated.proto)
 _ATTRIBUTES: Message = {
     1: Text("namespace"),
     2: Text("verb"),

@@ -1,7 +1,7 @@
-"""Types of a network policy and of every object's metadata: fields in the API's order, described.
+"""Types of network policies and of metadata: fields in the API's order, with descriptions.
 
-``shape`` reads input with the types of policies; ``openapi`` makes the output of ``kubectl
-explain`` from all of them.
+``shape`` reads input with the types of policies. ``openapi`` derives the output of ``kubectl
+explain`` from all types.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SELECTOR = (
     "A label selector: all of matchLabels and of matchExpressions must hold; an empty one "
     "selects everything."
 )
-#: type -> (what it is, {field: (type, what it is)}); a trailing [] is a list, {} a map of strings
+#: type -> (description, {field: (type, description)}); a trailing [] is a list, {} a map of strings
 Types: TypeAlias = Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]]
 POLICY_TYPES: Types = {
     "NetworkPolicySpec": (

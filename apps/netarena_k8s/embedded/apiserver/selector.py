@@ -31,7 +31,7 @@ _EVENTS = (
     "source",
     "type",
 )
-#: resource -> fields beside name and namespace
+#: resource -> selectable fields in addition to name and namespace
 _FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "pods": (
@@ -53,13 +53,13 @@ _FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _OPERATOR = r"\s+(?:in|notin)\s*\([^()]*\)|\s*(?:==|!=|=|>|<)\s*[^,()=!<>\s]*"
-# of each run of blanks one way to read it: an agent may send 64 KiB of them
+# Each run of spaces matches in only one way, because an agent may send 64 KiB of them.
 _TERM = re.compile(rf"\s*(?:(!)\s*)?([A-Za-z0-9][A-Za-z0-9._/-]*)({_OPERATOR})?\s*(?:,|$)")
 _SIGN = re.compile(r"\s*(notin|in|==|!=|=|>|<)\s*(.*)", re.DOTALL)
 
 
 def label_test(text: str) -> Test:
-    """Raises Refused for what is no selector."""
+    """Return the test of a label selector. Raises Refused if ``text`` is not one."""
     tests: list[Callable[[Mapping[str, str]], bool]] = []
     text, place = text.rstrip(), 0
     while place < len(text):
@@ -86,7 +86,7 @@ def _requirement(key: str, rest: str, *, absent: bool) -> Callable[[Mapping[str,
     if sign in {"in", "notin"}:
         values = {word.strip() for word in value.strip("()").split(",")}
         inside = sign == "in"
-        # notin holds of an absent key
+        # ``notin`` also matches if the key is absent.
         return lambda labels: (labels.get(key) in values) == inside
     if sign in {">", "<"}:
         if not value.lstrip("-").isdigit():
@@ -106,7 +106,10 @@ def _compares(value: str | None, sign: str, bound: int) -> bool:
 
 
 def field_test(text: str, resource: Resource) -> Test:
-    """Raises Refused for what is no selector, or of a field that the resource does not offer."""
+    """Return the test of a field selector.
+
+    Raises Refused if ``text`` is not one, or names a field that the resource does not offer.
+    """
     more = _FIELDS.get(resource.full, ())
     terms = []
     for term in filter(None, (word.strip() for word in text.split(","))):

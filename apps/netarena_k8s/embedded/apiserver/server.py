@@ -1,6 +1,7 @@
-"""API of one episode: from an HTTP request through authorization to the answer.
+"""The API of one episode: from an HTTP request through authorization to the response.
 
-``Server`` is an ASGI application. ``write`` handles writes, ``right`` rights; reading is here.
+``Server`` is an ASGI application. ``write`` handles writes and ``rbac`` authorization; this module
+handles reads.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from netarena_k8s.embedded.apiserver.write import write
 from netarena_k8s.embedded.apiserver.write_log import Ledger
 
 Object: TypeAlias = Mapping[str, Any]
-#: method -> verb on one object, and on all
+#: HTTP method -> verb for one object, and for a collection
 _VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "GET": ("get", "list"),
@@ -57,24 +58,24 @@ _VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "DELETE": ("delete", "deletecollection"),
     }
 )
-#: what ``kubectl patch --type`` takes -> the media type
+#: ``kubectl patch --type`` -> media type
 _PATCHES: Mapping[str, str] = MappingProxyType(
     {"json": JSON, "merge": MERGE, "strategic": STRATEGIC}
 )
 _REVIEW_GROUPS = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 _WATCH_S = 1800.0
-#: how soon a watch notices that nobody listens any more
+#: interval in which a watch notices that its client has disconnected
 _POLL_S = 1.0
-#: requests of one episode: this many a second, with this many in reserve
+#: requests of one episode per second, and the burst that it may save up
 _RATE = 100.0
 _BURST = 400.0
-#: bytes of bodies and answers that are held for one episode at a time, all connections together: so
-#: many at any time, so many at most, and so many beyond the former for all episodes together
+#: bytes of bodies and answers that an episode may hold over all connections: reserved for it, at
+#: most, and shared by all episodes beyond their reserves
 _OWN_BYTES, _MOST_BYTES, _SHARED_BYTES = 1 << 20, 8 << 20, 48 << 20
-#: of what is written to a connection at once
+#: bytes written to a connection at once
 _PIECE_BYTES = 1 << 16
-#: of a body that becomes objects of thirty times its size: those are looked at one after the other
+#: bodies above this size are processed one at a time, since their objects take thirty times as much
 _LARGE_BYTES = 1 << 18
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -84,13 +85,16 @@ _WARNINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-#: what the episodes of this process hold beyond what is each one's own
+#: memory that episodes use beyond their own reserves
 _pool = Pool(_SHARED_BYTES)
 _one_large = threading.Lock()
 
 
 class Server:
-    """``users`` are known by their tokens; ``home`` is the world's namespace."""
+    """The API of one episode, as an ASGI application.
+
+    ``users`` maps tokens to users. ``home`` is the world's namespace.
+    """
 
     def __init__(
         self,
@@ -103,9 +107,9 @@ class Server:
         self._users = users
         self._home = home
         self._rights = Rights(home)
-        #: what policies have become since a command began
+        #: the writes since the current command began
         self.ledger = Ledger(home)
-        #: nobody is anybody: no command runs
+        #: True while no command runs; then every request is unauthorized
         self.closed = False
         self._monotonic = monotonic
         self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
@@ -113,7 +117,7 @@ class Server:
         self._last_s = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no websockets: exec and attach are refused before
+        if scope["type"] != "http":  # There are no websockets: exec and attach are refused earlier.
             return
         request = Request(scope, receive)
         with _Held(self._room) as held:
@@ -127,7 +131,7 @@ class Server:
                 response = _json(refused.code, refused.status)
                 if refused.code == 429:
                     response.headers["Retry-After"] = "1"
-            except Exception as error:  # noqa: BLE001  whatever is sent, the server stays
+            except Exception as error:  # noqa: BLE001  no request may stop the server
                 words = f"Internal error occurred: {type(error).__name__}"
                 told = Refused(500, "InternalError", words)
                 response = _json(told.code, told.status)
@@ -180,7 +184,8 @@ class Server:
             raise unauthorized()
 
     def patch(self, user: User, name: str, kind: str, text: str) -> str:
-        """Patch a policy of ``home`` as ``kubectl patch`` of ``user`` does; what that prints.
+        """Patch a policy in ``home`` as ``kubectl patch`` of ``user`` does; return kubectl's
+        output.
 
         Raises Refused.
         """
@@ -206,7 +211,7 @@ class Server:
         return "\n".join(lines) + "\n"
 
     def _change(self, call: Call) -> Answer:
-        self._check_open()  # the command may have ended before the body did
+        self._check_open()  # The command may have ended before the body was read.
         if call.resource.group in _REVIEW_GROUPS and call.verb == "create":
             return self._rights.review(call)
         answer = self._write(call)
@@ -263,7 +268,7 @@ class Server:
             "kind": f"{call.resource.kind}List",
             "apiVersion": call.resource.api_version,
             "metadata": metadata,
-            # the list says what its items are
+            # Items do not repeat the kind of the list.
             "items": [
                 {key: value for key, value in one.items() if key not in {"kind", "apiVersion"}}
                 for one in objects
@@ -280,14 +285,14 @@ class Server:
 
 
 class _Held:
-    """What one request holds of an episode's room until it is answered."""
+    """The memory that one request holds until it is answered."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Raises Refused where there is no room for more."""
+        """Reserve bytes. Raises Refused if there is no room."""
         if not self._room.take(size):
             raise too_many()
         self._size += size
@@ -300,7 +305,7 @@ class _Held:
 
 
 class _Watch:
-    """One watch: what there is, if it asked for that, then what changes."""
+    """One watch: the existing objects if requested, then their changes."""
 
     def __init__(
         self,
@@ -322,15 +327,19 @@ class _Watch:
         self._from_now = self._initial or version in {"", "0"}
         self._version = store.version if self._from_now else int(version)
         if not self._from_now:
-            store.since(self._version)  # refused before the first line if it is too old
+            store.since(self._version)  # Refused before the first line if the version is too old.
         self._within_s = min(_WATCH_S, _number(call, "timeoutSeconds") or _WATCH_S)
 
     async def lines(self, request: Request, monotonic: Callable[[], float]) -> AsyncIterator[bytes]:
-        """Ends early where there is no room for what is to be told: clients watch anew."""
+        """Yield the lines of the watch.
+
+        It ends early if there is no memory for the next line; clients then watch again.
+        """
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # no object is held while the client takes its time, or each watch would keep old ones
+            # No object is referenced while the client reads, or each watch would keep old objects
+            # in memory.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]
@@ -340,7 +349,7 @@ class _Watch:
                 return
 
     def _first(self) -> bytes:
-        """What there is, if it was asked for."""
+        """Return the lines of the existing objects, if the watch requests them."""
         found: list[bytes] = []
         if self._from_now:
             listed = self._store.find(self._call.resource, self._call.namespace)
@@ -350,7 +359,7 @@ class _Watch:
         return b"".join(found)
 
     async def _next(self, request: Request, monotonic: Callable[[], float]) -> bytes:
-        """The next change that it sees; nothing when the watch is over."""
+        """Return the next change that the watch sees; empty when the watch is over."""
         while (left := self._end - monotonic()) > 0:
             if not await self._store.wait(self._version, min(left, _POLL_S)):
                 if await request.is_disconnected():
@@ -367,7 +376,8 @@ class _Watch:
         return b""
 
     def _changed(self, change: Change) -> bytes | None:
-        """A change as this watch sees it: an object may come into its sight, and leave it."""
+        """Return a change as this watch sees it; an object may start or stop matching its
+        selectors."""
         if not self._concerns(change.key):
             return None
         was = change.old is not None and self._test(change.old)
@@ -410,7 +420,7 @@ def _json(code: int, body: Object, headers: Mapping[str, str] | None = None) -> 
 
 
 def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
-    """Warnings as a header: one line, quotes escaped."""
+    """Return the warning header: one line with quotes escaped."""
     own = _WARNINGS.get(resource.full)
     told = [*([own] if own else []), *warnings]
     shown = [
@@ -421,13 +431,13 @@ def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
 
 
 def _split(request: Request) -> list[str]:
-    """The segments of the path as they were sent, so that an escaped slash splits nothing."""
+    """Return the path segments as sent, so that an escaped slash does not split one."""
     raw = request.scope.get("raw_path") or request.url.path.encode()
     return [unquote(one) for one in raw.split(b"?")[0].decode("latin-1").split("/") if one]
 
 
 def _is_resource(parts: Sequence[str]) -> bool:
-    """Whether a path is below a group and version."""
+    """Return whether a path is below a group and version."""
     return (parts[:1] == ["api"] and len(parts) > 2) or (parts[:1] == ["apis"] and len(parts) > 3)
 
 
@@ -463,7 +473,7 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Piece by piece, as the client takes them: what is not taken waits here, where it counts."""
+    """Send a response in pieces, so that unsent data waits here, where it counts as held memory."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):
@@ -483,7 +493,7 @@ async def _body(request: Request, held: _Held) -> bytes:
 
 
 def _page(path: str, request: Request) -> Response:
-    """What is no resource: discovery, schemas, the version."""
+    """Return a page that is not a resource: discovery, schemas, health or the version."""
     if request.method not in {"GET", "HEAD"}:
         raise not_allowed()
     if path in _HEALTH:
@@ -510,7 +520,7 @@ def _page(path: str, request: Request) -> Response:
 def _test(call: Call) -> Test:
     labels = label_test(call.query.get("labelSelector", ""))
     fields = field_test(call.query.get("fieldSelector", ""), call.resource)
-    name = call.name  # of a watch on one object
+    name = call.name  # set for a watch on one object
     return lambda one: labels(one) and fields(one) and (not name or one["metadata"]["name"] == name)
 
 

@@ -17,7 +17,7 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, Resource
 from netarena_k8s.embedded.apiserver.schema import POLICY_TYPES
 
 #: type -> {field: type}, in the API's order; a trailing [] is a list, {} a map of strings, ``any``
-#: is not looked into
+#: is not examined
 _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "NetworkPolicy": {
@@ -49,7 +49,7 @@ _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-#: how the decoder calls types that it has names of its own for
+#: (type, field) -> name of the field's type in messages of the decoder
 _NAMES: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("NetworkPolicySpec", "policyTypes"): "v1.PolicyType",
@@ -61,7 +61,7 @@ _NAMES: Mapping[tuple[str, str], str] = MappingProxyType(
     }
 )
 _PLAIN_NAMES = MappingProxyType({"string": "string", "integer": "int32", "any": "v1.Object"})
-#: fields that are there even when they are empty
+#: fields that are stored even if they are empty
 _KEPT = frozenset(
     {
         ("NetworkPolicyPort", "protocol"),
@@ -72,7 +72,7 @@ _KEPT = frozenset(
         ("LabelSelectorRequirement", "operator"),
     }
 )
-#: fields of which an empty one is there when nothing was sent
+#: type -> fields that are stored as empty if they were not sent
 _ALWAYS = MappingProxyType(
     {
         "NetworkPolicy": ("metadata", "spec"),
@@ -81,16 +81,17 @@ _ALWAYS = MappingProxyType(
         "LabelSelectorRequirement": ("key", "operator"),
     }
 )
-#: messages about fields that no type has, at most
+#: most messages about unknown fields
 _TOLD = 20
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
 class MistypedError(Exception):
-    """A value is of a kind that its field cannot have; the text is the JSON decoder's.
+    """A value has a type that its field cannot have; the text is that of the API's JSON decoder.
 
-    ``restored`` is that of the converter which reads what a strategic patch made, ``typed`` that
-    of the schema by which an apply is read; empty where it takes the value.
+    ``restored`` is the message of the converter that reads the result of a strategic patch.
+    ``typed`` is the message of the schema that reads an apply; empty if the schema accepts the
+    value.
     """
 
     def __init__(self, text: str, restored: str = "", typed: str = "") -> None:
@@ -101,10 +102,10 @@ class MistypedError(Exception):
 
 @dataclass(frozen=True)
 class Shaped:
-    """An object as the API stores it, and what was left out: ``unknown field "spec.x"``.
+    """An object as the API stores it, and the dropped fields, such as ``unknown field "spec.x"``.
 
-    ``hollow``: an empty list or map was left out of the spec. The API stores none, but compares
-    before it does, and so takes it for a change, each time that it is sent.
+    ``hollow``: an empty list or map was dropped from the spec. The API compares before it drops
+    them, so it counts each such request as a change.
     """
 
     object: dict[str, Any]
@@ -123,13 +124,13 @@ def shape(resource: Resource, sent: Mapping[str, Any]) -> Shaped:
 
 
 def shape_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's spec as the API stores it. Raises MistypedError."""
+    """Return a policy's spec as the API stores it. Raises MistypedError."""
     found: dict[str, Any] = shape(NETWORK_POLICIES, {"spec": spec}).object["spec"]
     return found
 
 
 def order_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Its fields in the API's order, whoever set them when."""
+    """Return the fields of metadata in the API's order."""
     return {key: metadata[key] for key in _TYPES["ObjectMeta"] if key in metadata}
 
 
@@ -144,7 +145,8 @@ def _default(spec: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value is: with indices, as warnings name it, and without, as the decoder does."""
+    """The position of a value: with indices for warnings (``shown``), without for the decoder
+    (``path``)."""
 
     struct: str = ""
     field: str = ""
@@ -182,11 +184,12 @@ class _Reading:
                 if read or word in _TYPES or (name, key) in _KEPT:
                     found[key] = read
                 elif name in POLICY_TYPES and word.endswith(("[]", "{}")):
-                    self.hollow |= key != "policyTypes"  # which then get their default
+                    # An empty list of policy types gets its default instead.
+                    self.hollow |= key != "policyTypes"
         for key in _ALWAYS.get(name, ()):
             found.setdefault(key, {} if types[key] in _TYPES else "")
         if name == "NetworkPolicy":
-            # what is in it always, is in an empty one too
+            # An empty spec also has the fields that are always stored.
             found["spec"].setdefault("podSelector", {})
         return {key: found[key] for key in types if key in found}
 
@@ -230,13 +233,14 @@ def _number(value: Any, type_name: str, target: str) -> int:
             return value
         raise MistypedError(f"json: cannot unmarshal number {str(value)[:40]} into {target}")
     shown = f"number {value}" if isinstance(value, float) else _kind(value)
-    # a port may be a number or a name, and decodes itself
+    # A port may be a number or a name and has its own decoder.
     restored = "" if target.startswith("Go value") else _restored(value, type_name, type_name)
     raise MistypedError(f"json: cannot unmarshal {shown} into {target}", restored)
 
 
 def _restored(value: Any, word: str, shown: str) -> str:
-    """What the converter says of a value for a field of type ``word``, which it calls ``shown``."""
+    """Return the converter's message for a value of a field of type ``word``, displayed as
+    ``shown``."""
     names = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice"}
     kind = names.get(type(value), "map")
     for wanted, mark in (("map", "{}"), ("slice", "[]")):
@@ -254,8 +258,8 @@ def _target(place: _Place, type_name: str) -> str:
 
 
 def _mistyped(value: Any, word: str, place: _Place) -> MistypedError:
-    """For example ``json: cannot unmarshal object into Go struct field NetworkPolicySpec
-    .spec.ingress of type []v1.NetworkPolicyIngressRule``."""
+    """Return an error such as ``json: cannot unmarshal object into Go struct field
+    NetworkPolicySpec .spec.ingress of type []v1.NetworkPolicyIngressRule``."""
     if word.endswith("{}"):
         shown = "map[string]string"
     else:
@@ -276,7 +280,7 @@ def _expected(value: Any, word: str) -> str:
 
 
 def show_go(value: Any) -> str:
-    """A value as Go prints it, without its nulls."""
+    """Return a value as Go prints it, without nulls."""
     if isinstance(value, Mapping):
         told = (f"{key}:{show_go(one)}" for key, one in sorted(value.items()) if one is not None)
         return f"map[{' '.join(told)}]"

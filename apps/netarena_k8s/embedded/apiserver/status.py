@@ -12,7 +12,7 @@ from netarena_k8s.embedded.apiserver.kind import Resource
 
 
 class Refused(Exception):
-    """An answer that is no success; ``status`` is its body."""
+    """A failure response; ``status`` is its body."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: dict[str, Any] | None = None
@@ -32,19 +32,20 @@ class Refused(Exception):
 
 
 def bad_request(message: str) -> Refused:
-    """400."""
+    """Return a 400 response."""
     return Refused(400, "BadRequest", message)
 
 
 def unauthorized() -> Refused:
-    """401: no token, or an unknown one."""
+    """Return a 401 response for a missing or unknown token."""
     return Refused(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(  # noqa: PLR0913, PLR0917  the words of one sentence
+def forbidden(  # noqa: PLR0913, PLR0917  the parts of one message
     user: str, verb: str, resource: Resource, namespace: str, name: str, subresource: str
 ) -> Refused:
-    """403 of a user who may not do ``verb``; an empty namespace is the whole cluster."""
+    """Return a 403 response for a user without the right; an empty namespace is the whole
+    cluster."""
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     what = f"{resource.plural}{'/' if subresource else ''}{subresource}"
     subject = f'{resource.full} "{name}"' if name else resource.full
@@ -58,48 +59,48 @@ def forbidden(  # noqa: PLR0913, PLR0917  the words of one sentence
 
 
 def forbidden_because(resource: Resource, name: str, why: str) -> Refused:
-    """403 of what an admission plug-in does not let in."""
+    """Return a 403 response of an admission plug-in."""
     message = f'{resource.full} "{name}" is forbidden: {why}'
     return Refused(403, "Forbidden", message, _details(resource, name))
 
 
 def forbidden_path(user: str, verb: str, path: str) -> Refused:
-    """403 for a path that is no resource."""
+    """Return a 403 response for a path that is not a resource."""
     message = f'forbidden: User "{user}" cannot {verb} path "{path}"'
     return Refused(403, "Forbidden", message, {})
 
 
 def unnamed_impersonation() -> Refused:
-    """500 of a request with attributes of an impersonated user, and without the user."""
+    """Return a 500 response to a request that impersonates attributes without naming a user."""
     message = "Internal error occurred: requested attributes without impersonating a user"
     return Refused(500, "InternalError", message)
 
 
 def not_found(resource: Resource, name: str) -> Refused:
-    """404 of an object."""
+    """Return a 404 response for an object."""
     message = f'{resource.full} "{name}" not found'
     return Refused(404, "NotFound", message, _details(resource, name))
 
 
 def no_page() -> Refused:
-    """404 of a path that leads nowhere."""
+    """Return a 404 response for an unknown path."""
     return Refused(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def not_allowed() -> Refused:
-    """405."""
+    """Return a 405 response."""
     message = "the server does not allow this method on the requested resource"
     return Refused(405, "MethodNotAllowed", message, {})
 
 
 def exists(resource: Resource, name: str) -> Refused:
-    """409 at creation."""
+    """Return a 409 response for the creation of an existing object."""
     message = f'{resource.full} "{name}" already exists'
     return Refused(409, "AlreadyExists", message, _details(resource, name))
 
 
 def conflict(resource: Resource, name: str, why: str = "") -> Refused:
-    """409; ``why`` defaults to a stale ``resourceVersion``."""
+    """Return a 409 response; ``why`` defaults to a stale ``resourceVersion``."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"
@@ -109,18 +110,18 @@ def conflict(resource: Resource, name: str, why: str = "") -> Refused:
 
 
 def expired() -> Refused:
-    """410 of a watch that has fallen behind."""
+    """Return a 410 response for a watch that has fallen behind."""
     message = "The resourceVersion for the provided watch is too old."
     return Refused(410, "Expired", message)
 
 
 def too_large(limit: int) -> Refused:
-    """413 of a body."""
+    """Return a 413 response for a request body above ``limit`` bytes."""
     return Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}", {})
 
 
 def unsupported(media: str, allowed: Sequence[str]) -> Refused:
-    """415 of a media type."""
+    """Return a 415 response for a media type."""
     listed = ", ".join(allowed)
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {listed}"
@@ -129,7 +130,7 @@ def unsupported(media: str, allowed: Sequence[str]) -> Refused:
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> Refused:
-    """422; ``causes`` are (reason, message, field), for example
+    """Return a 422 response; ``causes`` are (reason, message, field), for example:
     ``("FieldValueInvalid", "Invalid value: 0: must be between 1 and 65535, inclusive", "spec.x")``.
     """
     told = [f"{field}: {message}" for _, message, field in causes]
@@ -151,7 +152,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]
 
 
 def too_many() -> Refused:
-    """429."""
+    """Return a 429 response."""
     message = "Too many requests, please try again later."
     return Refused(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
 

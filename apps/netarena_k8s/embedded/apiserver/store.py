@@ -17,13 +17,13 @@ from netarena_k8s.embedded.apiserver.kind import Resource, by_kind
 from netarena_k8s.embedded.apiserver.shape import order_metadata
 from netarena_k8s.embedded.apiserver.status import Refused, exists, expired, not_found
 
-#: versions begin somewhere, as those of a cluster that has been up for a while
+#: first version, as in a cluster that has been up for a while
 _FIRST_VERSION = 1000
-#: changes that are kept for watches, and the characters of their objects as JSON; a watch that lags
-#: further behind starts anew
+#: changes kept for watches, and characters of their objects as JSON; a watch that falls further
+#: behind must start again
 _HISTORY, _HISTORY_CHARS = 256, 2_000_000
-#: objects in all, and the characters of those that were written: far more than a world has, far
-#: less than would hurt (in Python an object takes up to thirty times its characters)
+#: limits for all objects and for the characters of written ones: far above what a world needs, and
+#: far below what would harm (an object takes up to thirty times its characters in Python)
 _OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000
 
 #: plural.group, namespace, name
@@ -32,14 +32,14 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to one object; ``old`` is what it was before, if it was."""
+    """One change of an object; ``old`` is the previous object, None if it was created."""
 
     version: int
     type: str
     key: Key
     object: Mapping[str, Any]
     old: Mapping[str, Any] | None
-    #: of the object, in characters of JSON
+    #: characters of the object as JSON
     size: int
 
 
@@ -52,7 +52,7 @@ class Store:
         self._history: deque[Change] = deque()
         #: versions up to this one are no longer in the history
         self._forgotten = 0
-        #: characters of what was written, and of the objects in the history
+        #: characters of each written object, and of all objects in the history
         self._sizes: dict[Key, int] = {}
         self._kept_chars = 0
         self._news = asyncio.Event()
@@ -62,7 +62,8 @@ class Store:
         return self._objects.get((resource.full, namespace, name))
 
     def find(self, resource: Resource, namespace: str = "") -> list[tuple[Key, dict[str, Any]]]:
-        """In the order of namespace and name; of all namespaces when none is given."""
+        """Return the objects of a resource in the order of namespace and name; in all namespaces by
+        default."""
         return sorted(
             (key, one)
             for key, one in self._objects.items()
@@ -70,7 +71,7 @@ class Store:
         )
 
     def add(self, resource: Resource, one: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises Refused when it exists, or nothing more fits."""
+        """Add an object. Raises Refused if it exists or the store is full."""
         key = _key(resource, one)
         if key in self._objects:
             raise exists(resource, key[2])
@@ -79,14 +80,14 @@ class Store:
         return self._set("ADDED", key, one)
 
     def put(self, resource: Resource, one: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace an object. Raises Refused when it does not exist."""
+        """Replace an object. Raises Refused if it does not exist."""
         key = _key(resource, one)
         if key not in self._objects:
             raise not_found(resource, key[2])
         return self._set("MODIFIED", key, one)
 
     def remove(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-        """Raises Refused when it does not exist."""
+        """Remove an object and return its last form. Raises Refused if it does not exist."""
         key = (resource.full, namespace, name)
         if key not in self._objects:
             raise not_found(resource, name)
@@ -98,7 +99,8 @@ class Store:
         return last
 
     def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Put objects there as deployed: from them ``touched`` counts. Nobody watches yet."""
+        """Add the deployed objects, from which ``touched`` computes changes; no watch exists
+        yet."""
         resources = by_kind()
         for one in objects:
             resource = resources[one["kind"]]
@@ -107,28 +109,31 @@ class Store:
             self._objects[key] = self._fresh[key] = _versioned(one, self.version)
 
     def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
-        """Make it that an object was deployed as ``one``, which has its version: nothing shows
-        that it was another. Raises Refused when it does not exist."""
+        """Replace an object as if it had been deployed as ``one``, with the version of ``one``.
+
+        No trace of the previous object remains. Raises Refused if it does not exist.
+        """
         key = _key(resource, one)
         if key not in self._objects:
             raise not_found(resource, key[2])
         self._objects[key] = self._fresh[key] = dict(one)
 
     def save(self) -> Store:
-        """One that stays as this is now; objects are never changed, and both have them."""
+        """Return a copy that keeps the current state; both share the objects, which never
+        change."""
         other = Store()
         other.put_back(self)
         return other
 
     def put_back(self, saved: Store) -> None:
-        """Be as ``saved``."""
+        """Restore the state of ``saved``."""
         self.version, self._forgotten = saved.version, saved._forgotten
         self._objects, self._fresh = {**saved._objects}, {**saved._fresh}
         self._history, self._kept_chars = saved._history.copy(), saved._kept_chars
         self._sizes = {**saved._sizes}
 
     def touched(self) -> list[tuple[str, Key]]:
-        """Which objects are not as they were deployed: (what happened, key), in order."""
+        """Return the objects that differ from the deployed ones: (what happened, key), sorted."""
         found = [
             ("deleted" if key not in self._objects else "changed", key)
             for key, one in self._fresh.items()
@@ -138,13 +143,14 @@ class Store:
         return sorted(found)
 
     def since(self, version: int) -> list[Change]:
-        """Changes after ``version``. Raises Refused when they are no longer known."""
+        """Return the changes after ``version``. Raises Refused if they are no longer in the
+        history."""
         if version < self._forgotten:
             raise expired()
         return [one for one in self._history if one.version > version]
 
     async def wait(self, version: int, timeout_s: float) -> bool:
-        """Wait until there is a change after ``version``; false when none came."""
+        """Wait for a change after ``version``; return False after ``timeout_s`` without one."""
         if self.version > version:
             return True
         news = self._news

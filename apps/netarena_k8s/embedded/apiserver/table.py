@@ -1,6 +1,6 @@
 """Lists as tables for kubectl, with the server's columns and cells.
 
-Source of columns and forms: ``pkg/printers/internalversion`` of Kubernetes.
+Source of columns and formats: ``pkg/printers/internalversion`` of Kubernetes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Object: TypeAlias = Mapping[str, Any]
 Cell: TypeAlias = str | int
 NONE = "<none>"
 UNKNOWN = "<unknown>"
-_SHOWN = 3  # addresses of an endpoint that are listed
+_SHOWN = 3  # endpoint addresses that are shown
 
 
 def wants_table(accept: str) -> bool:
-    """Whether a client's first choice is a table."""
+    """Return whether a client's first choice is a table."""
     return ";as=Table" in accept.split(",", maxsplit=1)[0].replace(" ", "")
 
 
 def make_table(
     resource: Resource, objects: Sequence[Object], metadata: Object, include: str, now: datetime
 ) -> dict[str, Any]:
-    """The Table; ``include`` is the query's includeObject: None, Metadata or Object."""
+    """Return the Table; ``include`` is ``includeObject`` of the query: None, Metadata or Object."""
     columns = _COLUMNS.get(resource.full, _PLAIN)
     return {
         "kind": "Table",
@@ -63,12 +63,12 @@ def _within(one: Object, include: str) -> Any:
 
 
 def read_time(text: str) -> datetime:
-    """A time as the API writes it."""
+    """Return the time that ``text`` states in the API's format."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def show_age(seconds: float) -> str:
-    """As kubectl does: the two largest units where they are small.
+    """Return a duration as kubectl shows it: at most two units, and one if the first is large.
 
     >>> [show_age(s) for s in (5, 300, 725, 4000, 100000)]
     ['5s', '5m', '12m', '66m', '27h']
@@ -93,7 +93,7 @@ def _at(*path: str, default: Cell = NONE) -> Callable[[Object, datetime], Cell]:
 
 
 def _of(show: Callable[[Any], Cell], *path: str) -> Callable[[Object, datetime], Cell]:
-    """What lies at ``path``, shown."""
+    """Return a cell that shows the value at ``path`` with ``show``."""
 
     def cell(one: Object, _now: datetime) -> Cell:
         found: Any = one
@@ -115,7 +115,7 @@ def _last_seen(one: Object, now: datetime) -> Cell:
 
 
 def show_selector(selector: Object | None) -> str:
-    """A label selector as columns show it."""
+    """Return a label selector in the form of table columns."""
     if not selector:
         return NONE
     words = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
@@ -218,7 +218,7 @@ _OWNED = (
     ("Images*", "string", _of(_containers("image"), *_POD_TEMPLATE)),
     ("Selector*", "string", _of(show_selector, "spec", "selector")),
 )
-#: resource -> (name, with a star where only ``-o wide`` shows it; type; cell)
+#: resource -> (column name, with a star if only ``-o wide`` shows it; type; cell)
 _COLUMNS: Mapping[str, tuple[tuple[str, str, Callable[[Object, datetime], Cell]], ...]] = (
     MappingProxyType(
         {

@@ -17,12 +17,12 @@ from netarena_k8s.world.block import Block
 #: reason, message, field
 Flaw: TypeAlias = tuple[str, str, str]
 Object: TypeAlias = Mapping[str, Any]
-#: flaws that are told, at most
+#: most flaws that are reported
 _TOLD = 100
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _TYPES = ("Ingress", "Egress")
 _ANNOTATION_BYTES = 262_144
-#: those that need no domain
+#: finalizers that need no domain
 _FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _OWNER_KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ _SUBDOMAIN = (
 
 
 def find_flaws(policy: Object) -> list[Flaw]:
-    """What the API refuses a policy for; nothing if it takes it."""
+    """Return the flaws for which the API rejects a policy; empty if it accepts it."""
     spec = policy["spec"]
 
     def all_flaws() -> Iterator[Flaw]:
@@ -73,7 +73,7 @@ def find_flaws(policy: Object) -> list[Flaw]:
 
 
 def find_warnings(policy: Object) -> list[str]:
-    """What the API takes, but warns of: blocks in other than their standard form."""
+    """Return the API's warnings about accepted blocks in a non-standard form."""
     found = []
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for number, rule in enumerate(policy["spec"].get(direction, ())):
@@ -93,13 +93,13 @@ def find_warnings(policy: Object) -> list[str]:
 
 
 def flaw_invalid(place: str, value: Any, why: str) -> Flaw:
-    """``Invalid value: "x": why``."""
+    """Return the flaw ``Invalid value: "x": why``."""
     shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return ("FieldValueInvalid", f"Invalid value: {shown}: {why}", place)
 
 
 def flaw_unsupported(place: str, value: str, allowed: Sequence[str]) -> Flaw:
-    """``Unsupported value: "x": supported values: "A", "B"``."""
+    """Return the flaw ``Unsupported value: "x": supported values: "A", "B"``."""
     listed = ", ".join(f'"{one}"' for one in allowed)
     shown = json.dumps(value, ensure_ascii=False)
     return (
@@ -110,7 +110,7 @@ def flaw_unsupported(place: str, value: str, allowed: Sequence[str]) -> Flaw:
 
 
 def flaw_required(place: str, why: str = "") -> Flaw:
-    """``Required value: why``."""
+    """Return the flaw ``Required value: why``."""
     return ("FieldValueRequired", f"Required value{': ' if why else ''}{why}", place)
 
 
@@ -159,7 +159,7 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """What of an object's metadata was set that only a deletion sets."""
+    """Return flaws for metadata fields that were set although only a deletion may set them."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")
@@ -175,7 +175,7 @@ def _dns_flaws(name: str) -> Iterator[str]:
 
 
 def _key_flaws(key: str) -> Iterator[str]:
-    """What keeps a text from being a qualified name."""
+    """Yield the reasons why ``key`` is not a qualified name."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         yield (
@@ -241,7 +241,7 @@ def _number_flaws(number: int) -> Iterator[str]:
 
 
 def _name_flaws(name: str) -> Iterator[str]:
-    """What keeps a text from being an IANA service name."""
+    """Yield the reasons why ``name`` is not an IANA service name."""
     if len(name) > 15:
         yield "must be no more than 15 characters"
     if not re.fullmatch(r"[-a-z0-9]*", name):
@@ -263,7 +263,7 @@ def _port(port: Object, place: str) -> Iterator[Flaw]:
             yield flaw_invalid(f"{place}.port", number, why)
         if end is not None:
             if end < number:
-                # the real server shows the first port here, not the last
+                # The real server shows the first port here, not the last.
                 why = "must be greater than or equal to `port`"
                 yield flaw_invalid(f"{place}.endPort", number, why)
             for why in _number_flaws(end):

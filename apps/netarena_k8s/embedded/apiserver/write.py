@@ -48,18 +48,18 @@ from netarena_k8s.embedded.apiserver.validity import (
 from netarena_k8s.world.generated_name import LETTERS
 
 Object: TypeAlias = Mapping[str, Any]
-#: text of what is wrong with an object -> how it is refused
+#: message about an object -> its refusal
 Refuse: TypeAlias = Callable[[str], Refused]
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
 _MANAGER_CHARS = 128
-#: of metadata: what a client cannot change
+#: metadata fields that a client cannot change
 _FIXED = ("uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp")
 _NAMESPACES = by_path()["", "v1", "namespaces"]
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def write(call: Call, store: Store) -> Answer:
-    """Do what ``call`` asks. Raises Refused, and then nothing is changed."""
+    """Execute ``call``. Raises Refused, and then nothing has changed."""
     if call.subresource:
         raise no_page()
     try:
@@ -70,7 +70,7 @@ def write(call: Call, store: Store) -> Answer:
 
 @dataclass(frozen=True)
 class _Options:
-    """What the query says about a write."""
+    """The options of a write in its query."""
 
     dry: bool
     validation: str
@@ -80,7 +80,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Job:
-    """One write: what is asked, of what, how, and how a body that is no such object is refused."""
+    """One write: its call, store and options, and the refusal of a malformed body."""
 
     call: Call
     store: Store
@@ -122,7 +122,7 @@ def _media(call: Call) -> str:
 
 
 def _invalid_as(kind: str, flaws: list[Flaw]) -> Refused:
-    """422 of what is no stored object: options, or a patch."""
+    """Return a 422 response for options or a patch, which are not stored objects."""
     listed = ", ".join(f"{field}: {message}" for _, message, field in flaws)
     listed = listed if len(flaws) == 1 else f"[{listed}]"
     causes = [
@@ -238,7 +238,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     applied = _sent_only(shaped.object, config)
     old = store.get(call.resource, call.namespace, call.name)
     if old is None:
-        if not call.user.admin:  # who may only patch may not make new objects so
+        if not call.user.admin:  # A user who may only patch must not create objects through apply.
             raise forbidden(call.user.name, "create", call.resource, call.namespace, call.name, "")
         result = ownership.apply({}, applied, [], options.owner, force=options.force)
         return _add(job, config, result.owners)
@@ -254,7 +254,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
 
 
 def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
-    """Read by the schema, which refuses what it does not know whatever validation is asked for."""
+    """Read ``config`` with the schema, which rejects unknown fields at every validation level."""
     flaw = ""
     try:
         shaped = _shaped(call, config, refuse)
@@ -274,8 +274,11 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
 
 
 def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
-    """What is applied: what was sent, as it was read, and no defaults, which are nobody's. Whoever
-    sends an empty list, an empty map or a null owns the field, though nothing of it is stored."""
+    """Return the applied fields: those that were sent, in their read form, without defaults.
+
+    Defaults have no owner. A client that sends an empty list, an empty map or a null owns the
+    field, although nothing of it is stored.
+    """
     applied = {key: shaped.get(key) if value else value for key, value in sent.items()}
     for part in ("metadata", "spec"):
         if isinstance(applied.get(part), Mapping):
@@ -285,7 +288,7 @@ def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
 
 
 def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:
-    """The note that kubectl keeps of what it applied last is kept up, where there is one."""
+    """Return ``old`` with kubectl's last-applied annotation updated, if it has one."""
     annotations = old["metadata"].get("annotations", {})
     if owner.manager != "kubectl" or LAST_APPLIED not in annotations:
         return old
@@ -301,7 +304,11 @@ def _change(
     *,
     hollow: bool = False,
 ) -> Answer:
-    """Store what ``old`` becomes; ``owners`` are those of an apply, ``hollow`` is what was sent."""
+    """Store the new form of ``old``.
+
+    ``owners`` are those of an apply. ``hollow``: an empty list or map was dropped from what was
+    sent.
+    """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -340,7 +347,10 @@ def _change(
 
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
-    """A client may rewrite them, as kubectl does when it migrates to server-side apply."""
+    """Return the owners that a client sent, or the known ones.
+
+    kubectl rewrites them when it migrates to server-side apply.
+    """
     if sent is None:
         return known
     try:
@@ -394,7 +404,7 @@ def _json_or_none(call: Call) -> dict[str, Any] | None:
 
 
 def _read_deletion(call: Call) -> bool:
-    """Whether a deletion is only tried."""
+    """Return whether a deletion is only a dry run."""
     options = _read_options(call, "DeleteOptions")
     wanted = _json_or_none(call) or {}
     return options.dry or bool(wanted.get("dryRun"))
@@ -487,7 +497,8 @@ def _check_place(call: Call, metadata: Object) -> None:
 
 
 def _validate(call: Call, one: Object, known: Sequence[Flaw] = ()) -> list[str]:
-    """Raises Refused (422); returns warnings. ``known`` is what is wrong already."""
+    """Check a new object and return warnings. Raises Refused (422); ``known`` are flaws found
+    before."""
     name = one["metadata"].get("name", "")
     if call.resource != NETWORK_POLICIES:
         if not isinstance(name, str) or not name:

@@ -16,15 +16,16 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
-#: changes of one command, and the characters of their specs as JSON: several times what a shop's
-#: policies are, and no more than is judged in a second or two
+#: most changes of one command, and most characters of their specs as JSON: several times the
+#: policies of a world, and little enough to judge in a second or two
 CHANGES, CHARS = 100, 1 << 20
-#: verb of the API -> of kubectl
+#: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})
 
 
 class Ledger:
-    """Of one namespace; ``clear`` it when a command begins."""
+    """The writes of one command to the policies of one namespace; ``clear`` it when a command
+    begins."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -32,26 +33,26 @@ class Ledger:
         self.writes: list[dict[str, Any]] = []
 
     def clear(self) -> None:
-        """Nothing has been written."""
+        """Forget all writes."""
         self._chars = 0
         self.writes = []
 
     def save(self) -> tuple[int, list[dict[str, Any]]]:
-        """What ``put_back`` takes."""
+        """Return the current writes for ``put_back``."""
         return self._chars, [*self.writes]
 
     def put_back(self, saved: tuple[int, list[dict[str, Any]]]) -> None:
         self._chars, self.writes = saved[0], [*saved[1]]
 
     def refuse(self, name: str) -> Refused | None:
-        """How one more change is refused; None when there is room for it."""
+        """Return the refusal of one more change; None if there is room for it."""
         if len(self.writes) < CHANGES and self._chars < CHARS:
             return None
         why = f"a command may change policies {CHANGES} times at most, {CHARS} characters in all"
         return forbidden_because(NETWORK_POLICIES, name, why)
 
     def add(self, verb: str, changes: Iterable[Change]) -> None:
-        """Note what a call with this verb did."""
+        """Record the changes of a call with this verb."""
         for change in changes:
             plural, namespace, name = change.key
             old = None if change.old is None else change.old["spec"]

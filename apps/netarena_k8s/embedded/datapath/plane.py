@@ -1,16 +1,16 @@
-"""Process with the namespaces: a network of pods for each episode, and probes.
+"""Process with the network namespaces: a network of pods for each episode, and probes.
 
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
     python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It runs in a user namespace of its own, as nobody, so its end leaves nothing behind. A line of JSON
-is a request, ``{"number": 1, "do": "lay", "episode": 3, ...}``, and a line answers it,
-``{"number": 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that it is
-ready, or what is missing.
+It runs in a user namespace of its own, so its end leaves nothing behind. Requests are lines of
+JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number": 1, "ok":
+...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is ready, or
+what is missing.
 
-A pod's namespace has one cable to the node's, where the rules of ``rule`` forward packets. Both
-ends of a cable have the same hardware address and send no ARP requests, so nothing has to be learnt
-before the first packet arrives.
+A veth pair connects each pod's namespace to the node's, where the rules of ``rule`` forward
+packets. Both ends have the same hardware address and send no ARP requests, so the first packet
+needs no address resolution.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import encodings.ascii
 import encodings.idna
-import encodings.latin_1  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
+import encodings.latin_1  # noqa: F401 -- codecs are files too, and must be loaded before the rights to read them end
 import json
 import os
 import select
@@ -37,13 +37,13 @@ from netarena.sandbox import namespace
 from netarena.sandbox.shell import entered
 from netarena_k8s.embedded.datapath.rule import Pod, interface, ruleset, translation
 
-#: where pods send what is for others; nobody has it
+#: next hop of the pods' default route; no interface has this address
 _GATEWAY = "169.254.1.1"
 _BACKLOG = 512
 _TOKEN = struct.Struct("=I")
 _STREAM, _DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 _KINDS = {"TCP": _STREAM, "UDP": _DATAGRAM}
-#: closes without waiting for the other side
+#: SO_LINGER value that closes without waiting for the other side
 _LINGER = struct.pack("=ii", 1, 0)
 _NFT_S = 30.0
 _SETTLE_S = 10.0
@@ -51,9 +51,9 @@ _TICK_S = 0.005
 
 
 class Network:
-    """The pods of one episode, in namespaces that go with their descriptors.
+    """The pods of one episode, in network namespaces that end with their descriptors.
 
-    ``listen`` are the (protocol, port) at which each pod listens; ``services`` are those of
+    ``listen`` are the (protocol, port) at which each pod listens. ``services`` are those of
     ``rule.translation``.
     """
 
@@ -69,7 +69,7 @@ class Network:
         self._rules = ""
         self._descriptors: list[int] = []
         self._spaces: list[int] = []
-        #: listening socket's descriptor -> (the socket, pod, port)
+        #: descriptor of a listening socket -> (socket, pod, port)
         self._listening: dict[int, tuple[socket.socket, int, int]] = {}
         before = namespace.current_network()
         try:
@@ -103,14 +103,15 @@ class Network:
 
     @staticmethod
     def _refuse_at_once() -> None:
-        """Of the thread's namespace: no limit on how often it is told that nothing passes."""
+        """Remove the rate limit of ICMP errors in the thread's namespace, so that refused packets
+        are reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
-            with contextlib.suppress(OSError):  # older kernels have the second for all together
+            with contextlib.suppress(OSError):  # Older kernels have one limit for all namespaces.
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
 
     def _listen(self, place: int, protocol: str, port: int) -> None:
         one = socket.socket(socket.AF_INET, _KINDS[protocol] | socket.SOCK_NONBLOCK)
-        one.bind(("0.0.0.0", port))  # noqa: S104 -- of the pod's namespace
+        one.bind(("0.0.0.0", port))  # noqa: S104 -- all addresses of the pod's own namespace
         if protocol == "TCP":
             one.listen(_BACKLOG)
         self._listening[one.fileno()] = one, place, port
@@ -148,20 +149,20 @@ class Network:
         self._listening, self._descriptors = {}, []
 
     def load(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """Have these policies in force, from the moment of return. Raises OSError."""
+        """Put these policies in force by the time of return. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
-            self._rules = ""  # should it not be taken
+            self._rules = ""  # In case nft rejects the new rules
             with entered(self._node):
                 _nft(rules)
             self._rules = rules
 
     def probe(self, targets: Sequence[tuple[int, str, str, int, int]], wait_s: float) -> list[bool]:
-        """Try all (source, protocol, address, port, pod that must be met) at once.
+        """Test all (source, protocol, address, port, expected pod) at the same time.
 
-        A new connection, or a datagram, from a port of its own carries a token; what counts is
-        that the pod that must be met received it, and that its answer came back. ``wait_s`` bounds
-        what neither passes nor is refused.
+        Each test uses a new connection, or a datagram from a port of its own, and carries a token.
+        It succeeds if the expected pod received the token and its answer came back. ``wait_s``
+        limits the wait for packets that are neither answered nor refused.
         """
         return _Round(self._spaces, self._listening, targets).run(wait_s)
 
@@ -178,7 +179,7 @@ class _Round:
         self._met = [False] * len(targets)
         self._answered = [False] * len(targets)
         self._poll = select.epoll()
-        #: descriptor -> (socket, number of the target)
+        #: descriptor -> (socket, index of the target)
         self._asking: dict[int, tuple[socket.socket, int]] = {}
         #: descriptor -> (accepted socket, pod)
         self._accepted: dict[int, tuple[socket.socket, int]] = {}
@@ -211,7 +212,7 @@ class _Round:
             while self._asking:
                 late = time.monotonic() >= deadline
                 events = self._poll.poll(0 if late else deadline - time.monotonic())
-                # what is there is looked at, however late it is
+                # Events that have already arrived are processed even after the deadline.
                 if not events and late:
                     break
                 for descriptor, event in events:
@@ -233,7 +234,7 @@ class _Round:
                 self._proceed(descriptor, event)
         except BlockingIOError:
             return
-        except OSError:  # refused, by the kernel or by the other side
+        except OSError:  # Refused by the kernel or by the other side
             self._forget(descriptor)
 
     def _hear(self, descriptor: int) -> None:
@@ -280,7 +281,8 @@ class _Round:
         one.close()
 
     def _drain(self) -> None:
-        """Nothing of this round is met by the next."""
+        """Discard packets and connections of this round, so that the next round does not count
+        them."""
         for one, _, _ in self._listening.values():
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -291,7 +293,7 @@ class _Round:
 
 
 class Planes:
-    """The networks of all episodes, one order at a time."""
+    """The networks of all episodes; handles one order at a time."""
 
     def __init__(self) -> None:
         self._networks: dict[int, Network] = {}
@@ -325,10 +327,10 @@ def _pod(told: dict[str, Any]) -> Pod:
 
 
 def _settle(route: IPRoute, links: Sequence[int]) -> None:
-    """Wait until the kernel has acted on the carrier of these links: it drops what they are to
-    send before, for up to a second. From Linux 6.4 on, asking for a link makes it act.
+    """Wait until the kernel has processed the carrier of these links.
 
-    Raises OSError.
+    Until then, for up to a second, it drops what they send. From Linux 6.4 on, querying a link
+    triggers the processing. Raises OSError.
     """
     deadline = time.monotonic() + _SETTLE_S
     for index in links:
@@ -343,9 +345,9 @@ def _hardware(place: int) -> str:
 
 
 def _nft(text: str) -> None:
-    """Have a text of nftables done in the thread's namespace, all of it or nothing."""
+    """Run nftables commands in the thread's namespace, in one transaction. Raises OSError."""
     done = subprocess.run(
-        ["nft", "-f", "-"],  # noqa: S607 -- found on the path that the service gave
+        ["nft", "-f", "-"],  # noqa: S607 -- found in the PATH that the service set
         input=text.encode(),
         capture_output=True,
         timeout=_NFT_S,
@@ -356,7 +358,7 @@ def _nft(text: str) -> None:
 
 
 def _try() -> str:
-    """Of a process in namespaces of its own: why it can measure nothing, in words."""
+    """Return why this process, in namespaces of its own, cannot measure; empty if it can."""
     pods = [Pod(f"10.244.0.{number}", "shop", {"app": str(number)}) for number in (2, 3)]
     closed = {
         "metadata": {"namespace": "shop"},
@@ -376,7 +378,7 @@ def _try() -> str:
                     return f"a network of its own does not work as it should: {found}"
         finally:
             network.close()
-    except Exception as error:  # noqa: BLE001 -- whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 -- every error is reported as the reason
         return f"no network of its own: {error}"
     return ""
 
@@ -399,13 +401,13 @@ def _serve(control: socket.socket) -> None:
     for order in _orders(control):
         try:
             answer = {"number": order["number"], "ok": planes.do(order)}
-        except Exception as error:  # noqa: BLE001 -- told to who asked; the others go on
+        except Exception as error:  # noqa: BLE001 -- reported to the caller; other episodes continue
             answer = {"number": order["number"], "failed": f"{type(error).__name__}: {error}"}
         tell(answer)
 
 
 def main() -> None:
-    """See the module's description."""
+    """Run the process as the module's description says."""
     control = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None
     os.chdir("/")
     problem = namespace.lacking()
@@ -416,7 +418,7 @@ def main() -> None:
             problem = str(error)
         else:
             if inner < 0:
-                with contextlib.suppress(OSError):  # nobody listens any more
+                with contextlib.suppress(OSError):  # The service has closed the socket.
                     _live_apart(control)
                 os._exit(0)
             if control is not None:

@@ -26,8 +26,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: a direction of policies -> a chain's initial, the side of the packet where the peer is, and the
-#: keys of rules and of their peers in a spec
+#: policy direction -> initial of its chains, the packet's address of the peer, and the keys of
+#: rules and peers in a spec
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
@@ -42,7 +42,8 @@ _MEETS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
 
 @dataclass(frozen=True)
 class Pod:
-    """What has an address; without a ``namespace`` it is outside, and no selector means it."""
+    """An endpoint with an address; without ``namespace`` it is outside, and no selector matches
+    it."""
 
     ip: str
     namespace: str = ""
@@ -52,16 +53,16 @@ class Pod:
 
 
 def interface(place: int) -> str:
-    """The cable's end, where packets from and to a pod pass, by its place among the pods."""
+    """Return the name of the node's interface to a pod, given the pod's index."""
     return f"p{place}"
 
 
 def ruleset(
     pods: Sequence[Pod], policies: Iterable[Manifest], namespaces: Mapping[str, Labels]
 ) -> str:
-    """The table for ``nft -f``; ``namespaces`` are the labels of each.
+    """Return the policy table for ``nft -f``.
 
-    Policies are objects of the API, as it stores them.
+    Policies are API objects. ``namespaces`` maps each namespace to its labels.
     """
     policies = list(policies)
     chains: list[str] = []
@@ -88,12 +89,12 @@ def ruleset(
         if direction in jumps:
             forward.append(f"{side} vmap {{ {', '.join(jumps[direction])} }}")
     body = "".join([*chains, _chain("forward", forward)])
-    # that it is there makes the deletion possible
+    # Creating the table first lets the deletion succeed.
     return f"table ip {TABLE} {{ }}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n{body}}}\n"
 
 
 def translation(services: Iterable[tuple[str, str, int, str, int]]) -> str:
-    """The table that leads (protocol, service's address, port) to (pod's address, port)."""
+    """Return the table that translates (protocol, service address, port) to (pod address, port)."""
     lines = ["type nat hook prerouting priority dstnat; policy accept;"]
     lines += [
         f"ip daddr {address} {protocol.lower()} dport {port} dnat to {target}:{target_port}"
@@ -123,7 +124,7 @@ def _lines(
     pods: Sequence[Pod],
     namespaces: Mapping[str, Labels],
 ) -> Iterator[str]:
-    """What the policy's rules match of the packets from or to the pod."""
+    """Yield the nftables matches of the policy's rules for packets from or to the pod."""
     _, side, rules_key, peers_key = _DIRECTIONS[direction]
     for rule in policy["spec"].get(rules_key) or []:
         peers = [

@@ -4,9 +4,9 @@
     deployed = await wired.deploy(world)
     sight = await deployed.look()
 
-Policies come from the wrapped cluster. A pair works if its pod's namespace can resolve the
-service's name (a datagram to the name server and its answer) and connect to the service's address.
-All pairs are tested at once, with new connections, until two rounds agree.
+Policies come from the wrapped cluster. A pair works if its pod's namespace can look up a name and
+connect to the service's address. The lookup is a datagram to the name server and its answer. All
+pairs are tested at the same time with new connections, until two rounds agree.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ _MODULE = "netarena_k8s.embedded.datapath.plane"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: for what neither passes nor is refused, which no ruleset of ours brings about
+#: limit for packets that are neither answered nor refused, which the rulesets of this module never
+#: cause
 _WAIT_S = 1.0
 _SETTLE_S = 10.0
-#: of services here; what kubectl sees as their addresses is not routed
+#: prefix of service addresses here; the cluster addresses that kubectl shows are not routed
 _SERVICES = "10.96.1"
 _DNS = "kube-system/dns"
 
 
 @dataclass
 class Layout:
-    """What is laid for a world: endpoints by name, with where they listen, and services.
+    """The network of a world: endpoints by name, the ports at which they listen, and services.
 
-    ``strangers`` adds the pods of other namespaces and ``outside`` addresses, which tests ask for.
+    ``strangers`` adds the pods of other namespaces, and ``outside`` adds addresses; tests use both.
     """
 
     world: World
@@ -76,7 +77,7 @@ class Layout:
         self.services = {}
         for number, app in enumerate(self.world.apps, start=2):
             ports = {one.number for one in app.ports}
-            for service in app.service[:1]:  # the one that is tested
+            for service in app.service[:1]:  # Only the first service port is tested.
                 if (target := target_port(app, service)) is None:
                     continue
                 ports.add(target.number)
@@ -92,7 +93,7 @@ class Layout:
 
     @property
     def places(self) -> dict[str, int]:
-        """The place of each endpoint among those that are laid."""
+        """The index of each endpoint."""
         return {name: place for place, name in enumerate(self.ends)}
 
     @property
@@ -100,7 +101,7 @@ class Layout:
         return {**STRANGERS, self.namespace: {**self.world.labels, NAME_LABEL: self.namespace}}
 
     def order(self) -> dict[str, Any]:
-        """What the plane is told."""
+        """Return the arguments of the order that creates the network."""
         return {
             "pods": [
                 {
@@ -117,14 +118,16 @@ class Layout:
         }
 
     def look_up(self, source: str) -> Target:
-        """Whether a name is found: a datagram, and its answer."""
+        """Return the target that tests name lookups: a datagram to the name server, and its
+        answer."""
         places = self.places
         return places[source], "UDP", self.ends[_DNS].ip, 53, places[_DNS]
 
     def connect(self, pair: Pair) -> Target | None:
-        """To a service's address; none where the service leads nowhere.
+        """Return the target that tests a pair; None if its service has no usable target port.
 
-        A datagram is sent to the pod's: that it was refused is not told for a service's.
+        TCP uses the service's address. UDP uses the pod's, because a refusal through a service's
+        address is not reported.
         """
         if (service := self.services.get(pair.target)) is None:
             return None
@@ -135,12 +138,13 @@ class Layout:
 
 
 _KINDS = ("TCP", "UDP")
-#: source, protocol, address, port, and who must be met: ``plane.Network.probe``
+#: source, protocol, address, port, expected pod: see ``plane.Network.probe``
 Target = tuple[int, str, str, int, int]
 
 
 def lacking() -> str:
-    """Why this machine can measure nothing, in one line; empty when it can. Takes a second."""
+    """Return why this machine cannot measure pairs, in one line; empty if it can. Takes a
+    second."""
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"
     try:
@@ -150,7 +154,7 @@ def lacking() -> str:
 
 
 class Plane:
-    """The process of ``plane``, as the service sees it; started when it is first asked."""
+    """The service's interface to the process of ``plane``, which starts with the first order."""
 
     def __init__(self) -> None:
         self._servant = Servant(
@@ -160,32 +164,37 @@ class Plane:
             stop_s=_STOP_S,
             answer_s=_ANSWER_S,
         )
-        # it does one thing after the other, and how long others take counts against nobody
+        # The process handles one order at a time. The wait for other orders must not count against
+        # a timeout.
         self._turn = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
-        """The process, while it runs."""
+        """The process id while the process runs, otherwise None."""
         return self._servant.pid
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
-        """Have the process do something. Raises EnvironmentFailed, and then it is started anew."""
+        """Send an order to the process. Raises EnvironmentFailed; then the next order restarts the
+        process."""
         async with self._turn:
             await self._servant.start()
             return await self._servant.ask(do, episode=episode, **arguments)
 
     async def start(self) -> None:
-        """Raises EnvironmentFailed with what this machine lacks."""
+        """Start the process. Raises EnvironmentFailed with what this machine lacks."""
         await self._servant.start()
 
     async def stop(self) -> None:
-        """End the process, and all that it laid."""
+        """End the process and all its networks."""
         async with self._turn:
             await self._servant.stop()
 
 
 class Wired(Cluster):
-    """A cluster inside, which others may use too and which is not stopped here, and the plane."""
+    """A cluster that measures pairs; policies and objects come from ``inner``.
+
+    Others may use ``inner`` too, so it is not stopped here.
+    """
 
     def __init__(self, inner: Cluster) -> None:
         self._inner = inner
@@ -219,7 +228,7 @@ class Wired(Cluster):
 
 
 class WiredShop(Deployed):
-    """One world: its objects are on the cluster inside, its pods in namespaces."""
+    """One world: its objects are on the inner cluster, its pods in network namespaces."""
 
     def __init__(self, inner: Deployed, plane: Plane, number: int, layout: Layout) -> None:
         self._inner = inner
@@ -253,7 +262,7 @@ class WiredShop(Deployed):
 
     async def close(self) -> None:
         await self._inner.close()
-        # with a process that has ended, the pods have ended too
+        # If the process has ended, so have the pods.
         if self._plane.pid is not None:
             with contextlib.suppress(EnvironmentFailed):
                 await self._plane.ask("close", self._number)
@@ -268,7 +277,7 @@ class WiredShop(Deployed):
 async def measure_pairs(
     plane: Plane, number: int, layout: Layout, policies: Sequence[Policy]
 ) -> tuple[bool, ...]:
-    """Whether each pair of a laid world works under ``policies``. Raises EnvironmentFailed."""
+    """Return whether each pair of a world works under ``policies``. Raises EnvironmentFailed."""
     world = layout.world
     finding = {app.name: layout.look_up(app.name) for app in world.apps}
     connecting = [layout.connect(pair) for pair in world.pairs]
@@ -287,7 +296,7 @@ async def measure_pairs(
 async def measure(
     plane: Plane, number: int, policies: Sequence[Mapping[str, Any]], targets: Sequence[Target]
 ) -> dict[Target, bool]:
-    """Have policies in force on a laid network, and try all targets at once.
+    """Put policies in force on an episode's network, and test all targets at the same time.
 
     Raises EnvironmentFailed.
     """
