@@ -53,8 +53,8 @@ from netarena_route.backbone.model import (
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, settle
 
-#: Number of our routers, with the weight of each. Most networks have more routers than an agent has
-#: turns to look at them one by one.
+#: Number of our routers, with the weight of each. Most networks have more routers than
+#: an agent can inspect within its turns.
 SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
 _OUTSIDERS = range(2, 5)
 _HOSTS = range(6, 17)
@@ -330,7 +330,7 @@ def _carries(world: World) -> list[object]:
 
 
 def _reach_alike(world: World, rows: Iterable[str]) -> bool:
-    """Return whether all hosts of a zone reach the same endpoints and are reached by the same ones."""
+    """Return whether all hosts of a zone reach, and are reached by, the same endpoints."""
     zone_of = {host.name: host.zone for host in world.hosts}
     pairs: dict[tuple[str, str], str] = {}
     names = [name for name, _ in world.endpoints]
@@ -675,8 +675,9 @@ class _Draft:
         )
 
     def _draw_policies(self) -> None:
-        """Draw which zones may access each zone; the routers in front of its hosts filter
-        accordingly.
+        """Draw which zones may access each zone, and the filters that enforce it.
+
+        The routers that a zone's hosts are connected to have the filters.
         """
         rng = self.rng
         inner = [zone for zone in self.zones if not zone.name.startswith(self.prefix)]

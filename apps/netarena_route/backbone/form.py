@@ -35,7 +35,7 @@ def shapes(machine: Router | Host) -> Mapping[str, float]:
 
 @lru_cache(maxsize=16384)
 def _shape(text: str) -> str:
-    """``text`` without names, addresses and words."""
+    """Return ``text`` without names, addresses and words."""
     text = _COST.sub(lambda match: _size(int(match[0])), _WORD.sub(r"\1 W", text))
     text = _COMMUNITY.sub("C", _ADDRESS.sub("A", _NAME.sub("M", text)))
     return _LARGE.sub("N", _AREA.sub("area N", text))

@@ -224,7 +224,7 @@ class Follower:
         return _Course(stages, (name, *rest.passed) if into else rest.passed, rest.came)
 
     def _meeting(self, name: str, chain: str, place: _Place, out: str) -> Sequence[Rule]:
-        """Return the rules of a chain that may match a packet at a position and an outgoing port."""
+        """Return the rules of a chain that may match a packet that leaves a position by a port."""
         rules = self._chains.get((name, chain))
         if not rules:
             return ()

@@ -17,8 +17,7 @@ from netarena_route.backbone.routing import Tables, neighbours, settle
 def expected(
     world: World, tables: Tables | None = None, follower: Follower | None = None
 ) -> Observation:
-    """Return the observation of the converged ``world``, in the form and order of ``render``'s
-    setup.
+    """Return the observation of the converged ``world``, in the order of ``render``'s setup.
 
     ``follower`` must belong to this world and these tables; it caches the paths it has followed.
     """
@@ -105,10 +104,9 @@ class Backup(NamedTuple):
 
 
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
-    """Return the backup path of each documented pair, for the first cable whose failure it
-    survives.
+    """Return the backup paths of the documented pairs.
 
-    A pair has no entry if no cable on its path has an alternative, or if a tie decides on the
+    Each is for the first cable on the path whose failure the pair survives. A pair has no entry if no cable on its path has an alternative, or if a tie decides on the
     alternative.
     """
     addresses = dict(world.endpoints)

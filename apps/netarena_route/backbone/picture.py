@@ -63,7 +63,7 @@ def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
 
 
 def _place(fact: Fact) -> tuple[str, str]:
-    """Return the row and column of a fact; routes have a row for each pair of receiver and sender."""
+    """Return the row and column of a fact; a route's row names its receiver and its sender."""
     if fact.sort != "route":
         return fact.source, fact.target
     prefix, _, peer = fact.target.partition(" from ")

@@ -107,7 +107,7 @@ def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None)
 
 
 def _tell_change(step: Step) -> str:
-    """Return a sentence about the effect of a step from its judgement, or "" without a judgement."""
+    """Return a sentence about the effect of a judged step, or "" without a judgement."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail

@@ -59,7 +59,7 @@ _RESOLVED = 8
 
 
 class Path(NamedTuple):
-    """A BGP route at a router; ``peer`` is the index of the peer it came from, -1 for an own route."""
+    """A BGP route at a router; ``peer`` is the index of the sender, or -1 for an own route."""
 
     prefix: str
     as_path: tuple[int, ...] = ()
@@ -183,7 +183,7 @@ def _connected(router: Router) -> Iterator[Route]:
 
 
 def _add_statics(table: Table, router: Router) -> None:
-    """Add static routes to a table, including those whose next hop resolves through other routes."""
+    """Add static routes to a table, including those with a recursive next hop."""
     waiting: Sequence[Static] = router.statics
     for _ in range(_RESOLVED):
         rest = []
@@ -311,7 +311,7 @@ class _Ospf:
         return found
 
     def _exchange(self) -> None:
-        """Add inter-area routes: first from other areas to area 0, then from there to other areas."""
+        """Add inter-area routes: first from other areas to area 0, then back."""
         borders = [
             router
             for router in self._world.routers
@@ -528,8 +528,9 @@ def _agree(router: Router, peer: Peer, other: Router, answer: Peer) -> bool:
 
 
 def _begins(router: Router, peer: Peer, table: Table) -> bool:
-    """Return whether a router initiates a session: the peer is routable and within the allowed
-    hops.
+    """Return whether a router initiates a session.
+
+    The peer must be reachable, and an external peer must be within the allowed hops.
     """
     if resolve(table, peer.address) is None:
         return False
@@ -568,7 +569,7 @@ class _Speakers:
         }
 
     def run(self) -> None:
-        """Exchange routes until all best paths are stable; each round updates all routers at once."""
+        """Exchange routes until all best paths are stable; a round updates all routers at once."""
         best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
         best, moved = self._settle(best, self._routers, self._tables.sessions)
         self._tables.doubtful.update(moved)
@@ -738,7 +739,10 @@ class _Speakers:
         return not near or _is_connected(self._base[name], path.next_hop)
 
     def _best(self, name: str, paths: Sequence[Path]) -> Path:
-        """Return the best path: the best of each neighbouring AS by metric, then the best of these."""
+        """Return the best path: the best of each neighbouring AS first, then of these.
+
+        The metric (MED) counts only within a neighbouring AS.
+        """
         groups: dict[int, list[Path]] = {}
         for path in paths:
             groups.setdefault(path.as_path[0] if path.as_path else 0, []).append(path)
@@ -753,7 +757,7 @@ class _Speakers:
         return min(winners, key=lambda path: self._rank(name, path, 0))
 
     def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
-        """Return the first part of the comparison key; ``metric`` replaces the path's own metric."""
+        """Return the first part of the comparison key; ``metric`` replaces the path's own."""
         found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
         return (
             -path.weight,
@@ -775,7 +779,7 @@ class _Speakers:
         )
 
     def _tell(self, session: Session, path: Path) -> Path | None:
-        """Return the route as the other end of a session accepts it, or None if it is not accepted."""
+        """Return the route as the other end of a session accepts it, or None if it does not."""
         one, other = self._routers[session.router], self._routers[session.other]
         peer, answer = one.bgp.peers[session.peer], other.bgp.peers[session.other_peer]
         inner = one.asn == other.asn
