@@ -106,8 +106,8 @@ class Backup(NamedTuple):
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     """Return the backup paths of the documented pairs.
 
-    Each is for the first cable on the path whose failure the pair survives. A pair has no entry if no cable on its path has an alternative, or if a tie decides on the
-    alternative.
+    Each is for the first cable on the path whose failure the pair survives. A pair has no entry if
+    no cable on its path has an alternative, or if a tie decides on the alternative.
     """
     addresses = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)
