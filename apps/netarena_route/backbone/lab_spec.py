@@ -71,7 +71,7 @@ class Ask(Record):
 
 
 class Edit(Record):
-    """One machine before and after one fault; the lab reports whether the difference still exists."""
+    """One machine before and after one fault; the lab reports any remaining difference."""
 
     before: Recipe
     after: Recipe

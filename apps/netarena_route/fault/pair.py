@@ -41,8 +41,9 @@ def _from_peer_to_other(site: Site, packet: Packet) -> bool:
 
 
 def _comes_to_other(site: Site, packet: Packet) -> bool:
-    """Return whether the router receives a packet from the peer to the other subnet or its own
-    address there.
+    """Return whether the router receives a packet from the peer to the other subnet.
+
+    The router's own address there is included.
     """
     return (
         packet.enters is not None and packet.src == site.peer.name and packet.target == site.other

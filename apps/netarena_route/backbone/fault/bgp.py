@@ -1,4 +1,4 @@
-"""BGP faults: sessions that are down, and routes that are not accepted, not advertised or leaked."""
+"""BGP faults: sessions that are down, and routes that are filtered or leaked by mistake."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield peers' or upstreams' routes marked as a customer's, which are advertised to everybody."""
+    """Yield peers' or upstreams' routes marked as a customer's, which everybody receives."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
