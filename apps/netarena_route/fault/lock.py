@@ -71,7 +71,7 @@ _SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
-    """Return ``world`` with locks next to ``faults``, which stay visible; None if there is no room."""
+    """Return ``world`` with locks next to ``faults``, which stay visible, or None without room."""
     drawn = draw_locks(world, faults, rng, (([*KINDS], 1),))
     return None if drawn is None else drawn.world()
 

@@ -191,9 +191,7 @@ class _Draw:
         self._held: set[str] = set()
 
     def draw(self, number: int, wanted: str) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return a network and ``number`` faults that interact as wanted, or None if this draw
-        fails.
-        """
+        """Return a network and ``number`` faults that interact as wanted, or None."""
         ends = self._draw_apart() if wanted in {"guard", "bypass"} else (0, 0)
         fits = {
             "guard": lambda: self._add(lambda part: self._covers(part, ends), self._wide(ends)),
@@ -345,8 +343,9 @@ class _Draw:
     def _lose_lock(
         self, world: World, faults: list[Fault], locks: Locks, name: str
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return the faults with a missing lock that another fault hides, if there are other
-        faults.
+        """Return the faults with a missing lock, which one of the other faults hides.
+
+        Without other faults, the missing lock is returned alone. Returns None if no lock fits.
         """
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]

@@ -32,7 +32,7 @@ _NOTHING: _Left = (frozenset(), frozenset())
 
 
 def read(world: World, fault: Fault) -> Change:
-    """Return the change of a fault in the fault-free ``world``; raises KeyError if there is none."""
+    """Return the change of a fault in the fault-free ``world``; raises KeyError without one."""
     method = next(one for one in KINDS[fault.kind] if one.name == fault.method)
     for change in method.changes(world):
         if change.key == fault.parameters["key"]:
