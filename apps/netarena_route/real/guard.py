@@ -110,7 +110,7 @@ class Guard:
         self._began = self._look_again = time.monotonic()
 
     def watch(self, pid: int) -> str:
-        """Return the reason why the command must end, or ""; ``pid`` is a process on the machine."""
+        """Return why the command must end, or ""; ``pid`` is a process on the machine."""
         folder = Path(f"/proc/{pid}/net")
         try:
             sent = _difference(self._before, _sent_packets(folder))

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-#: entries of a place, and how many there are: less than the table has by default, for others have
-#: entries too
-PLACE, PLACES = 100, 9
 #: Number of ARP entries per slot, and number of slots. They use less than the default table, since
 #: other programs have entries too.
+PLACE, PLACES = 100, 9
+#: Maximum time to wait for slots, and the pause between attempts. After that, the holder counts as
+#: stuck, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
-#: Lock file shared by all networks of a machine that run as root; other users cannot open it.
+#: Lock file of all networks that run as root on this machine; other users cannot open it.
 MACHINE = "/run/netarena-turns"
 
 

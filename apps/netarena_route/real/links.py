@@ -30,7 +30,7 @@ def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
 
 
 def mac(machine: int, port: int) -> bytes:
-    """Return the MAC address of a machine's port, given both indices; it is locally administered."""
+    """Return the locally administered MAC address of a machine's port, given both indices."""
     return b"\x02\x4e" + machine.to_bytes(2, "big") + port.to_bytes(2, "big")
 
 

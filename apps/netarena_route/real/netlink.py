@@ -125,7 +125,7 @@ class Netlink:
                     yield kind, content
 
     def send(self, messages: Sequence[Message]) -> list[int]:
-        """Send requests and wait for all of them; return the error number of each, 0 for success."""
+        """Send requests, wait for all, and return the error number of each (0: success)."""
         errors: list[int] = []
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -264,7 +264,7 @@ def links(netlink: Netlink) -> Iterator[Link]:
 
 
 def cable(name: str, end: str, space: int) -> Message:
-    """Return a message that creates a veth pair: ``name`` here and ``end`` in namespace ``space``."""
+    """Return a message that creates a veth pair: ``name`` here, ``end`` in namespace ``space``."""
     other = _LINK.pack(0, 0, 0, 0, 0)
     other += attribute(_IFLA_IFNAME, end.encode() + b"\0")
     other += attribute(_IFLA_NET_NS_FD, struct.pack("=I", space))
@@ -401,7 +401,7 @@ def fixed_neighbours(netlink: Netlink) -> int:
 
 
 def release_neighbours(netlink: Netlink) -> bool:
-    """Delete unresolved neighbours and the packets that wait for them; return whether any existed."""
+    """Delete unresolved neighbours and the packets that wait for them; return if any existed."""
     return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
 
 
@@ -498,7 +498,7 @@ def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, byt
 
 
 def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
-    """Return a message that creates a permanent neighbour, which the kernel's limit does not count."""
+    """Return a message that creates a permanent neighbour, exempt from the kernel's limit."""
     return Message(
         NEWNEIGH,
         _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)

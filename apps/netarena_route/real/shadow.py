@@ -32,7 +32,7 @@ from netarena_route.real.netlink import Message, Netlink, attribute, attributes,
 
 
 class _Nat(NamedTuple):
-    """An expression of nftables, with its attributes for the first port's register and for flags."""
+    """An nftables expression, with its attributes for the first port's register and for flags."""
 
     expression: bytes
     ports: int

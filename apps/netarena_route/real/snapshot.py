@@ -267,7 +267,7 @@ def _rule(content: bytes) -> str:
 
 
 def _link(link: Link, names: Mapping[int, str]) -> str:
-    """Return the properties of a link that change only by configuration: no carrier, no counters."""
+    """Return the properties of a link that only configuration changes: no carrier or counters."""
     found = link.attributes
     words = [
         "link",

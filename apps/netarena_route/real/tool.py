@@ -54,9 +54,7 @@ TEXTS = {
 def hide_consoles(but: Container[str] = ()) -> None:
     """Hide consoles without a daemon from commands of this process."""
     for folder in _FOLDERS:
-        with suppress(
-            OSError
-        ):  # on kernels without this, the consoles print that they find no daemon
+        with suppress(OSError):  # without kernel support, the consoles find no daemon
             names = [name for name in CONSOLES if name not in but]
             if found := [name for name in names if (folder / name).exists()]:
                 namespace.hide(folder, found)

@@ -321,7 +321,7 @@ class Worker:
         return {"state": state, "waited_s": found.waited_s + padding_s}
 
     def _unsettled(self) -> list[list[str]]:
-        """Return rows (machine, text) of commands' settings that end or begin by themselves later."""
+        """Return rows (machine, text) of commands' settings that end or begin by themselves."""
         return [
             [machine, text]
             for machine, before in self._fleeting.items()

@@ -127,9 +127,8 @@ def _no_multihop(world: World) -> Iterator[Change]:
 
 def _no_ttl_security(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
-        if (
-            peer.ttl_security == 1
-        ):  # With more hops, the session would come up at one end and drop again, forever.
+        # With more hops, the session would come up at one end and drop again, forever.
+        if peer.ttl_security == 1:
             yield _session(
                 router,
                 peer,
