@@ -146,7 +146,7 @@ class Echo:
             self._socket.settimeout(_LOST_S)
 
     def follow(self) -> None:
-        """Wait until all packets sent before have returned; raises TimeoutError as ``wait`` does."""
+        """Wait until all earlier packets have returned; raises TimeoutError as ``wait`` does."""
         for _ in range(_THERE_AND_BACK):
             self._pass()
 
@@ -392,9 +392,7 @@ class Prober:
                 try:
                     one.sendto(sight.request(source, target), address)
                     sent += 1
-                except (
-                    OSError
-                ):  # no route, prohibited, too long or no device: the pair does not work
+                except OSError:  # no route, prohibited, too long, no device: it does not work
                     pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
@@ -487,7 +485,7 @@ class _Sight:
         self.arrived = self.replied = self.working = 0
 
     def asks(self, source: int, target: int) -> bool:
-        """Return whether a pair is pinged now; of many pairs, only some are pinged a second time."""
+        """Return whether a pair is pinged now; of many pairs, only some get a second ping."""
         if not self._again or source == target:
             return source != target
         # The positions form a ring without the machine itself.

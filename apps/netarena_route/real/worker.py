@@ -440,9 +440,8 @@ class Worker:
             seen = _combine(max, seen, found.rows)
             if seen == wanted:
                 return waited_s
-            if (
-                deadline is None
-            ):  # the time starts now, since one round at the largest sizes takes longer than HEALTHY_S
+            # the time starts now, since one round at the largest sizes takes longer than HEALTHY_S
+            if deadline is None:
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 raise RuntimeError(

@@ -34,8 +34,7 @@ _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
-    """Create machines, switches and cables with netlink; return each machine's namespace
-    descriptor.
+    """Create machines, switches and cables with netlink; return their namespaces' descriptors.
 
     Cables are down. Raises OSError, or pyroute2's NetlinkError.
     """

@@ -539,7 +539,7 @@ def _acts_s(text: str) -> float:
 
 
 def _ages_s(text: str) -> float:
-    """Return the time until the last unrefreshed LSA of a database is removed, in s; 0 without any."""
+    """Return the time until the last unrefreshed LSA of a database is removed, in s, or 0."""
     ages = [age for age in map(int, _AGE.findall(text)) if _REFRESHED_S < age < _MAX_AGE_S]
     return float(_MAX_AGE_S - min(ages)) if ages else 0.0
 

@@ -176,7 +176,7 @@ class Lab(Worker):
             self._stack.callback(held.close)
 
     def _save_configurations(self) -> None:
-        """Save each router's configuration as ``write memory`` does, with equal times of all files."""
+        """Save each router's configuration like ``write memory``, with equal times of all files."""
         frr.save(
             (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
             for name in self._daemons
@@ -283,7 +283,7 @@ class Lab(Worker):
                 self._netlinks[name] = self._stack.enter_context(Netlink())
 
     def _listen(self) -> None:
-        """Open the sockets and files that observations need in each namespace, and keep them open."""
+        """Open the sockets and files that observations need in each namespace, for later use."""
         for name in self._names:
             with entered(self._spaces[name]):
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)

@@ -534,8 +534,9 @@ class _Client:
 
 
 class _Names:
-    """DNS queries for a name, and their answers: like ``dig``, or like the C library if not
-    ``careful``.
+    """DNS queries for a name, and their answers.
+
+    They are like those of ``dig``, or like those of the C library if not ``careful``.
     """
 
     def __init__(self, name: str, *, careful: bool) -> None:

@@ -1,7 +1,6 @@
-"""Finds the machines that a ping crosses, with one ping per documented pair and a capture on each
-machine.
+"""Finds the machines that a ping crosses, by capturing packets on each machine.
 
-During an observation each machine has a socket that receives the pings that arrive on any
+Each documented pair sends one ping. During an observation each machine has a socket that receives the pings that arrive on any
 interface. Each forwarding decrements the ping's TTL, by which the machines are put in order.
 """
 
