@@ -117,7 +117,6 @@ class Route(Reactive):
     async def __aenter__(self) -> Self:
         """Start the warm process from which networks are forked."""
         self._warm = Warm()
-        # without the rights that networks need, the card is served all the same: ``check`` tells
         # Without the required privileges, the agent card is still served. ``check`` reports what is
         # missing for each task, and beginning a network tries again.
         with suppress(EnvironmentFailed):
@@ -165,7 +164,7 @@ class Route(Reactive):
         return mask.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Check that each fault is visible alone, each order is safe, and masked faults are hidden."""
+        """Check that each fault shows alone, each order is safe, and masked faults are hidden."""
         if _is_backbone(query_):
             return backbone.doubts(query_)
         return mask.doubts(_world(query_), query.faults_of(query_))
@@ -202,7 +201,7 @@ class Route(Reactive):
         return guess.blanket(_world(answers[0]))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for a ``standard`` network of fixed size, whose intended state is known."""
+        """Return "blanket" for a ``standard`` network of fixed size; its intended state is known."""
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
         return "blanket" if sized and route.world == "standard" else None
@@ -308,7 +307,7 @@ class Route(Reactive):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge a step by the states before and after it; earlier damage is not attributed to it."""
+        """Judge a step by the states before and after it; earlier damage does not count."""
         del initial
         if _is_backbone(query):
             return backbone.judge(query, before, after)

@@ -1,4 +1,4 @@
-"""Limits of one command on its machine and network, for the guard and the prompt."""
+"""Limits of one command on its machine and network, for the guard and for prompts."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and of hosts on each; values of None are drawn with ``rng``."""
+        """Return the number of subnets and of hosts on each; None is replaced by a random value."""
         return (
             rng.randint(*DRAWN_SWITCHES) if self.num_switches is None else self.num_switches,
             rng.randint(*DRAWN_HOSTS)

@@ -40,8 +40,9 @@ class Networked(Environment):
 
     @abstractmethod
     def _find(self, asked: str) -> tuple[str | None, str]:
-        """Return the machine that a name refers to, or None, and the reason to refuse commands on
-        it.
+        """Return the machine that a name refers to, and a refusal message or "".
+
+        The machine is None if there is no such machine.
         """
 
     async def execute(self, move: Move) -> Execution:

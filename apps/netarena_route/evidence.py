@@ -104,7 +104,7 @@ class Scene:
 
 
 async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
-    """Return the evidence of ``query``; raises EnvironmentFailed for a world that cannot be read."""
+    """Return the evidence of ``query``; raises EnvironmentFailed if its network is unreadable."""
     command = f"python3 -c {shlex.quote(read_program())}"
     try:
         state = await world.open()
@@ -289,7 +289,7 @@ def _filters(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _routing(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield features of FRR: difference of running and saved configuration, ages, versions, events."""
+    """Yield features of FRR: unsaved configuration, ages, versions and events."""
     shown = dict(read["frr"])
     running = _lines(shown.pop("running"))
     on_disk = _lines(read["frr.conf"])
@@ -414,7 +414,7 @@ def _shapes(read: Reading) -> Iterator[str]:
         yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)} protocol {protocol}"
     for header, attributes in read["neigh"]:
         state = int.from_bytes(bytes(header[8:10]), "little")
-        if state & 0xC0:  # permanent, or without ARP
+        if state & 0xC0:  # PERMANENT or NOARP
             yield f"neighbour {state} {_keys(attributes)}"
     for header, attributes in read["link"]:
         flags = int.from_bytes(bytes(header[8:12]), "little") & 0x3FF

@@ -147,8 +147,7 @@ def tell_plan(world: World) -> str:
 
 
 def pingall(world: World, state: State) -> str:
-    """Return the results of all pings in the form of Mininet's pingall (hosts first, then the
-    router).
+    """Return the results of all pings in the form of Mininet's pingall, the router last.
 
     A table beyond ``MAX_TABLE_CHARS`` is replaced by its wrong pairs.
     """
@@ -181,7 +180,7 @@ def pingall(world: World, state: State) -> str:
 
 
 def loss_pct(state: State) -> int:
-    """Lost pings in per cent of all sent, as Mininet rounds them: down."""
+    """Return the percentage of lost pings, rounded down as Mininet does."""
     received, sent = count_pings(state)
     return 100 * (sent - received) // sent
 

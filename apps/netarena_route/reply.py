@@ -45,7 +45,7 @@ _CAUSE_KEYS = frozenset({"place", "what"})
 
 #: Kinds of quotes. A quote of a kind opens a string and the next one of the same kind closes it. If
 #: strings could overlap, the text after them would be visited for each.
-_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two are curled
+_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
@@ -168,7 +168,7 @@ def _objects(text: str) -> Iterator[_Said]:
 
 
 def _alone(text: str) -> Iterator[dict[str, Any]]:
-    """Yield objects with both keys from a text that is exactly one object; anything else is prose."""
+    """Yield objects with both keys from a text that is exactly one object, without prose."""
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):
@@ -286,7 +286,7 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """Handle the end of the text or fence: close all that is open if only brackets are missing."""
+        """Handle the end of the text or fence: close all open levels if only brackets are missing."""
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:
@@ -304,8 +304,7 @@ def _unquote(quoted: str) -> str:
 
 
 def _paired_lines(text: str) -> Iterator[_Said]:
-    """Yield pairs of adjacent lines with a machine and a command, ignoring empty lines between
-    them.
+    """Yield pairs of adjacent lines with a machine and a command; empty lines are ignored.
 
     A line belongs to only one pair: if the last pair is cut off, its command does not belong to the
     machine in the next line.
@@ -323,9 +322,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
             for one, begin, end in group
             if given and one
         ]
-        if (
-            len(run) % 2 and "command" in run[0][0]
-        ):  # it may belong to the machine before it or after it
+        if len(run) % 2 and "command" in run[0][0]:  # for which machine?
             continue
         for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
             found = first | second
@@ -341,7 +338,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
 
 
 def _begin(text: str, place: int) -> int:
-    """Return where the next non-empty line begins, without its quotation mark."""
+    """Return where the next non-empty line begins, after its Markdown quote marks."""
     blank = _BLANK.match(text, place)
     assert blank is not None
     return blank.end()

@@ -169,8 +169,9 @@ def fields(state: State) -> dict[str, Any]:
 
 
 def _combine(world: World, matrices: Sequence[Sequence[str]], combine: Callable[..., int]) -> Pairs:
-    """Return the pairs whose bit is set in ``combine`` of the intended row and those of
-    ``matrices``.
+    """Return the pairs whose bit ``combine`` sets.
+
+    Its arguments are the rows of the intended matrix and of ``matrices``, as integers.
     """
     rows = []
     for healthy, *others in zip(world.intended, *matrices, strict=True):

@@ -548,7 +548,7 @@ class _Draft:
             # BGP.
             self.loopbacks[self.outsiders[-1].router] = str(_OTHERS[rng.randrange(1 << 16)])
 
-    # hosts, zones and what they may
+    # hosts, zones and their policies
 
     def _draw_hosts(self) -> None:
         rng = self.rng

@@ -1,7 +1,7 @@
 """Intended settings that look like faults.
 
-In a varied network some hosts are in reserve. *Locks* keep them back: methods of the tables of
-faults, with the same commands and numbers, at sites that have to do with these hosts. A lock is
+In a varied network some hosts are in reserve. *Locks* isolate them. A lock is a method of the
+fault tables, with the same commands and numbers, at a site that involves a reserve host. Locks are
 part of the intended state; undoing one opens a pair that must not work. The prompt names the
 pairs that must not work, and nothing on a machine tells a lock from a fault.
 
@@ -76,7 +76,7 @@ def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | N
     return None if drawn is None else drawn.world()
 
 
-def draw_locks(  # noqa: PLR0913 -- of tickets
+def draw_locks(  # noqa: PLR0913 -- options of tickets
     world: World,
     faults: Sequence[Fault],
     rng: random.Random,

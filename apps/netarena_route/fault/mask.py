@@ -528,7 +528,7 @@ def _is_torn(plan: Plan, ends: tuple[int, int], parts: Sequence[tuple[Method, Si
 _FIRST = 4
 
 
-def _let_past(  # noqa: PLR0913, PLR0917 -- what it stands beside
+def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
     plan: Plan,
     faults: Sequence[Fault],
     locks: Locks | None,

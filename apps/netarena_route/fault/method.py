@@ -313,7 +313,7 @@ def always(site: Site) -> bool:
 
 @dataclass(frozen=True)
 class Method:
-    """One way to break something: a row of a table."""
+    """A method of breaking something: a row of a table."""
 
     name: str
     scope: Scope

@@ -74,7 +74,7 @@ class Connections:
             self._trackers[descriptor].hear()
 
     def forget(self) -> None:
-        """Delete the entries that are new since ``watch``, except those of daemons."""
+        """Delete the entries created since ``watch``, except those of daemons."""
         for one in self._trackers.values():
             one.forget()
 
@@ -84,7 +84,7 @@ class _Tracker:
         self._netfilter = netfilter
         self.events = Netlink(NETFILTER)
         self._files: list[int] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without one
+        with contextlib.suppress(FileNotFoundError):  # a kernel without a tracker
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}

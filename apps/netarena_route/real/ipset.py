@@ -1,4 +1,4 @@
-"""Have rules use copies of a machine's ipsets while a measurement runs.
+"""Makes rules use copies of a machine's ipsets while a measurement runs.
 
 Sets of ``ipset`` belong to the network namespace. Rules add elements to them, count, and renew
 timeouts. ``Sets`` gives each set a copy with the same elements and swaps the two, so that rules
@@ -26,7 +26,7 @@ from netarena_route.real.netlink import (
 
 _SETS = 6 << 8
 _CREATE, _DESTROY, _SWAP, _LIST, _ADD = (_SETS | one for one in (2, 3, 6, 7, 9))
-_HEADER = bytes([2, 0, 0, 0])  # of IPv4, whatever the set's family is
+_HEADER = bytes([2, 0, 0, 0])  # IPv4, whatever the set's family is
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
@@ -125,9 +125,9 @@ def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
 
 
 def _whole(body: bytes, but: Container[int] = ()) -> Iterator[bytes]:
-    """Yield attributes with their heads, without those of kind ``but``.
+    """Yield attributes with their headers, without those of a kind in ``but``.
 
-    A flag in the head says that a number is in network byte order. The kernel lists addresses
+    A flag in the header says that a number is in network byte order. The kernel lists addresses
     without this flag and accepts them with it only, so it is added.
     """
     at = 0

@@ -36,7 +36,7 @@ def mac(machine: int, port: int) -> bytes:
 
 #: Settings below /proc/sys/net that a new namespace may inherit from the host, if they exist.
 BASELINE = {
-    "ipv6/conf/all/disable_ipv6": "1",  # nothing here uses it
+    "ipv6/conf/all/disable_ipv6": "1",  # not used here
     "ipv6/conf/default/disable_ipv6": "1",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
@@ -85,9 +85,9 @@ def set_baseline() -> None:
 
 
 def number_settings() -> None:
-    """Let the kernel number all settings of the calling thread's network, in one order.
+    """Make the kernel assign inodes to all network settings of the calling thread, in a fixed order.
 
-    The inode of a setting is numbered when its path is first looked up. Without this call the
+    The inode of a setting is assigned when its path is first looked up. Without this call the
     inodes would show which settings we write or read later.
     """
     for _ in os.walk(_NET):
@@ -104,7 +104,7 @@ def run_shell(text: str) -> subprocess.CompletedProcess[str]:
 
     Raises subprocess.CalledProcessError if it fails.
     """
-    return subprocess.run(  # the shell is named because entries are written for one
+    return subprocess.run(  # entries are written for a shell
         ["/bin/sh", "-c", text],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

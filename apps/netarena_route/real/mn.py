@@ -1,4 +1,4 @@
-"""Network made by Mininet with Linux bridges as switches: the default emulator."""
+"""Networks built by Mininet with Linux bridges as switches; the default emulator."""
 
 from __future__ import annotations
 

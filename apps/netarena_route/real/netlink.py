@@ -212,7 +212,7 @@ class Netlink:
             start += length + -length % 4
 
 
-# ---------------------------------------------------------------------------- what rounds ask
+# ---------------------------------------------------------------------- queries of probe rounds
 
 _LINK = struct.Struct("=BxHiII")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
@@ -428,9 +428,9 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
 
 
 def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
-    """Link and address of each neighbour entry in state NOARP.
+    """Return link and address of each neighbour entry in state NOARP.
 
-    The kernel makes such entries itself. Example: a ping finds no target, so the host sends itself
+    The kernel creates such entries itself. Example: a ping finds no target, so the host sends itself
     an ICMP error over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     return {

@@ -54,7 +54,7 @@ def effective(rules: str) -> str:
 
 
 def unfold(title: str, text: str) -> Iterator[str]:
-    r"""Each line of a text with those that it stands below, which are indented less.
+    r"""Yield each line of a text with the lines of its enclosing blocks, which are indented less.
 
     >>> [*unfold("ospfd", "interface a\n ip ospf cost 9\nexit\n")]
     ['ospfd: interface a', 'ospfd: interface a / ip ospf cost 9', 'ospfd: exit']

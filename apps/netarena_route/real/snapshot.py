@@ -1,8 +1,8 @@
 """State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
 It is taken once in the intended state. Later it shows addresses that belong to another machine
-(``stolen``), missing parts of the intended state (``collateral``) and changes in the switches'
-namespace (``switches``).
+(``stolen``), missing intended entries (``collateral``) and changes in the switches' namespace
+(``switches``).
 """
 
 from __future__ import annotations

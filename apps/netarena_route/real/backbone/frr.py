@@ -208,7 +208,7 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
             one.wait()
 
 
-# ---------------------------------------------------------------------------- asking them
+# -------------------------------------------------------------------------------- queries
 
 #: A machine and a daemon.
 Who: TypeAlias = tuple[str, str]

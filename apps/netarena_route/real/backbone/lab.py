@@ -389,7 +389,7 @@ class Lab(Worker):
             folders["/etc/frr"] = folder / _SAVED
         return Room(texts=texts, views=views, folders=folders)
 
-    # ---------------------------------------------------------------------------------- looks
+    # --------------------------------------------------------------------------- observations
 
     def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
         """Return the settled state; see ``Net.observe``."""

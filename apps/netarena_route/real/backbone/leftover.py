@@ -27,7 +27,7 @@ _NO_FILES = Path("/nonexistent")
 
 
 class Trace(NamedTuple):
-    """The settings that one part of a fault adds to a machine, and those that it removes."""
+    """Settings that one part of a fault adds to a machine, and settings that it removes."""
 
     machine: str
     new: frozenset[str]

@@ -135,7 +135,7 @@ def read(path: Path) -> str:
 
 
 def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> bytes:
-    """Return a query for a name: that of ``dig`` if it has a cookie, else that of the C library.
+    """Return a DNS query like that of ``dig`` if it has a cookie, else like the C library's.
 
     Raises ValueError if the name is invalid.
     """
