@@ -286,7 +286,7 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """Handle the end of the text or fence: close all open levels if only brackets are missing."""
+        """Handle the end of the text or fence: close all levels if only brackets are missing."""
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:

@@ -73,9 +73,9 @@ _SERVICES: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
     ("call", "udp", (5060,)),
     ("files", "tcp", (445, 2049)),
 )
-#: Block from which other systems' loopback addresses are drawn.
+#: Block from which other ASes' loopback addresses are drawn.
 _OTHERS = IPv4Network("198.18.0.0/16")
-#: Blocks from which our prefix and other systems' prefixes are drawn.
+#: Blocks from which our prefix and other ASes' prefixes are drawn.
 _SLOTS = tuple(
     slot
     for net in ("172.16.0.0/12", "100.64.0.0/10")
@@ -85,7 +85,7 @@ _SLOTS = tuple(
 _WIRES = 64
 #: Probabilities of optional settings.
 _SOME, _HALF, _MOST = 0.3, 0.5, 0.7
-#: Local preferences of routes received from each kind of neighbouring system.
+#: Local preferences of routes received from each kind of neighbouring AS.
 _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
@@ -108,7 +108,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: Local preferences in an upstream's system: of a customer's route, and of any other route.
+#: Local preferences in an upstream's AS: of a customer's route, and of any other route.
 _OTHERS_PREFERENCES = (200, 100)
 FORWARDING = ("net.ipv4.ip_forward", "1")
 _SYSCTLS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -203,7 +203,7 @@ class _Walled(NamedTuple):
     """A world with a firewall, and the pairs of hosts whose paths may be documented.
 
     ``through`` are pairs whose traffic passes the firewall; ``outward`` are pairs of one of our
-    hosts and a host of another system. ``seen`` is the observation without the firewall.
+    hosts and a host of another AS. ``seen`` is the observation without the firewall.
     """
 
     world: World
@@ -525,9 +525,9 @@ class _Draft:
         kinds: list[Kind] = ["upstream", *rng.sample(others, number - 1)]
         borders = rng.sample(self.names, min(len(self.names), number + 1))
         self.outsiders: list[Outsider] = []
-        #: Our routers that have a session with each other system.
+        #: Our routers that have a session with each other AS.
         self.attached: list[list[str]] = []
-        #: Index of the session that our outbound traffic prefers, by the other system's router.
+        #: Index of the session that our outbound traffic prefers, by the other AS's router.
         self.outward: dict[str, int] = {}
         for index, kind in enumerate(kinds):
             block = next(self._blocks)
@@ -797,7 +797,7 @@ class _Draft:
             )
 
     def _join_outsiders(self, others: Mapping[str, list[Peer]]) -> None:
-        """Connect the upstreams with each other, and some of the other systems with an upstream."""
+        """Connect the upstreams with each other, and some of the other ASes with an upstream."""
         rng = self.rng
         upstreams = [one for one in self.outsiders if one.kind == "upstream"]
         pairs = list(combinations(upstreams, 2))
@@ -836,9 +836,9 @@ class _Draft:
         others: Mapping[str, list[Peer]],
         statics: Mapping[str, list[Static]],
     ) -> None:
-        """Add a session with another system, including the filters on both sides.
+        """Add a session with another AS, including the filters on both sides.
 
-        ``number`` is 0 for the first session with this system and 1 for the second one.
+        ``number`` is 0 for the first session with this AS and 1 for the second one.
         """
         rng, kind = self.rng, outsider.kind
         far_name = outsider.router
@@ -854,7 +854,7 @@ class _Draft:
             self.statics[router].append(Static(prefix=f"{far_loop}/32", via=there))
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
-            # The other system now has a route to this loopback address. The rule drops its ICMP
+            # The other AS now has a route to this loopback address. The rule drops its ICMP
             # packets, so that the address is as unreachable from there as those of our other
             # routers.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))

@@ -53,7 +53,7 @@ def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
 def is_told(world: World, tables: Tables, seen: Observation) -> bool:
     """Return whether the routing protocols look as in ``seen``.
 
-    Compared are sessions, adjacencies and the routes that other systems received, but no packets.
+    Compared are sessions, adjacencies and the routes that other ASes received, but no packets.
     """
     return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
 

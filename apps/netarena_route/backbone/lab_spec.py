@@ -99,7 +99,7 @@ class Setup(Record):
 
 
 class Heard(NamedTuple):
-    """A route received by a router of another system.
+    """A route received by a router of another AS.
 
     ``path`` has the AS numbers, ``peer`` is the address of the sender, and ``used`` says whether
     the router selected this route for its prefix.

@@ -52,9 +52,9 @@ _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
-#: Addresses of absent systems, which have left or have not joined yet.
+#: Addresses of absent ASes, which have left or have not joined yet.
 _ABSENT = IPv4Network("198.19.0.0/16")
-#: Block from which networks of absent systems are drawn.
+#: Block from which networks of absent ASes are drawn.
 _OTHERS = IPv4Network("172.16.0.0/12")
 #: Draws before a zone counts as having no spare network.
 _TRIES = 40
@@ -254,7 +254,7 @@ def _edited(world: World, name: str, **update: object) -> World:
 def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Vary OSPF settings of ports without OSPF neighbours.
 
-    Ports to hosts are passive. Some ports to other systems are passive, and most do not take part.
+    Ports to hosts are passive. Some ports to other ASes are passive, and most do not take part.
     """
     del spare
 
@@ -438,7 +438,7 @@ def _kinds(world: World) -> Collection[str]:
 
 
 def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Vary policies of sessions with other systems.
+    """Vary policies of sessions with other ASes.
 
     The documentation shows the effect of prepended paths. The other changes have no effect with the
     systems that exist.
@@ -479,7 +479,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         return found.model_copy(update={"entries": tuple(moved)})
 
     def refuse(found: PrefixList) -> PrefixList:
-        """Deny one /24 of another system's prefixes, which it does not announce."""
+        """Deny one /24 of another AS's prefixes, which it does not announce."""
         system = next(
             (one for one in world.outsiders if found.name.startswith(f"{_short(one.router)}-")),
             None,
@@ -515,7 +515,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _short(system: str) -> str:
-    """Return the prefix of the names of lists and route maps of a session with another system."""
+    """Return the prefix of the names of lists and route maps of a session with another AS."""
     return system.rpartition("_")[2].upper()
 
 
@@ -564,7 +564,7 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _add_absent(world: World, rng: random.Random) -> World:
-    """Add sessions with absent systems and routers, which are down by design.
+    """Add sessions with absent ASes and routers, which are down by design.
 
     Some are shut down, and each may have any setting that a fault uses.
     """
@@ -633,7 +633,7 @@ def _add_peer(router: Router, peer: Peer) -> Router:
 def _absent_peer(
     world: World, router: Router, address: str, far: str, rng: random.Random, **update: Any
 ) -> Peer:
-    """Return a session with an absent router of ours, or of another system with an ``update``."""
+    """Return a session with an absent router of ours, or of another AS with an ``update``."""
     first = bare(router.ports[0].address)
     return Peer(
         address=address,
@@ -648,7 +648,7 @@ def _absent_peer(
 
 
 def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> Router:
-    """Return the router with a session to an absent system, its lists and its route maps."""
+    """Return the router with a session to an absent AS, its lists and its route maps."""
     short = _short(far)
     others = {one.name for one in world.outside}
     wires = [port for port in router.ports if world.far[router.name, port.name][0] in others]
@@ -662,7 +662,7 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         if address not in taken and own.isdisjoint(_peers_of(world, name))
     ]
     if near and rng.random() < _HALF:
-        # The other system exists, but does not have this session configured.
+        # The other AS exists, but does not have this session configured.
         address = rng.choice(near)
         far = hops[address]
         asn = world.router(far).asn
@@ -736,12 +736,12 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
 
 
 def _peers_of(world: World, name: str) -> Collection[str]:
-    """Return the peer addresses of another system's router, or none if there is no such router."""
+    """Return the peer addresses of another AS's router, or none if there is no such router."""
     return {peer.address for one in world.outside if one.name == name for peer in one.bgp.peers}
 
 
 def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence[str]:
-    """Return ``number`` networks that no system uses."""
+    """Return ``number`` networks that no AS uses."""
     known = [IPv4Network(world.block)]
     known += [IPv4Network(prefix) for one in world.outsiders for prefix in one.prefixes]
     found: list[IPv4Network] = []

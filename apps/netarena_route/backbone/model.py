@@ -1,4 +1,4 @@
-"""Data model of a backbone: our routers, other systems' routers, hosts and all their settings.
+"""Data model of a backbone: our routers, other ASes' routers, hosts and all their settings.
 
 All functions are pure. ``draw`` generates a fault-free world; a fault is a changed world
 (``fault``). ``render`` turns a world into the configuration of its machines, and ``forwarding``
@@ -192,7 +192,7 @@ class Rule(Record):
 
 
 class Router(Record):
-    """A router of ours or of another system, with all its settings."""
+    """A router of ours or of another AS, with all its settings."""
 
     name: str
     asn: int
@@ -301,7 +301,7 @@ class Offer(Record):
 
 
 class World(Record):
-    """One network; ``routers`` are ours, ``outside`` are those of other systems (``outsiders``)."""
+    """One network; ``routers`` are ours, ``outside`` are those of other ASes (``outsiders``)."""
 
     prefix: str
     asn: int

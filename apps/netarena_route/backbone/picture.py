@@ -25,7 +25,7 @@ _TABLES = (
     _Table("Neighbours of OSPF", "adjacency"),
     _Table("Sessions of BGP", "session"),
 )
-#: Ranks of nodes: other systems' routers, our routers, hosts.
+#: Ranks of nodes: other ASes' routers, our routers, hosts.
 _OUTSIDE, _OURS, _HOSTS = range(3)
 
 

@@ -1,6 +1,6 @@
 """Prompt of a backbone query: its documentation, the differences from it and earlier turns.
 
-The documentation contains the inventory, the agreements with other systems (which agents cannot
+The documentation contains the inventory, the agreements with other ASes (which agents cannot
 look up) and the intended state by zone. It contains no settings that agents can find on the
 machines.
 """
@@ -219,7 +219,7 @@ def _host(host: Host) -> str:
 
 
 def _agreements(world: World, other: str) -> Iterator[str]:
-    """Yield what a router of another system requires of its sessions with us."""
+    """Yield what a router of another AS requires of its sessions with us."""
     router = world.router(other)
     for peer in router.bgp.peers:
         if peer.asn != world.asn:

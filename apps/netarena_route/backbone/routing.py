@@ -70,7 +70,7 @@ class Path(NamedTuple):
     peer: int = -1
     inner: bool = False
     weight: int = 0
-    #: Router ID of the router that brought the route into the system, and the route reflectors that
+    #: Router ID of the router that brought the route into the AS, and the route reflectors that
     #: it passed.
     originator: str = ""
     clusters: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ A state is an ``Observation`` as JSON. It is read as *facts*, a value for each t
 - pings of a pair with small and with full-size packets;
 - a service from a host;
 - the path of a documented pair;
-- a prefix that another system receives from one of its peers;
+- a prefix that another AS receives from one of its peers;
 - OSPF adjacencies and BGP sessions.
 
 The intended facts are those of the fault-free world. Safety is judged per step and per fact, on

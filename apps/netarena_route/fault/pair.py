@@ -1,7 +1,7 @@
 """Kinds of faults that affect few pairs of machines, often only one; they are used in tickets.
 
-They are drawn if a number of faults is asked for, never by name. ``extended`` keeps standing for
-the kinds that it has always included.
+They are drawn only if a number of faults is asked for, not by name. The label ``extended`` does not
+include them, so that its meaning stays the same.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def set_baseline() -> None:
 
 
 def number_settings() -> None:
-    """Make the kernel assign inodes to all network settings of the calling thread, in a fixed order.
+    """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
 
     The inode of a setting is assigned when its path is first looked up. Without this call the
     inodes would show which settings we write or read later.

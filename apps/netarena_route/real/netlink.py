@@ -430,8 +430,8 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
 def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
     """Return link and address of each neighbour entry in state NOARP.
 
-    The kernel creates such entries itself. Example: a ping finds no target, so the host sends itself
-    an ICMP error over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
+    The kernel creates such entries itself. Example: a ping finds no target, so the host sends an
+    ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     return {
         (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP

@@ -24,7 +24,7 @@ _PROGRAMS: Mapping[str, str] = {
     "filter": "iptables-save",
     "nft": "nft --stateless list ruleset",
     "queue": "tc qdisc show",
-    # noarp entries are printed whatever state is asked for; grep removes them
+    # externally learnt entries are printed for every state; grep removes them
     "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
 }
 _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())

@@ -415,7 +415,7 @@ def _tells_less(world: World) -> Iterator[Change]:
 
 
 def _admits_less(world: World) -> Iterator[Change]:
-    """Yield lists that deny a prefix of another system."""
+    """Yield lists that deny a prefix of another AS."""
     for router, peer, found in _maps(world, "in"):
         names = {entry.prefix_list for entry in found.entries}
         for prefix_list in router.prefix_lists:
@@ -437,7 +437,7 @@ def _admits_less(world: World) -> Iterator[Change]:
 
 
 def _tells_not(world: World) -> Iterator[Change]:
-    """Yield route maps towards other systems that lack an entry."""
+    """Yield route maps towards other ASes that lack an entry."""
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
             yield simple(

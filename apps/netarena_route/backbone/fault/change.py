@@ -209,7 +209,7 @@ def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
 
 
 def outer_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Yield our sessions with other systems, except those that are down by design."""
+    """Yield our sessions with other ASes, except those that are down by design."""
     for router, peer in _peers(world):
         if peer.asn != world.asn:
             yield router, peer

@@ -73,7 +73,7 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
 
 
 def _outer_blackhole(world: World) -> Iterator[Change]:
-    """Yield blackhole routes for networks of other systems."""
+    """Yield blackhole routes for networks of other ASes."""
     for router in world.routers:
         for host in world.hosts:
             if not host.resolver:

@@ -1,7 +1,7 @@
 """Finds the machines that a ping crosses, by capturing packets on each machine.
 
-Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive on
-any interface. Forwarding decrements a ping's TTL, by which the machines are put in order.
+Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive
+on any interface. Forwarding decrements a ping's TTL, by which the machines are put in order.
 """
 
 from __future__ import annotations
