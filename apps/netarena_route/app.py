@@ -201,7 +201,7 @@ class Route(Reactive):
         return guess.blanket(_world(answers[0]))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for ``standard`` networks of fixed size, whose intended state is known."""
+        """Return "blanket" for ``standard`` networks of fixed size; others differ each time."""
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
         return "blanket" if sized and route.world == "standard" else None

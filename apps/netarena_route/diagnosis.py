@@ -343,4 +343,4 @@ def _try_inside() -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({**_absent(), **_few(), **_try_all()}))  # noqa: T201 -- to the process that asked
+    print(json.dumps({**_absent(), **_few(), **_try_all()}))  # noqa: T201 -- for the parent process

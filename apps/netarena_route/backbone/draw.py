@@ -866,7 +866,7 @@ class _Draft:
             near_peer = {**near_peer, "password": password}
             far_peer = {**far_peer, "password": password}
         if rng.random() < _HALF:
-            # Systems other than upstreams announce only their own prefixes.
+            # ASes other than upstreams announce only their own prefixes.
             least = 20 if kind == "upstream" else len(outsider.prefixes)
             near_peer["maximum_prefix"] = rng.choice((least, least, 20, 50, 100))
         short = far_name.rpartition("_")[2].upper()

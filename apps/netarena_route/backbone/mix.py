@@ -441,7 +441,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Vary policies of sessions with other ASes.
 
     The documentation shows the effect of prepended paths. The other changes have no effect with the
-    systems that exist.
+    ASes that exist.
     """
     del spare
     kinds, by_name = _kinds(world), {one.router: one for one in world.outsiders}

@@ -24,8 +24,8 @@ _NUMBERS = 1 << 16
 #: Preference of the rule that looks up the main table.
 _MAIN_PREFERENCE = 32_766
 #: Two MTUs that lose pings: 68 is the minimum of IPv4, and with 76 a ping is sent in fragments that
-#: are too long for a port with the other MTU. Each MTU and the next three behave alike, since the
-#: kernel accepts 4 bytes more than the MTU.
+#: are too long for a port with the other MTU. Each MTU and the next three behave alike. The
+#: kernel accepts packets that are 4 bytes longer than the MTU.
 _MTUS = (68, 76)
 #: Size of an IP packet of a ping with 56 bytes of payload.
 _PING_BYTES = 84

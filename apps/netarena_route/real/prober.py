@@ -72,14 +72,14 @@ _BUFFER_BYTES = 1 << 20
 #: Veths and bridges that a request and its reply pass, including ARP requests on the way.
 _HOPS = 24
 _THERE_AND_BACK = 3
-#: A datagram without an answer after the first time was dropped. If that continues for the second
-#: time, the kernel is starved. In s.
+#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
+#: datagrams counts as starved.
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
-#: A measurement ends after this time without a packet, or after the second time if a packet waits
-#: in a queue on its path. In s.
+#: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
+#: queue on its path.
 PATIENCE_S, QUEUES_S = 0.05, 0.25
-#: The next ping is sent after this time without a packet, once the kernel has processed all
+#: Seconds without a packet after which the next ping is sent, once the kernel has processed all
 #: packets.
 _SHORT_S = 0.004
 #: Pings without a reply, after which waiting replies are checked. Several networks may have this

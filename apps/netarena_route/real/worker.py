@@ -290,7 +290,7 @@ class Worker:
         }
 
     def _watch(self) -> str:
-        """Return a reason of a subclass why the running command must end, or ""."""
+        """Return a further reason to end the running command, or ""; subclasses override this."""
         return ""
 
     def _room(self, machine: str, network: Path | None) -> Room:

@@ -3,14 +3,14 @@
 A network is settled when
 
 * every existing adjacency was refreshed by a hello or keepalive that was sent after the command and
-after the last change of known state, which may have rerouted its packets,
+  after the last change of known state, which may have rerouted its packets,
 * every missing adjacency has been tried once since the command, unless it was also missing when the
-network was settled last and nothing has changed since,
+  network was settled last and nothing has changed since,
 * a missing session has also been tried after it was lost, and after the last change of known state,
-which may have made its other end reachable,
+  which may have made its other end reachable,
 * or, instead of these three, the existing adjacencies are known to be all that will exist,
 * nothing is pending: no database exchange, no session that still sends its table, no computation or
-update, no daemon timer that acts when it expires, and
+  update, no daemon timer that acts when it expires, and
 * the known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
 
 Times count only while daemons could run: the time that two of them waited for a processor is
@@ -158,8 +158,8 @@ class Standing(NamedTuple):
     ``state`` is in the daemon's words. ``mark`` grows or jumps when a packet arrives from the other
     end. ``next_s`` is the time until the next try at the latest, and ``lost`` counts how often it
     was up and ended. ``lasting`` is false while it is being established, ``up`` is true if it is
-    established, and ``shut`` is true if it is shut down. ``low`` is true at the end with the lower
-    address.
+    established, and ``shut`` is true if it is shut down. ``low`` is true at the end whose
+    address sorts first.
     """
 
     state: str
@@ -210,7 +210,7 @@ class Look:
     def differs(self) -> bool:
         """Return whether a neighbour lacks an LSA that it has not acknowledged.
 
-        Within a second of receiving it, the acknowledgement may just not have been sent yet.
+        Databases are compared, since an acknowledgement may be sent up to a second later.
         """
         for router, area, number in self.owed:
             match self.routers.get(number, []):

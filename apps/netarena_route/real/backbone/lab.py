@@ -47,7 +47,7 @@ from netarena_route.real.worker import Worker
 _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
-#: Limits on the logs of an agent's configuration.
+#: Limits on the size and number of logs that an agent configures.
 _LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
 #: Subfolders of a machine's folder: its daemons' sockets, their logs, its services' files, and the
 #: files that ``write`` saves.

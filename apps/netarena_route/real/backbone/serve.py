@@ -109,7 +109,7 @@ def addresses(text: str) -> dict[str, str]:
 
 
 def address(text: str) -> str:
-    """Return a text that is an IPv4 address in normal form, or "" if it is not one."""
+    """Return an IPv4 address in its normal form, or "" if the text is not one."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.IPv4Address(text))
     return ""
