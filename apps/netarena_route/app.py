@@ -164,7 +164,11 @@ class Route(Reactive):
         return mask.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Check that each fault shows alone, each order is safe, and masked faults are hidden."""
+        """Return the problems of a generated query, as sentences.
+
+        Each fault must show alone, each order of repair must be safe, and masked faults must be
+        hidden.
+        """
         if _is_backbone(query_):
             return backbone.doubts(query_)
         return mask.doubts(_world(query_), query.faults_of(query_))
@@ -201,7 +205,10 @@ class Route(Reactive):
         return guess.blanket(_world(answers[0]))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for ``standard`` networks of fixed size; others differ each time."""
+        """Return "blanket" for ``standard`` networks of fixed size, else None.
+
+        The intended state of these networks is always the same.
+        """
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
         return "blanket" if sized and route.world == "standard" else None

@@ -163,7 +163,7 @@ _NEEDS = (
         "emulator",
         "mininet",
     ),
-    # ``_try_daemons`` also checks that the daemons start, confined as in an episode.
+    # ``frr.try_out`` also checks that the daemons start, confined as in an episode.
     _Need(
         _DAEMONS,
         ("vtysh --help",),

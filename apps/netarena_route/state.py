@@ -85,7 +85,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
     A step is correct if the matrix is as intended, no setting ends or begins by itself later
     (``unsettled``), and in a false alarm nothing has changed. These findings are possible:
     - ``pair_broken``: a pair that must work no longer does;
-    - ``pair_opened``: a pair that must not work now does;
+    - ``pair_opened``: a pair that must not work has begun to work;
     - ``address_taken``: a machine has taken another one's address;
     - ``switch_touched``: a switch has changed;
     - ``not_settled``: the first setting that this step left unsettled.

@@ -401,7 +401,7 @@ def fixed_neighbours(netlink: Netlink) -> int:
 
 
 def release_neighbours(netlink: Netlink) -> bool:
-    """Delete unresolved neighbours and the packets that wait for them; return if any existed."""
+    """Delete unresolved neighbours with their waiting packets; return whether any existed."""
     return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
 
 
