@@ -163,7 +163,7 @@ sysctl -w net.ipv4.icmp_echo_ignore_all=0
 [ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
 iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
 """
-#: An ARP entry on the only port is the router, or a machine in the router's subnet.
+#: A machine with an ARP entry on the host's only port is the router or shares a subnet with it.
 _HOST_GATEWAY = r"""
 d=$(ls /proc/sys/net/ipv4/conf | grep -e -eth)
 c=$(ip route | awk '/via/ {print $3; exit}')

@@ -292,10 +292,8 @@ def _filters(machine: Machine) -> Iterator[Entry]:
     table = ""
     try:
         saved = run_shell("iptables-save").stdout
-    except (
-        CalledProcessError,
-        TimeoutExpired,
-    ):  # the agent left rules that it cannot read: everything counts as missing
+    except (CalledProcessError, TimeoutExpired):
+        # the agent left rules that cannot be listed: all of them count as missing
         return
     for line in saved.splitlines():
         if line.startswith("*"):
