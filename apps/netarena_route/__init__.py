@@ -1,1 +1,1 @@
-"""Routing: an agent repairs a broken network, one shell command per turn."""
+"""Route application: an agent repairs a broken network with one shell command per turn."""

@@ -1,4 +1,4 @@
-"""Action space: a fault as data, with its injection, its repair, and its description."""
+"""Actions of route queries: a fault as data, with its injection, repair and description."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ class Command(Record):
 
 
 class Fault(Record):
-    """One broken thing. Which pairs it breaks is computed: ``fault.expected``."""
+    """One fault; ``fault.table.expected`` computes which pairs it breaks."""
 
-    #: of ``fault.KINDS``, and one of that kind's methods
+    #: A kind of ``fault.table.KINDS``, and one of its methods.
     kind: str
     method: str
-    #: where its repair is typed
+    #: The machine that it acts on.
     machine: str
-    #: where it acts: indices of subnets and the name of a host, as ``fault.Site`` reads them
+    #: Its site: indices of subnets and names of machines, as ``fault.method.Site`` reads them.
     parameters: dict[str, JsonValue]
-    #: a sentence without its stop
+    #: A sentence without a full stop.
     words: str
-    #: run in this order; each must succeed
+    #: Commands that run in this order and must all succeed.
     inject: tuple[Command, ...]
-    #: brings back exactly the healthy state, whatever else is still broken
+    #: Commands that restore exactly the intended state, whatever other faults exist.
     repair: tuple[Command, ...]
-    #: of tickets: what the following call it by
+    #: In tickets: the name that the following fields of other faults use.
     name: str = ""
-    #: ordered pairs that work by it, and must not
+    #: Ordered pairs that must not work, but do because of this fault.
     opens: tuple[tuple[str, str], ...] = ()
-    #: faults that show in no pair until this one is repaired
+    #: Faults that show on no pair until this one is repaired.
     masks: tuple[str, ...] = ()
-    #: faults that must be repaired before this one: else its repair breaks or opens a pair
+    #: Faults that must be repaired before this one, since its repair would otherwise break or open
+    #: a pair.
     after: tuple[str, ...] = ()
-    #: faults that have no effect while this one is there
+    #: Faults that have no effect while this one exists.
     bypasses: tuple[str, ...] = ()
 
 
-#: what is told only where there is any
+#: Fields that an action contains only if they are set.
 _RARE = ("name", "opens", "masks", "after", "bypasses")
 
 
 def action_of(fault: Fault) -> Action:
-    """The fault as an action of a query."""
+    """Return a fault as an action of a query."""
     told = fault.model_dump(mode="json")
     return Action(
         kind=fault.kind,
@@ -54,10 +55,10 @@ def action_of(fault: Fault) -> Action:
 
 
 def fault_of(action: Action) -> Fault:
-    """The fault that ``action_of`` was given."""
+    """Return the fault of an action made by ``action_of``."""
     return Fault.model_validate(action.parameters)
 
 
 def describe(action: Action) -> str:
-    """The fault in words, machines and interfaces named."""
+    """Return a description of the fault that names machines and interfaces."""
     return fault_of(action).words

@@ -1,4 +1,4 @@
-"""Routing as an application: the wiring, and the keys of its records."""
+"""The route application: it connects the modules and defines the fields of its records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from netarena_route.fault import mask
 from netarena_route.real.client import Warm
 from netarena_route.world.model import World
 
-#: what an audit spreads over where the config does not say: sizes, and families of faults
+#: Sizes and families of faults that an audit covers unless the configuration sets them.
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
 _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
     None,
@@ -79,7 +79,7 @@ _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
 )
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS)
-#: of tickets about backbones
+#: Limits of commands in backbone tickets.
 _TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=backbone.MAX_TICKET_OUTPUT_CHARS)
 
 
@@ -94,7 +94,7 @@ _COMMAND = Tool(
 
 
 class Route(Reactive):
-    """Reactive: one shell command a turn, until every pair of machines is as it should be."""
+    """The route application: agents repair a network with one shell command per turn."""
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
@@ -115,10 +115,10 @@ class Route(Reactive):
         self._warm: Warm | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the warm process that networks are forked from."""
+        """Start the warm process from which networks are forked."""
         self._warm = Warm()
-        # without the rights that networks need, the card is served all the same: ``check`` tells
-        # each task what is missing, and a network that is begun tries again
+        # Without the required privileges, the agent card is still served. ``check`` reports what is
+        # missing for each task, and beginning a network tries again.
         with suppress(EnvironmentFailed):
             await self._warm.start()
         return self
@@ -129,7 +129,7 @@ class Route(Reactive):
             self._warm = None
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Sizes, worlds and families of faults, but for keys that were set."""
+        """Return sizes, worlds and families of faults, except for keys that were set."""
         route, fixed = cast("RouteConfig", config), config.model_fields_set
         if route.world == BACKBONE:
             return (route,)
@@ -164,7 +164,11 @@ class Route(Reactive):
         return mask.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Whether each fault shows alone, each order is safe, and what is masked is hidden."""
+        """Return the problems of a generated query, as sentences.
+
+        Each fault must show alone, each order of repair must be safe, and masked faults must be
+        hidden.
+        """
         if _is_backbone(query_):
             return backbone.doubts(query_)
         return mask.doubts(_world(query_), query.faults_of(query_))
@@ -201,13 +205,16 @@ class Route(Reactive):
         return guess.blanket(_world(answers[0]))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """The intended state of a ``standard`` network of given size is always the same."""
+        """Return "blanket" for ``standard`` networks of fixed size, else None.
+
+        The intended state of these networks is always the same.
+        """
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
         return "blanket" if sized and route.world == "standard" else None
 
     def typical_s(self, config: Config) -> float:
-        """Rough estimates, from a busy machine: the routers of a backbone must converge first."""
+        """Return a rough estimate from a busy machine; a backbone's routers must converge first."""
         return 8.0 if cast("RouteConfig", config).world == "backbone" else 2.0
 
     def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
@@ -243,7 +250,10 @@ class Route(Reactive):
         return declaration.causes_of(query.faults_of(query_))
 
     def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """A machine may be called as in a command, and a fault by any word that describes it."""
+        """Return the causes in the injected faults' form.
+
+        A machine may be named as in a command, and a fault by any word that describes it.
+        """
         find = (
             partial(backbone_live.resolve, case_of(query_).world)
             if _is_backbone(query_)
@@ -276,11 +286,11 @@ class Route(Reactive):
         return kind(query, cast("RouteConfig", config), self._warm)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """Return what the live network of a query shows; see ``netarena_route.evidence``."""
+        """Return the evidence of a query's live network; see ``netarena_route.evidence``."""
         return await collect(query_, self.environment(query_, config), self.scene(query_))
 
     def scene(self, query_: Query) -> Scene:
-        """What of a query's world its evidence rests on."""
+        """Return the parts of a query's world that its evidence needs."""
         faults = query.faults_of(query_)
         if _is_backbone(query_):
             return Scene(
@@ -292,7 +302,7 @@ class Route(Reactive):
         world = _world(query_)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in query.faults_of(query_):
-            # a lock that is gone leaves no form
+            # A missing lock leaves no form.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         return Scene(
             roles=_roles(query_),
@@ -304,7 +314,7 @@ class Route(Reactive):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """By the states around the step: what was broken before it is not its doing."""
+        """Judge a step by the states before and after it; earlier damage does not count."""
         del initial
         if _is_backbone(query):
             return backbone.judge(query, before, after)
@@ -344,7 +354,7 @@ class Route(Reactive):
 
 
 def _roles(query_: Query) -> dict[str, str]:
-    """The role of each machine, by which evidence is compared."""
+    """Return the role of each machine; evidence is compared within a role."""
     world = _world(query_)
     return {name: "router" if name == world.router.name else "host" for name in world.endpoints}
 
@@ -358,7 +368,7 @@ def _is_backbone(query_: Query) -> bool:
 
 
 def _log(query_: Query, step: Step) -> str:
-    """One turn in the form that stored results of the reference have."""
+    """Return one turn in the form of the reference implementation's stored results."""
     if not isinstance(step.move, dict) or "command" not in step.move:
         said = "the end was declared" if step.claim else "there was no reply"
         return f"No command: {step.refused or said}\n"

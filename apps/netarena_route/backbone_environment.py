@@ -1,4 +1,4 @@
-"""Live world of a backbone's query: built with its faults, and verified to be as computed."""
+"""Live network of a backbone query: built with its faults, and verified to be as computed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from netarena_route.config import RouteConfig
 from netarena_route.environment import Networked
 from netarena_route.real.client import Warm
 
-#: from the start of routing until the network is as computed
+#: Time limit from the start of routing until the network is as computed.
 _AS_COMPUTED_S = 30.0
-#: between looks meanwhile
+#: Interval of observations during that time.
 _PAUSE_S = 0.1
 
 
 class BackboneEnvironment(Networked):
-    """A broken backbone, and commands on its machines."""
+    """A backbone with faults, and commands on its machines."""
 
     def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
         super().__init__(query, config, warm)
@@ -40,7 +40,7 @@ class BackboneEnvironment(Networked):
     async def open(self) -> State:
         """Build the faulty network in one pass, and verify that it is as computed.
 
-        Raises EnvironmentFailed for a network that cannot be built or is not as computed.
+        Raises EnvironmentFailed if the network cannot be built or is not as computed.
         """
         try:
             self._case: Case = case_of(self._query)
@@ -56,7 +56,7 @@ class BackboneEnvironment(Networked):
             KeyError,
             ValueError,
             StopIteration,
-        ) as error:  # a file of queries may hold anything
+        ) as error:  # a file of queries may contain anything
             raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
         self._net = await self._warm.begin_backbone(setup, self._emulator)
         await self._net.build()
@@ -64,9 +64,9 @@ class BackboneEnvironment(Networked):
         return await self._observe_until(stages[-1], parts or "no fault")
 
     async def _observe_until(self, computed: World, parts: str) -> State:
-        """The settled state as soon as it is as computed.
+        """Return the settled state as soon as it is as computed.
 
-        Raises EnvironmentFailed when it does not come to that.
+        Raises EnvironmentFailed if that does not happen in time.
         """
         tables = settle(computed)
         wanted, known = facts_of(computed, expected(computed, tables)), neighbours(tables)
@@ -76,7 +76,7 @@ class BackboneEnvironment(Networked):
                 raise EnvironmentFailed(
                     f"the network with {parts} is not as computed: {wrong}", evidence=state
                 )
-            await asyncio.sleep(_PAUSE_S)  # of daemons that have not found each other yet
+            await asyncio.sleep(_PAUSE_S)  # daemons may not have found each other yet
         return state
 
     def _find(self, asked: str) -> tuple[str | None, str]:
@@ -86,15 +86,17 @@ class BackboneEnvironment(Networked):
 
 
 def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
-    """The parts of each fault, by machine in the order of its commands; ``stages`` are the worlds
-    before the first fault and after each."""
+    """Yield the parts of each fault, by machine in the order of its commands.
+
+    ``stages`` are the worlds before the first fault and after each one.
+    """
     for fault, (before, after) in zip(faults, pairwise(stages), strict=True):
         for machine in dict.fromkeys(command.machine for command in fault.inject):
             yield Edit(before=recipe(before, machine), after=recipe(after, machine))
 
 
 def _unlike(world: World, wanted: Facts, state: State) -> str:
-    """What a state has otherwise than computed, in words; empty for nothing."""
+    """Return a description of the differences between a state and the computed one, or ""."""
     seen = read_state(state)
     said = [] if seen.settled else ["it does not come to rest"]
     if wrong := [*misfits(wanted, facts_of(world, seen))]:
@@ -103,8 +105,10 @@ def _unlike(world: World, wanted: Facts, state: State) -> str:
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """The machine that is meant: its name, or its name without the prefix; ``r0`` and ``router``
-    mean the first router. None for none."""
+    """Return the name of a machine: given by its name or its name without prefix.
+
+    ``r0`` and ``router`` mean the first router. Returns None if there is no such machine.
+    """
     if asked.lower() in {"r0", "router"}:
         return world.routers[0].name
     for name in (asked, f"{world.prefix}_{asked}"):
@@ -114,7 +118,7 @@ def resolve(world: World, asked: str) -> str | None:
 
 
 def _refuse(world: World, name: str) -> str:
-    """Why nobody may log in to a machine; empty where one may."""
+    """Return the message that refuses logins to a machine, or "" if they are allowed."""
     machine = world.machines[name]
     zone = name if isinstance(machine, Router) else machine.zone
     for outsider in world.outsiders:

@@ -1,30 +1,34 @@
-"""Limits of one command on its machine and network, for the guard and the prompt."""
+"""Limits of one command on its machine and network, for the guard and for prompts."""
 
 from __future__ import annotations
 
-#: A diagnosis sends far less: a ping of each pair at (8,8) is 4,160. A flood sends 20,000 a second.
+#: A diagnosis sends far fewer: a ping of each pair in the (8,8) network is 4,160 packets. A flood
+#: sends 20,000 per second.
 FREE_PACKETS = 5_000
 MOST_PACKETS_PER_S = 1_000
-#: beyond what the network itself needs; the kernel's table holds 1,024 unless it was raised
+#: Entries in addition to those that the network itself needs. The kernel's table holds 1,024 by
+#: default.
 _SPARE_NEIGHBOURS = 128
-#: processes at once: so many, and two for each machine that it may ping, of which so many count
+#: Processes that may run at once, plus two for each machine that can be pinged, up to _SWEPT
+#: machines.
 _PROCESSES, _SWEPT = 64, 128
 
 
 def most_neighbours(machines: int) -> int:
-    """How many neighbours, answering or not, one machine of so many may have in the kernel's
-    table."""
+    """Return how many ARP entries, resolved or not, one machine of a network may have."""
     return 2 * machines + _SPARE_NEIGHBOURS
 
 
 def most_processes(machines: int) -> int:
-    """How many processes of one command may run at once in a network of so many machines, beside
-    the shell itself: a ping of each at once, from subshells."""
+    """Return how many processes of one command may run at once, in addition to the shell.
+
+    A ping of each machine at once, from subshells, stays below this limit.
+    """
     return _PROCESSES + 2 * min(machines, _SWEPT)
 
 
 def tell_bounds(machines: int) -> dict[str, int]:
-    """All of them, for the texts of a network of so many machines."""
+    """Return all limits for the prompts of a network with this many machines."""
     return {
         "most_neighbours": most_neighbours(machines),
         "most_processes": most_processes(machines),

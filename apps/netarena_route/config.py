@@ -1,7 +1,7 @@
-"""Config keys of route, in addition to those of every application.
+"""Configuration keys of route, in addition to those of every application.
 
-``Route.check`` refuses what a machine cannot run (a kernel without netem): the same config draws
-the same queries everywhere.
+``Route.check`` refuses configurations that a machine cannot run, for example without netem in the
+kernel. The same configuration generates the same queries on every machine.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from netarena.config import shapes
 from netarena.errors import ConfigError
 from netarena.task.label import FaultConfig
 
-#: hosts of a network at most: names fit 15 characters, a round of pings fits its memory
+#: Maximum number of hosts: names fit 15 characters, and a round of pings fits the memory.
 MAX_HOSTS = 1024
-#: a subnet's host addresses .100 to .254 of the paper's plan
+#: The paper's plan has host addresses .100 to .254 in each subnet.
 MAX_HOSTS_PER_SUBNET = 128
-#: the fewest subnets of which one pair can stay apart while traffic still crosses
+#: The fewest subnets of which one pair can be separated while other traffic still crosses.
 MIN_VARIED_SWITCHES = 3
-#: subnets, and hosts on each, where sizes are drawn: at least and at most
+#: Minimum and maximum numbers of subnets, and of hosts on each, if sizes are drawn.
 DRAWN_SWITCHES, DRAWN_HOSTS = (4, 6), (4, 8)
 
-#: the world of several routers, and how many are of its own autonomous system
+#: The world with several routers, and the range of the number of our own routers.
 BACKBONE = "backbone"
 MIN_ROUTERS, MAX_ROUTERS = 4, 10
-#: keys that some worlds have alone
+#: Keys that only some worlds have.
 _OF_SUBNETS, _OF_BACKBONES = ("num_switches", "num_hosts_per_subnet", "netem"), ("routers",)
 
 
 class RouteConfig(FaultConfig):
-    """Keys of route; see the outside contract's table."""
+    """Configuration keys of route."""
 
     IN_TICKETS: ClassVar = {
         **FaultConfig.IN_TICKETS,
@@ -41,17 +41,18 @@ class RouteConfig(FaultConfig):
         "num_hosts_per_subnet": None,
     }
 
-    #: the paper's network, one whose healthy state is drawn from the seed, or several routers that
-    #: speak OSPF and BGP
+    #: The paper's network, a network with a random intended state, or several routers with OSPF and
+    #: BGP.
     world: Literal["standard", "varied", "backbone"] = shapes(default="standard")
-    #: of our own, in a backbone; none: drawn for each query
+    #: Number of our routers in a backbone; if None, it is drawn for each query.
     routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)
-    #: subnets; a switch each (the default is 3 in ``varied``); null: drawn for each query
+    #: Number of subnets, each with a switch (3 by default in ``varied``); if None, drawn for each
+    #: query.
     num_switches: StrictInt | None = shapes(default=2, ge=2, le=64)
     num_hosts_per_subnet: StrictInt | None = shapes(default=1, ge=1, le=MAX_HOSTS_PER_SUBNET)
-    #: Mininet with LinuxBridge, or the same network made directly by netlink
+    #: Mininet with LinuxBridge, or the same network built directly with netlink.
     emulator: Literal["mininet", "netns"] = "mininet"
-    #: whether faults of delay and loss by the netem queue discipline are drawn
+    #: Whether faults may delay or lose packets with the netem queue discipline.
     netem: StrictBool = shapes(default=False)
 
     @model_validator(mode="before")
@@ -62,7 +63,8 @@ class RouteConfig(FaultConfig):
         backbone = values.get("world") == "backbone"
         defaults = cls.IN_TICKETS if values.get("briefing") == "ticket" else {}
         for key in _OF_SUBNETS if backbone else _OF_BACKBONES:
-            # at its default it is as if it were not given: whole configs are read again
+            # A key with its default value counts as not given, since whole configurations are read
+            # again.
             own = defaults.get(key, cls.model_fields[key].default)
             if values.get(key, own) != own:
                 known = _OF_BACKBONES if backbone else _OF_SUBNETS
@@ -92,7 +94,7 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Subnets, and hosts on each; what is null is drawn by ``rng``."""
+        """Return the number of subnets and of hosts on each; None is replaced by a random value."""
         return (
             rng.randint(*DRAWN_SWITCHES) if self.num_switches is None else self.num_switches,
             rng.randint(*DRAWN_HOSTS)

@@ -1,9 +1,9 @@
-"""Declarations: the end of a ticket, and what was wrong, as the agent says it.
+"""Declarations of a ticket's end and of its causes.
 
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
-PLACE is a machine, WHAT one of ``WORDS``, or of
-``BACKBONE_WORDS``; causes may be left out. As a move it is that object.
+PLACE is a machine, and WHAT is one of ``WORDS`` or ``BACKBONE_WORDS``. Causes may be left out. A
+move that declares the end is that object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from netarena.model import Cause, Claim, Move
 from netarena.task.ticket import check_causes
 from netarena_route.action import Fault
 
-#: word -> what it says is wrong at a machine, as the prompt lists it
+#: Word for a cause -> its meaning in prompts
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "link": "the state of an interface is wrong (example: it is down, or its MTU is 68)",
@@ -36,7 +36,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "DROP rule between two separated subnets has been deleted)",
     }
 )
-#: the same for a backbone
+#: The same for backbones.
 BACKBONE_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "adjacency": "an OSPF adjacency is missing (example: the two ends have different hello "
@@ -58,7 +58,7 @@ BACKBONE_WORDS: Mapping[str, str] = MappingProxyType(
         "uses a wrong name server)",
     }
 )
-#: kind of fault -> the word for it, but for methods that have their own
+#: Kind of fault -> its word, unless its method has another one
 _KINDS: Mapping[str, str] = MappingProxyType(
     {
         "disable_routing": "forwarding",
@@ -129,7 +129,7 @@ _METHODS: Mapping[str, str] = MappingProxyType(
 )
 
 
-#: method of a fault -> further words that describe it
+#: Method of a fault -> further words that describe it
 _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ip_forward": ("setting",),
@@ -145,7 +145,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "long_dropped": ("filter",),
     }
 )
-#: kind of fault -> further words that describe it
+#: Kind of fault -> further words that describe it
 _ALSO_OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "ospf_area": ("network",),
@@ -154,7 +154,7 @@ _ALSO_OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bgp_community": ("policy",),
     }
 )
-#: how a command begins -> the word for what it changes
+#: First words of a command -> word for the setting that it changes
 _TOUCHED: Mapping[str, str] = MappingProxyType(
     {
         "iptables": "filter",
@@ -171,17 +171,17 @@ _TOUCHED: Mapping[str, str] = MappingProxyType(
 
 
 def word_of(fault: Fault) -> str:
-    """The word for a fault."""
+    """Return the word for a fault."""
     return _METHODS.get(fault.method) or _KINDS[fault.kind]
 
 
 def causes_of(faults: Iterable[Fault]) -> list[Cause]:
-    """Faults as a right declaration names them."""
+    """Return the causes that a correct declaration of the faults names."""
     return [Cause(fault.machine, word_of(fault)) for fault in faults]
 
 
 def machines_of(fault: Fault) -> set[str]:
-    """The machines whose settings a fault changes."""
+    """Return the machines whose settings a fault changes."""
     return {fault.machine, *(one.machine for one in (*fault.inject, *fault.repair))}
 
 
@@ -190,8 +190,11 @@ def as_injected(
     named: Iterable[Cause],
     places: Callable[[Fault], Iterable[str]] = machines_of,
 ) -> list[Cause]:
-    """The named causes, each replaced by the injected one that it describes in another word or at
-    another of its ``places``."""
+    """Return the named causes in the form of the injected faults that they describe.
+
+    A cause may name a fault with another word or at another of its ``places``. Other causes are
+    unchanged.
+    """
     injected = list(faults)
     own = causes_of(injected)
     known: dict[Cause, Cause] = {}
@@ -203,10 +206,10 @@ def as_injected(
 
 
 def _further(fault: Fault) -> Iterator[str]:
-    """Words that describe a fault, in addition to its own."""
+    """Yield further words that describe a fault."""
     yield from _ALSO.get(fault.method, ())
     yield from _ALSO_OF_KIND.get(fault.kind, ())
-    if word_of(fault) == "guard":  # the separation, and the means by which it was removed
+    if word_of(fault) == "guard":  # the words for the means by which a separation was removed
         commands = " && ".join(one.command for one in fault.inject).split(" && ")
         for beginning, word in _TOUCHED.items():
             if any(command.startswith(beginning) for command in commands):
@@ -214,7 +217,7 @@ def _further(fault: Fault) -> Iterator[str]:
 
 
 def read_causes(named: Sequence[Mapping[str, object]]) -> list[Cause]:
-    """The causes of a declaration. Raises ReplyRefused for half a declaration."""
+    """Return the causes of a declaration; raises ReplyRefused if one is incomplete."""
     causes = [_read_cause(one.get("place"), one.get("what")) for one in named]
     return check_causes(causes, (*WORDS, *BACKBONE_WORDS))
 
@@ -230,12 +233,12 @@ def _read_cause(place: object, what: object) -> Cause:
 
 
 def make_move(causes: Iterable[Cause]) -> Move:
-    """The declaration of these causes."""
+    """Return the move that declares these causes."""
     return {"done": True, "causes": [{"place": one.place, "what": one.what} for one in causes]}
 
 
 def claim_of(move: Move) -> Claim | None:
-    """The declaration that a move is, if it is one; a command never is."""
+    """Return the declaration in a move, or None; a command never is one."""
     if not isinstance(move, dict) or move.get("done") is not True:
         return None
     named = move.get("causes")

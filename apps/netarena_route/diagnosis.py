@@ -1,8 +1,8 @@
-"""Checks of what this machine can run of routing, and what is missing.
+"""Checks whether this machine can run route episodes, and what it lacks.
 
-The needs of episodes are tested in a process of its own, in namespaces like an episode's:
-``python -m netarena_route.diagnosis`` prints failures as JSON. A config whose needs are not met is
-refused before a query is drawn.
+The requirements are tested in a separate process, in namespaces like an episode's: ``python -m
+netarena_route.diagnosis`` prints failures as JSON. A configuration with unmet requirements is
+refused before a query is generated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
 from netarena_route.real.backbone import frr
 
-#: what gives a container the rights; the second is the least that suffices
+#: Options that give a container the privileges; the second has the fewest that suffice.
 PRIVILEGED = "docker run --privileged"
 NARROWER = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -38,14 +38,14 @@ NARROWER = (
 _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _WALLS = "user namespaces"
-#: of the largest network: one for each machine, and the episode's own
+#: User namespaces of the largest network: one per machine, and the episode's own.
 _USER_NAMESPACES = MAX_HOSTS + 2
 _RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
 _DAEMONS, _INSTALL_FRR = "FRR", "apt-get install --yes frr"
-#: how the shell ends its line on a program that is not there
+#: End of the shell's message about a missing program.
 _NO_PROGRAM = ": command not found"
 _PROGRAMS, _TOOLS = "programs", "agents' tools"
-#: Debian's packages (requirements/route.debian), each with the programs of it that are looked for
+#: Debian's packages (requirements/route.debian), each with those of its programs that are checked.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "bind9-dnsutils": ("dig",),
     "bridge-utils": ("brctl",),
@@ -68,18 +68,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tcpdump": ("tcpdump",),
     "traceroute": ("traceroute",),
 }
-#: one line to paste
+#: A command line that installs all packages.
 INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
-#: without these there is no network; the others are for some configs (``_NEEDS``), or for agents
+#: Programs that every network needs; others are for some configurations (``_NEEDS``) or for agents.
 _ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
 
 
 @dataclass(frozen=True)
 class _Need:
-    """Something that is tried: commands of which each must succeed, in a network of its own.
+    """A requirement: commands that must all succeed in a network of their own.
 
-    ``key`` and ``value`` are those of the config that need it; none: every config does.
+    ``key`` and ``value`` identify the configurations that need it; an empty key means all of them.
     """
 
     name: str
@@ -163,7 +163,7 @@ _NEEDS = (
         "emulator",
         "mininet",
     ),
-    # and that its daemons start, held as in an episode (``_try_daemons``)
+    # ``frr.try_out`` also checks that the daemons start, confined as in an episode.
     _Need(
         _DAEMONS,
         ("vtysh --help",),
@@ -175,7 +175,7 @@ _NEEDS = (
 
 
 def diagnose() -> list[Check]:
-    """Each need, met or not, with its remedy."""
+    """Return a check of each requirement, with a remedy for those that are not met."""
     failed = _failures()
     checks = [
         _check(_WALLS, failed, "there are enough for the machines of a network", _RAISE),
@@ -185,7 +185,7 @@ def diagnose() -> list[Check]:
         checks.append(_check(_PROGRAMS, failed, "", INSTALL))
     elif all(one.ok for one in checks):
         checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
-        # without the sandbox none of these was tried
+        # Without the sandbox, none of these was tried.
         for need in _NEEDS if checks[-1].ok else ():
             severity = Severity.RUN if not need.key else Severity.NOTE
             remedy = _remedy(need, failed.get(need.name, ""))
@@ -196,7 +196,7 @@ def diagnose() -> list[Check]:
 
 
 def check(config: RouteConfig) -> None:
-    """Refuse what this machine lacks for ``config``: ConfigError says what, and what helps."""
+    """Raise ConfigError with a remedy if this machine lacks something that ``config`` needs."""
     failed = _failures()
     remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
     for name, remedy in remedies.items():
@@ -224,7 +224,7 @@ def _check(
 
 
 def _remedy(need: _Need, why: str) -> str:
-    """What helps against the failure of a need: its own, or the program that is not there."""
+    """Return the remedy for a requirement: its own, or the installation of a missing program."""
     return INSTALL if why.endswith(_NO_PROGRAM) else need.remedy
 
 
@@ -232,17 +232,20 @@ def _asks_for(config: RouteConfig, need: _Need) -> bool:
     if not need.key:
         return True
     if need.key == "error_types" and config.world == "varied":
-        return True  # locks are of every kind
+        return True  # locks are of all kinds
     asked = getattr(config, need.key)
     if not isinstance(asked, tuple):
         return bool(asked == need.value)
-    # kinds beyond the paper's are all of the extended family
+    # Kinds other than the paper's all belong to the extended family.
     return not {*PAPER_KINDS}.issuperset(part for entry in asked for part in entry.split(JOINT))
 
 
 @cache
 def _failures() -> Mapping[str, str]:
-    """Need -> why it is not met. Tried once per process, in a process without threads."""
+    """Return the unmet requirements, each with a reason.
+
+    They are tested once per process, in a child process without threads.
+    """
     paths = os.pathsep.join(
         str(Path(package).parents[1]) for package in (__file__, errors.__file__)
     )
@@ -261,7 +264,7 @@ def _failures() -> Mapping[str, str]:
 
 
 def _absent() -> dict[str, str]:
-    """Programs that are not installed, where commands look for them."""
+    """Return messages about programs that are not installed where commands look for them."""
     places = shell.ENVIRONMENT["PATH"]
     programs = [program for package in PACKAGES.values() for program in package]
     absent = [program for program in programs if shutil.which(program, path=places) is None]
@@ -274,7 +277,7 @@ def _absent() -> dict[str, str]:
 
 
 def _few() -> dict[str, str]:
-    """User namespaces, if the kernel allows too few."""
+    """Return a message about user namespaces if the kernel allows too few."""
     most = most_user_namespaces()
     if most >= _USER_NAMESPACES:
         return {}
@@ -283,16 +286,16 @@ def _few() -> dict[str, str]:
 
 
 def _try_all() -> dict[str, str]:
-    """What of the needs is not met, tried out in the namespaces of an episode. Forks."""
+    """Return the unmet requirements, tested in the namespaces of an episode; this forks."""
     mininet = importlib.util.find_spec("mininet") is not None
-    # what is imported late: Python itself may lie where only root may read
+    # Loaded early, since only root may be able to read Python's files.
     codecs.lookup("ascii")
     read, write = os.pipe()
     asked = os.getpid()
     try:
         inside = isolate() < 0
         found = dict(_try_inside()) if inside else {}
-    except Unavailable as error:  # may be found out on either side
+    except Unavailable as error:  # either process may raise this
         inside, found = os.getpid() != asked, {_NAMESPACES: str(error)}
         if not inside:
             return found
@@ -340,4 +343,4 @@ def _try_inside() -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({**_absent(), **_few(), **_try_all()}))  # noqa: T201 -- to the process that asked
+    print(json.dumps({**_absent(), **_few(), **_try_all()}))  # noqa: T201 -- for the parent process

@@ -1,4 +1,4 @@
-"""Live world of one query: a network that is built with its faults, with the effect verified.
+"""Live network of one query: built with its faults, and verified to be as computed.
 
 The network runs in a process of its own (``client``). This module determines the order of steps and
 the agent's output.
@@ -21,14 +21,16 @@ from netarena_route.real.client import Net, Warm
 from netarena_route.state import fields
 from netarena_route.world.model import World
 
-#: of one command; the prompt tells them
+#: Limits of one command, as the prompt states them.
 LIMITS = Limits()
 _NAMED_MACHINES = 40
 
 
 class Networked(Environment):
-    """A network in a process of its own, and commands on its machines; what stands in it, and how
-    it is proven broken, is that of each kind of world."""
+    """A network in a process of its own, and commands on its machines.
+
+    Subclasses for each kind of world build and verify the network.
+    """
 
     def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
         self._query = query
@@ -38,12 +40,15 @@ class Networked(Environment):
 
     @abstractmethod
     def _find(self, asked: str) -> tuple[str | None, str]:
-        """The machine that is meant, none for none, and why nothing is run there, if so."""
+        """Return the machine that a name refers to, and a refusal message or "".
+
+        The machine is None if there is no such machine.
+        """
 
     async def execute(self, move: Move) -> Execution:
-        """Run a command in the sandbox, on the machine. What cannot be run is told.
+        """Run a command in the sandbox on a machine; a refusal is reported in the output.
 
-        Raises EnvironmentFailed when the network's process is gone.
+        Raises EnvironmentFailed if the network's process has ended.
         """
         if not isinstance(move, dict):
             raise TypeError('a move of route is {"machine": name, "command": text}')
@@ -72,21 +77,20 @@ class Networked(Environment):
 
 
 class RouteEnvironment(Networked):
-    """A broken network, and commands in its machines."""
+    """A network with faults, and commands on its machines."""
 
     def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
         super().__init__(query, config, warm)
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the network with its faults, and verify that exactly what they should break is
-        broken.
+        """Build the network with its faults, and verify that exactly the expected pairs are broken.
 
-        Raises EnvironmentFailed for a network that cannot be built or is not broken as it should.
+        Raises EnvironmentFailed if the network cannot be built or differs from the computed state.
         """
         try:
             self._world, faults = world_of(self._query), faults_of(self._query)
-        except ValueError as error:  # a file of queries may hold anything
+        except ValueError as error:  # a file of queries may contain anything
             raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
         wanted = expected(self._world, faults)
         self._net = await self._warm.begin(self._world, self._emulator)
@@ -106,9 +110,9 @@ class RouteEnvironment(Networked):
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """The machine that is meant: its name, or its name without the prefix, or ``router``.
+    """Return the name of a machine: given by its name, its name without prefix, or ``router``.
 
-    None for what is no machine of this world.
+    Returns None if there is no such machine.
     """
     if asked.lower() == "router":
         return world.router.name
@@ -125,7 +129,7 @@ def _unknown(world: World, asked: str) -> str:
 
 
 def _difference(world: World, wanted: tuple[str, ...], seen: list[str]) -> str:
-    """The first pair that is not as it should be, in words; empty if there is none."""
+    """Return a description of the first pair that differs from the computed state, or ""."""
     for source, row, other in zip_longest(world.endpoints, wanted, seen, fillvalue=""):
         for target, should, does in zip_longest(world.endpoints, row, other, fillvalue=""):
             if should != does:

@@ -1,20 +1,20 @@
 """Traces and forms of a live network: what each machine shows, as numbers.
 
 ``collect`` opens the network of a query, reads every machine that the agent may log in to through
-the agent's sandbox (``reader``), and closes it. What is read there and is no feature:
+the agent's sandbox (``reader``), and closes it. These readings are not used as features:
 
-- symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and
-  next hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states
-  of sessions and neighbours, and how many there are of each;
-- counters of packets that depend on which pings come through: interfaces, SNMP, connections. Of
-  echo requests and replies only the number for each pair that works is a feature;
-- what the kernel has once for all machines, and what the sandbox makes anew for each command.
+- symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
+  hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states of
+  sessions and neighbours, and the number of each;
+- counters of packets that depend on which pings succeed: interfaces, SNMP, connections. Of echo
+  requests and replies only the number for each working pair is a feature;
+- kernel state that all machines share, and state that the sandbox creates for each command.
 
-Everything else is a trace. Which entries a machine has, and how many, is a symptom or a form, so
-traces are compared among machines that have the same kinds of entries (``_kind``). Forms are of
-hosts that have a setting, a lock or a fault: its shapes, without names, addresses and numbers.
-Forms of a backbone are computed for all machines from their configurations (``backbone.form``) and
-compared among all machines of a role.
+Everything else is a trace. The kinds and number of a machine's entries are a symptom or a form, so
+traces are compared among machines that have the same kinds of entries (``_kind``). Forms are those
+of hosts with a setting, that is a lock or a fault: its shapes, without names, addresses and
+numbers. Forms of a backbone are computed for all machines from their configurations
+(``backbone.form``) and compared among all machines of a role.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Move, Query, State
 from netarena.task.evidence import RULE, Candidate, Evidence, relative
 
-#: observations whose times are measured, after the first one
+#: Number of timed observations, after the first one.
 OBSERVATIONS = 2
-#: a shape's length in the name of a feature
+#: Maximum length of a shape in the name of a feature.
 SHAPE_CHARS = 80
 
-#: attributes of netlink messages that are traces, and names for their words: times are in
-#: hundredths of a second since the machine started
+#: Attributes of netlink messages that are traces, with names for their words. Times are in
+#: hundredths of a second since the machine started.
 _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "link": {35: ("carrier_changes",), 47: ("carrier_ups",), 48: ("carrier_downs",),
              5: ("peer_index",), 13: ("queue_length",), 27: ("group",), 30: ("promiscuity",),
@@ -53,7 +53,7 @@ _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "neigh": {3: ("confirmed", "used", "updated", "references"), 4: ("probes",)},
     "qdisc": {},
 }  # fmt: skip
-#: places in the headers of these messages
+#: Positions in the headers of these messages.
 _HEADERS: Mapping[str, Mapping[str, slice]] = {
     "link": {"index": slice(4, 8)},
     "addr": {"index": slice(4, 8)},
@@ -61,7 +61,7 @@ _HEADERS: Mapping[str, Mapping[str, slice]] = {
     "neigh": {"index": slice(4, 8)},
     "qdisc": {"handle": slice(8, 12)},
 }
-#: keys of FRR's JSON that hold a time, an age, a version or a count of events
+#: Keys of FRR's JSON with a time, an age, a version or a number of events.
 _FRR = re.compile(
     r"uptime|age$|timer|msec|version|dropped|established|reset|lastspf|spf|lsaseq|seqnumber"
     r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update",
@@ -71,7 +71,7 @@ _NAME = re.compile(r"\bp\d+_\w+(?:-eth\d+)?")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)*(?:/\d+)?")
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+):(\d+):(\d+)")
 
-#: what ``reader`` gives of one machine
+#: The output of ``reader`` on one machine.
 Reading = Mapping[str, Any]
 
 
@@ -89,22 +89,22 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """What of a query's world the evidence rests on."""
+    """The parts of a query's world that the evidence needs."""
 
-    #: machine that may be read -> role
+    #: Readable machine -> role
     roles: Mapping[str, str]
-    #: machines that hold a fault
+    #: Machines with a fault.
     faulty: frozenset[str]
-    #: hosts that have a setting: a lock or a fault
+    #: Hosts with a setting: a lock or a fault.
     shaped: frozenset[str] = frozenset()
-    #: rows and columns of the state's matrix, if it has one
+    #: Rows and columns of the state's matrix, if it has one.
     endpoints: Sequence[str] = ()
-    #: forms of machines, where they follow from what the network is made of
+    #: Forms of machines that are computed from their configurations.
     forms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
-    """The evidence of ``query``. Raises EnvironmentFailed for a world that cannot be read."""
+    """Return the evidence of ``query``; raises EnvironmentFailed if its network is unreadable."""
     command = f"python3 -c {shlex.quote(read_program())}"
     try:
         state = await world.open()
@@ -129,7 +129,7 @@ def examine(
     state: State,
     spent_s: Sequence[float] = (),
 ) -> Evidence:
-    """The evidence of what was read of each machine; pure."""
+    """Return the evidence in the readings of all machines; a pure function."""
     traces: dict[str, dict[str, float]] = {}
     echoes, rounds = _echoes(scene, readings, state)
     found = {name: dict(_traces(readings[name])) | echoes.get(name, {}) for name in scene.roles}
@@ -174,12 +174,12 @@ def examine(
 
 
 def read_program() -> str:
-    """The text of ``reader``, as ``python3 -c`` takes it."""
+    """Return the text of ``reader`` for ``python3 -c``."""
     return Path(__file__).with_name("reader.py").read_text(encoding="utf-8")
 
 
 def decode(name: str, output: str) -> Reading:
-    """What ``reader`` printed on a machine. Raises EnvironmentFailed for anything else."""
+    """Decode the output of ``reader`` on a machine; raises EnvironmentFailed if it is invalid."""
     try:
         read: Reading = json.loads(zlib.decompress(base64.b64decode(output.split(maxsplit=1)[0])))
     except (IndexError, ValueError, zlib.error):
@@ -212,16 +212,16 @@ def _traces(read: Reading) -> Iterator[tuple[str, float]]:
 
 
 def _kind(role: str, features: Mapping[str, float]) -> str:
-    """The role of a machine with what its entries are: a digest of the features that it has.
+    """Return the role of a machine with a digest of its features' names.
 
-    A file that only some machines have is a trace, so files take no part.
+    A file that only some machines have is a trace, so features of files are left out.
     """
     having = sorted(name for name in features if not name.startswith("file."))
     return f"{role} {zlib.crc32(' '.join(having).encode()):08x}"
 
 
 def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
-    """Order, extremes and spread of each field over all messages of a dump."""
+    """Yield order, extremes and spread of each field over all messages of a dump."""
     fields: dict[str, list[float]] = {}
     for header, attributes in messages:
         for name, place in _HEADERS.get(dump, {}).items():
@@ -236,7 +236,7 @@ def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
 
 
 def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """What a series shows: extremes, spread, how far the greatest is ahead, and order."""
+    """Yield features of a series: extremes, spread, the lead of the greatest value, and order."""
     if not values:
         return
     rising = sorted(values)
@@ -252,7 +252,7 @@ def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
 
 
 def _filters(text: str) -> Iterator[tuple[str, float]]:
-    """Handles of nft: gaps, order, and where the youngest is; counters of rules."""
+    """Yield features of nft: gaps and order of handles, position of the youngest, rule counters."""
     handles: dict[tuple[str, str], list[int]] = {}
     chains: dict[tuple[str, str, str], list[int]] = {}
     packets: list[float] = []
@@ -289,7 +289,7 @@ def _filters(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _routing(read: Reading) -> Iterator[tuple[str, float]]:
-    """FRR: the running configuration against the one on disk; ages, versions, events."""
+    """Yield features of FRR: unsaved configuration, ages, versions and events."""
     shown = dict(read["frr"])
     running = _lines(shown.pop("running"))
     on_disk = _lines(read["frr.conf"])
@@ -302,23 +302,23 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
             if _FRR.search(key):
                 fields.setdefault(key, []).append(number)
         for key, values in fields.items():
-            # a session that is not established is a symptom
+            # A session that is not established is a symptom.
             having = [one for one in values if one]
             yield from _order(f"{command.removesuffix(' json')}.{key}", having)
 
 
 def _lines(text: str) -> Counter[str]:
-    """Lines of a configuration that say something."""
+    """Return the lines of a configuration, without comments and headers."""
     passed = ("!", "Building", "Current", "frr version", "end", "log ", "exit")
     stripped = (line.strip() for line in text.splitlines())
     return Counter(line for line in stripped if line and not line.startswith(passed))
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Numbers of JSON, and durations as text, by the last key."""
+    """Yield numbers of JSON, and durations given as text, by their last key."""
     if isinstance(value, dict):
         for name, one in value.items():
-            # addresses and prefixes as keys differ from world to world
+            # Addresses and prefixes as keys differ between networks.
             yield from _leaves(one, key if name[:1].isdigit() else name)
     elif isinstance(value, list):
         for one in value:
@@ -339,10 +339,10 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
 ) -> tuple[dict[str, dict[str, float]], list[float]]:
-    """Echo requests and replies of each machine, and requests sent per peer of all machines.
+    """Return echo counts of each machine, and the requests sent per peer of each machine.
 
-    The former are those of machines whose pairs all work: how many are sent without a route, or
-    arrive though the reply is lost, is a symptom.
+    The counts are only those of machines whose pairs all work. For other machines they are
+    symptoms: requests may lack a route, or may arrive although the reply is lost.
     """
     rows = state.get("matrix") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not scene.endpoints:
@@ -365,7 +365,7 @@ def _echoes(
 
 
 def _snmp(text: str) -> dict[str, float]:
-    """Counters of ICMP."""
+    """Return the kernel's ICMP counters."""
     lines = [line.split()[1:] for line in text.splitlines() if line.startswith("Icmp:")]
     if len(lines) != 2:
         return {}
@@ -373,7 +373,7 @@ def _snmp(text: str) -> dict[str, float]:
 
 
 def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
-    """Connections without an answer, in any table, by the machine that they are of."""
+    """Return the number of unanswered connections, in any table, by machine."""
     owner = {
         _dotted(attributes["2"]): name
         for name, read in readings.items()
@@ -398,14 +398,14 @@ def _dotted(address: int) -> str:
 
 
 def _forms(read: Reading) -> Iterator[tuple[str, float]]:
-    """How often each shape is set on a machine."""
+    """Yield the number of occurrences of each shape on a machine."""
     yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
 
 
 def _shapes(read: Reading) -> Iterator[str]:
     yield from _filter_shapes(read["nft"])
     for header, attributes in read["route"]:
-        if header[4] != 255:  # of the local table the kernel makes all entries itself
+        if header[4] != 255:  # the kernel creates all entries of the local table
             yield f"route {header[0]}/{header[1]} type {header[7]} scope {header[6]} " + _keys(
                 attributes
             )
@@ -414,7 +414,7 @@ def _shapes(read: Reading) -> Iterator[str]:
         yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)} protocol {protocol}"
     for header, attributes in read["neigh"]:
         state = int.from_bytes(bytes(header[8:10]), "little")
-        if state & 0xC0:  # permanent, or without ARP
+        if state & 0xC0:  # PERMANENT or NOARP
             yield f"neighbour {state} {_keys(attributes)}"
     for header, attributes in read["link"]:
         flags = int.from_bytes(bytes(header[8:12]), "little") & 0x3FF
@@ -439,7 +439,7 @@ def _keys(attributes: Mapping[str, Any]) -> str:
 
 
 def _entries(text: str) -> list[Any]:
-    """Entries of nft's JSON; none where there is none."""
+    """Return the entries of nft's JSON, or none if the text is invalid."""
     try:
         found: list[Any] = json.loads(text)["nftables"]
     except (ValueError, KeyError):
@@ -448,7 +448,7 @@ def _entries(text: str) -> list[Any]:
 
 
 def _shape(text: str) -> str:
-    """``text`` without names of machines, addresses and numbers of rules."""
+    """Return ``text`` without names of machines, addresses and numbers of rules."""
     text = _NAME.sub("M", text)
     if not text.startswith("sysctl"):
         text = _NUMBER.sub("#", text)

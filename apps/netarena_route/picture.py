@@ -1,4 +1,4 @@
-"""What a network looks like: who pings whom, and how machines are joined."""
+"""Pictures of a network: the matrix of pings and the topology."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from netarena.task.picture import Link, Mark, Matrix, Node, Picture, Topology
 from netarena_route.state import fields, misfits
 from netarena_route.world.model import World
 
-#: machines that are drawn; of more, those that are part of a wrong pair at any time
+#: Maximum number of machines that are drawn; in larger networks, those of wrong pairs are chosen.
 MAX_DRAWN = 64
 
 
 def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """The matrix and the topology after step ``number``, or as the agent met them (0)."""
+    """Return the matrix and the topology after step ``number``; 0 is the initial state."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state = states[number]
     if state is None:
@@ -24,7 +24,7 @@ def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 
 def _choose(world: World, states: list[State]) -> tuple[str, ...]:
-    """The machines to draw, in the order of the world; the same for all of an episode."""
+    """Return the machines to draw in the world's order; they are the same in a whole episode."""
     if len(world.endpoints) <= MAX_DRAWN:
         return world.endpoints
     named = {world.router.name: None}
@@ -73,7 +73,7 @@ def _topology(world: World, names: tuple[str, ...], state: State) -> Topology:
             switch = world.switches[port.subnet]
             nodes.append(Node(name=switch, role="switch", rank=1))
             links.append(Link(ends=(world.router.name, switch), label=port.address))
-    # hosts below their switch: in the order of the switches
+    # Hosts are drawn below their switch, in the order of the switches.
     order = [port.subnet for port in world.router.interfaces]
     nodes += [node for subnet in order for node in by_subnet.get(subnet, ())]
     return Topology(

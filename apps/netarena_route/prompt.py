@@ -1,8 +1,8 @@
-"""What an agent is told: the rules, the plan of the network, who reaches whom, what was tried.
+"""Prompt of a route query: the rules, the address plan, the result of all pings, and earlier turns.
 
-The texts are files in ``prompts``. The examples are about machines whose prefix is never drawn.
-Everything that grows with the network or the episode is bounded: the broken pairs come first, and
-of a long history the middle is cut.
+The texts are files in ``prompts``. The examples use machines with a prefix that is never drawn.
+Everything that grows with the network or the episode is limited: broken pairs come first, and the
+middle of a long history is cut.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
-#: of a move, in the order in which it is told
+#: Keys of a move in the order of the prompt.
 KEYS = ("machine", "command")
-#: the whole history, in characters
+#: Maximum length of the whole history, in characters.
 MAX_HISTORY_CHARS = 24_000
-#: a larger table of pings is told by its broken pairs, of which so many are named
+#: Limit beyond which a table of pings is replaced by its wrong pairs, and maximum number of named
+#: pairs.
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
 
@@ -39,7 +40,10 @@ MAX_NAMED = 40
 def prompt_parts(
     query: Query, world: World, state: State, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
-    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    """Return the parts of the next prompt.
+
+    ``state`` is the last settled state, and ``steps`` are the turns so far.
+    """
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_subnets=len(world.switches),
         intent=tell_intent(world),
@@ -57,7 +61,7 @@ def prompt_parts(
 
 
 def tell_intent(world: World) -> str:
-    """Which machines must reach each other, and how the router separates the others, in words."""
+    """Return which machines must reach each other, and how the router separates the others."""
     if not world.apart:
         return "- Each machine reaches each other machine."
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
@@ -86,7 +90,7 @@ def tell_intent(world: World) -> str:
 
 
 def _tell_reserve(world: World) -> Iterator[str]:
-    """The reserve hosts, and a table of the pings that are intended for them and the router."""
+    """Yield the reserve hosts, and a table of the intended pings of them and of the router."""
     if not world.reserve:
         return
     yield (
@@ -108,7 +112,7 @@ def _tell_reserve(world: World) -> Iterator[str]:
 
 
 def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
-    """The chosen ones of ``names``, or the exceptions if these are fewer."""
+    """Return the chosen ones of ``names``, or the exceptions if these are fewer."""
     some = [name for name, one in zip(names, chosen, strict=True) if one]
     rest = [name for name, one in zip(names, chosen, strict=True) if not one]
     if not some:
@@ -126,7 +130,7 @@ def _enumerate(names: Sequence[str]) -> str:
 
 
 def tell_plan(world: World) -> str:
-    """The healthy addresses, a line per subnet."""
+    """Return the intended addresses, a line per subnet."""
     lines = ["Address plan:"]
     for subnet, (switch, port) in enumerate(zip(world.switches, world.ports, strict=True)):
         hosts = [
@@ -143,9 +147,9 @@ def tell_plan(world: World) -> str:
 
 
 def pingall(world: World, state: State) -> str:
-    """Who reaches whom, as Mininet's pingall prints it (hosts first, then the router).
+    """Return the results of all pings in the form of Mininet's pingall, the router last.
 
-    A table beyond ``MAX_TABLE_CHARS`` is replaced by its lost and open pairs.
+    A table beyond ``MAX_TABLE_CHARS`` is replaced by its wrong pairs.
     """
     matrix = fields(state)["matrix"]
     number = len(world.endpoints)
@@ -162,7 +166,7 @@ def pingall(world: World, state: State) -> str:
             + "".join(f"{names[j] if matrix[i][j] == '1' else 'X'} " for j in order if j != i)
             for i in order
         ]
-        if not world.apart:  # every X is to be repaired
+        if not world.apart:  # every X must be repaired
             lists = []
     else:
         lines = [f"(the table of {number} machines is too long; only wrong pairs are listed)"]
@@ -176,20 +180,22 @@ def pingall(world: World, state: State) -> str:
 
 
 def loss_pct(state: State) -> int:
-    """Lost pings in per cent of all sent, as Mininet rounds them: down."""
+    """Return the percentage of lost pings, rounded down as Mininet does."""
     received, sent = count_pings(state)
     return 100 * (sent - received) // sent
 
 
-#: key of a judgement -> the word for pairs that changed so
+#: Key of a judgement -> word for pairs that changed in this way
 _CHANGES = {"broke": "broke", "healed": "repaired", "opened": "wrongly opened"}
-#: findings that the pairs themselves show
+#: Findings that the changed pairs already show.
 _TOLD_AS_PINGS = frozenset({"pair_broken", "pair_opened"})
 
 
 def _tell_change(step: Step) -> str:
-    """What a step did to the pings, and what else of it was not safe, from its judgement; empty
-    without one."""
+    """Return the effect of a step on the pings, and its other unsafe effects, from its judgement.
+
+    Returns "" without a judgement.
+    """
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail

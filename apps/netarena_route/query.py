@@ -1,4 +1,4 @@
-"""The seeded generator: a world, and the faults upon it."""
+"""Seeded generator of route queries: a network and its faults."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from netarena_route.world import model as world
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: raised whenever a seed would draw something else
+#: Increased whenever a seed would generate something else.
 VERSION = "3"
 
-#: networks that are drawn before a combination is said not to fit into their size
+#: Networks drawn before a combination counts as not fitting into their size.
 _NETWORKS = 5
-#: draws of faults before a network is said to have no room for locks that are like them
+#: Draws of faults before a network counts as having no room for similar locks.
 _TRIES = 20
-#: the paper's Table 5: pairs of its kinds that are harder than the others
+#: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
 _LEVEL3 = frozenset(
     frozenset(pair)
     for pair in (
@@ -37,16 +37,17 @@ _LEVEL3 = frozenset(
     )
 )
 CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
-#: the worlds of a config, by their name
+#: Generators of a configuration's worlds, by name.
 DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}
 )
 
 
 def drawer(config: RouteConfig) -> Drawer:
-    """What draws a network, and faults upon it.
+    """Return the function that draws a network and its faults.
 
-    Raises ConfigError for a combination that does not fit into a network of this size.
+    That function raises ConfigError if a combination of kinds does not fit into a network of this
+    size.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
@@ -59,7 +60,7 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """A network and faults for which it has room: of its size one may have none, another does."""
+    """Return a network and faults for which it has room; some networks of a size may have none."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -78,8 +79,10 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """A fault of each kind, and the network upon which they are: a reserve is kept back by locks
-    that are like them. None where the network has no room for such a combination."""
+    """Return a fault of each kind and the network, or None if it has no room for the combination.
+
+    If the network has a reserve, locks that resemble the faults isolate it.
+    """
     for _ in range(_TRIES):
         faults = fault.draw(Plan(net), kinds, rng, netem=netem)
         if faults is None:
@@ -94,7 +97,7 @@ def draw(
 
 
 def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
-    """Why a combination cannot be drawn, and what helps."""
+    """Return the reason why a combination cannot be drawn, and a remedy."""
     size = f"{len(net.switches)} switches and {len(net.hosts)} hosts"
     if label in COUNTED:
         return f"{label} does not fit into {size}"
@@ -116,10 +119,10 @@ def _text(net: World) -> str:
     return f"The network of {net.router.name} is broken: repair it until {goal}."
 
 
-#: the healthy network of a query
+#: Returns the intended network of a query.
 world_of: Callable[[Query], World] = world_reader(World)
 
 
 def faults_of(query: Query) -> tuple[Fault, ...]:
-    """What is broken in it, in the order in which it is injected."""
+    """Return the faults of a query in the order of injection."""
     return tuple(fault_of(action) for action in query.actions)

@@ -1,4 +1,4 @@
-"""The program that reads one machine: everything an agent can read there without a probe.
+"""Program that reads everything on one machine that an agent can read without sending packets.
 
 It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of
 compressed JSON. It imports the standard library only, and nothing of this project.
@@ -21,7 +21,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-#: name, request type, length of the header before the attributes, address families
+#: Name, request type, length of the header before the attributes, address families.
 DUMPS = (
     ("link", 18, 16, (0,)),
     ("addr", 22, 8, (2, 10)),
@@ -30,15 +30,15 @@ DUMPS = (
     ("rule", 34, 12, (2, 10)),
     ("qdisc", 38, 20, (0,)),
 )
-#: commands whose output is read as it is
+#: Commands whose output is included unchanged.
 COMMANDS = {
     "nft": ["nft", "-a", "-j", "list", "ruleset"],
     "conntrack": ["conntrack", "-L"],
 }
-#: files below /proc/net
+#: Files below /proc/net.
 TABLES = ("snmp", "raw", "icmp", "packet", "unix")
 FOLDERS = ("/etc/frr", "/etc/serve", "/var/run/frr")
-#: commands of vtysh that print one JSON value each
+#: Commands of vtysh that print one JSON value each.
 SHOWN = (
     "show ip route json",
     "show bgp summary json",
@@ -55,7 +55,7 @@ _ANSWER_S = 10
 
 
 def dump(kind: int, header: int, family: int) -> list[Any]:
-    """Return the messages of a netlink dump: bytes of the header, and the attributes."""
+    """Return the messages of a netlink dump, each as [header bytes, attributes]."""
     found: list[Any] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
         link.settimeout(_ANSWER_S)
@@ -73,7 +73,7 @@ def dump(kind: int, header: int, family: int) -> list[Any]:
 
 
 def attributes(data: bytes) -> dict[int, Any]:
-    """Return numbers and lists of words by the number of the attribute."""
+    """Return attributes by their number: integers, or lists of 32-bit words."""
     found: dict[int, Any] = {}
     while len(data) >= 4:
         size, kind = struct.unpack_from("HH", data)
@@ -89,7 +89,7 @@ def attributes(data: bytes) -> dict[int, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the start of a file, empty if there is none."""
+    """Return the start of a file, or "" if it cannot be read."""
     try:
         with path.open(errors="replace") as stream:
             return stream.read(20_000)
@@ -98,7 +98,7 @@ def read_text(path: Path) -> str:
 
 
 def run(command: list[str]) -> str:
-    """Return the standard output of a command, empty if it cannot run."""
+    """Return the standard output of a command, or "" if it cannot run."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -107,7 +107,7 @@ def run(command: list[str]) -> str:
 
 
 def sysctls() -> tuple[dict[str, str], dict[str, int]]:
-    """Return values of IPv4's settings, and the inodes of all settings of the network."""
+    """Return the values of IPv4 settings, and the inodes of all network settings."""
     found: dict[str, str] = {}
     inodes: dict[str, int] = {}
     for folder, _, names in sorted(os.walk("/proc/sys/net")):
@@ -123,7 +123,7 @@ def sysctls() -> tuple[dict[str, str], dict[str, int]]:
 
 
 def files() -> dict[str, list[float]]:
-    """Return times, inode, size, mode and links of each file that the machine keeps."""
+    """Return times, inode, size, mode, owner and links of each file in the machine's folders."""
     found: dict[str, list[float]] = {}
     for top in FOLDERS:
         for folder, folders, names in os.walk(top):
@@ -141,7 +141,7 @@ def files() -> dict[str, list[float]]:
 
 
 def shown() -> dict[str, Any]:
-    """Return what the routing daemons show, by command."""
+    """Return the output of the routing daemons, by command."""
     rest = run(["vtysh", *(part for one in SHOWN for part in ("-c", one))])
     found: dict[str, Any] = {"running": run(["vtysh", "-c", "show running-config"])}
     for name in SHOWN:
@@ -155,7 +155,7 @@ def shown() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print everything as one line."""
+    """Print all readings as one line."""
     seen: dict[str, Any] = {}
     for name, kind, header, families in DUMPS:
         seen[name] = [one for family in families for one in dump(kind, header, family)]

@@ -1,20 +1,21 @@
-"""Reading a reply: on which machine the agent runs which command.
+"""Reads a reply: the machine and the command that the agent wants to run on it.
 
-The form is the outside contract's: an object ``{"machine": ..., "command": ...}``, bare, fenced,
-or inside prose; the last object with both keys counts. It is read as leniently as can be done
-without guessing: keys in capitals or bare, single or curled quotes, line breaks and backslashes
-that JSON would have escaped, a comma too many, closing brackets that are missing at the end of the
-text or of its fence, an object inside of another or in a text of another (a tool's arguments). A
-text that is not closed is none: half a command is another command. Where there is no such object,
-two lines ``Machine: NAME`` and ``Command: TEXT`` are one, if the second is a whole command and the
-line after it is not its rest. A reply that has no command may declare the end of a ticket
-(``claim``): the last object counts that says so.
-Thoughts are not read (``netarena.task.reasoning``). Whether the machine exists and the command says
-anything is the world's to tell.
+The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
+the last object with both keys counts. It is read as leniently as possible without guessing:
+- keys in capitals or without quotes, and single or curled quotes;
+- line breaks and backslashes that JSON requires to be escaped;
+- an extra comma, and missing closing brackets at the end of the text or of its fence;
+- an object inside another one or in a string of another one (a tool's arguments).
 
-Own code, since libraries that repair JSON guess where a text ends, and take time that grows with
-the square of what is hostile, or for ever (issues 123, 130, 156 and 203 of json-repair). Here each
-place is walked twice at most.
+A string without an end is invalid, since half a command is another command. Without such an object,
+two lines ``Machine: NAME`` and ``Command: TEXT`` count if the command is complete and the next line
+does not continue it. A reply without a command may declare the end of a ticket (``claim``); the
+last object that does so counts. Reasoning is not read (``netarena.task.reasoning``). Whether the
+machine exists and the command is not empty is checked by the environment.
+
+Libraries that repair JSON are not used, since they guess where a string ends, and hostile input
+takes them quadratic time or forever (issues 123, 130, 156 and 203 of json-repair). Here each
+position is visited at most twice.
 """
 
 from __future__ import annotations
@@ -31,34 +32,33 @@ from netarena.task import command_line
 from netarena.task.reasoning import Found, is_kept, read_answer
 from netarena_route.declaration import make_move, read_causes
 
-#: bytes of one command; Linux takes no argument beyond 128 KiB
+#: Maximum size of one command; Linux accepts no argument beyond 128 KiB.
 MAX_COMMAND_BYTES = 65_536
-#: characters at the end of a reply that are read; the slowest take some 0.3 s
+#: Number of characters at the end of a reply that are read; the slowest take about 0.3 s.
 MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
 _KEYS = frozenset({"machine", "command"})
-#: of a declaration, and of its causes
+#: Keys of a declaration, and of its causes.
 _DONE, _CAUSES = "done", "causes"
 _CAUSE_KEYS = frozenset({"place", "what"})
 
-#: of these any opens a text, and any of the same kind closes it: two texts that overlap would
-#: have what follows walked for each
-_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two are curled
+#: Kinds of quotes. A quote of a kind opens a string and the next one of the same kind closes it. If
+#: strings could overlap, the text after them would be visited for each.
+_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
     re.DOTALL,
 )
-#: what words of JSON, and of Python, stand for; others are nothing
+#: Values of words in JSON and Python; other words have no value.
 _PLAIN = {"true": True, "false": False}
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
-#: a backslash and what follows it, if JSON knows that
+#: A backslash, with the next character if JSON knows the pair.
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
 _DECODER = json.JSONDecoder(strict=False)
 
-#: a line that gives one of the keys, with marks of Markdown around its name; or is cut off before
-#: it does
+#: A line with one of the keys, with Markdown around the key; the value may be cut off.
 _LINE = re.compile(
     r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
 )
@@ -67,17 +67,17 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 class _Said(NamedTuple):
-    """An object with both keys, or two lines that say the same; where they are in the text."""
+    """An object with both keys, or two equivalent lines, and its position in the text."""
 
     values: dict[str, Any]
     start: int
     end: int
-    #: whether what looks like the end of a thought is part of it
+    #: False if text that looks like the end of reasoning is not part of it.
     whole: bool = True
 
 
 def read_reply(reply: str) -> Move:
-    """The machine and the command of a reply, or the declaration that it is.
+    """Return the machine and the command of a reply, or its declaration.
 
     Raises ReplyRefused with a reason for the agent.
     """
@@ -105,7 +105,7 @@ def _find(reply: str, start: int, end: int) -> Found[Move]:
 
 
 def _declaration(done: object, causes: object) -> Move:
-    """``causes`` is a list of objects, if all that stands there is."""
+    """Check and return a declaration; ``causes`` is a list of objects if it is valid."""
     del done
     named = [] if causes is None else causes
     if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
@@ -133,7 +133,7 @@ def _move(machine: object, command: object) -> Move:
 
 def _last(found: Iterator[_Said]) -> _Said | None:
     last = None
-    for last in found:  # noqa: B007 -- the last one is what is asked for
+    for last in found:  # noqa: B007 -- the loop only keeps the last value
         pass
     return last
 
@@ -151,7 +151,7 @@ def _checked(text: str, what: str = "command") -> str:
 
 
 def _objects(text: str) -> Iterator[_Said]:
-    """Objects with both keys, in the order in which they end, those in a text of others too."""
+    """Yield objects with both keys in the order of their ends, including those in strings."""
     hopeless: set[int] = set()
     opening = _OPENING.search(text)
     while opening:
@@ -168,7 +168,7 @@ def _objects(text: str) -> Iterator[_Said]:
 
 
 def _alone(text: str) -> Iterator[dict[str, Any]]:
-    """Objects with both keys of a text that is one object and nothing else: more is prose."""
+    """Yield objects with both keys from a text that is exactly one object, without prose."""
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):
@@ -178,9 +178,9 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Objects that were complete one after the other; a declaration has nothing but its causes."""
+    """Yield objects in order of completion; a declaration is reduced to its causes."""
     for one in found:
-        # whoever must send every key has none of a command
+        # A tool that requires all keys sends null for the keys of a command.
         bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
         if bare and str(one.get(_DONE)).lower() == "true":
             yield {_DONE: True, _CAUSES: one.get(_CAUSES)}
@@ -189,27 +189,27 @@ def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class _Level:
-    """An object or a list that is open: what it holds so far, and what may come next."""
+    """An open object or list: its contents so far, and the next expected token."""
 
     def __init__(self, *, keyed: bool) -> None:
         self.values: dict[str, Any] | None = {} if keyed else None
         self.key = ""
-        #: "item" (a key, or an element of a list), "colon", "value" or "comma"
+        #: "item" (a key or an element of a list), "colon", "value" or "comma".
         self.wants = "item"
-        #: elements of a list so far, and those that are objects
+        #: Number of elements of a list so far, and those that are objects.
         self.size = 0
         self.objects: list[dict[str, Any]] = []
-        #: where its items began: what comes from there on depends on nothing before
+        #: Positions where its items began; parsing from there does not depend on earlier text.
         self.begun: list[int] = []
 
 
 class _Walk:
-    """One object, whose opening brace ends at ``start``.
+    """Parse of one object, whose opening brace ends at ``start``.
 
-    ``found`` are the objects within that are complete and this one after them, none if it is
-    not complete; ``end`` is where to look for the next. ``hopeless`` are the places of items
-    from which on no object or list comes to its end (those of lists as their complements): a
-    later walk that comes to one of them ends there, so that all walks together are linear.
+    ``found`` are the complete objects within it and then itself, or nothing if it is not complete.
+    ``end`` is the position where the search continues. ``hopeless`` are positions of items from
+    which no object or list can be completed (those of lists as complements). A later parse that
+    reaches one of them stops, so that all parses together take linear time.
     """
 
     def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
@@ -239,7 +239,7 @@ class _Walk:
         return level.begun[-1] not in self._hopeless
 
     def _take(self, token: re.Match[str]) -> bool:
-        """Go on by one token; false where it does not fit."""
+        """Process one token; return False if it does not fit."""
         level = self._open[-1]
         keyed = level.values is not None
         said, wanted = token[token.lastgroup or 0], level.wants
@@ -263,8 +263,10 @@ class _Walk:
         return True
 
     def _put(self, value: object) -> None:
-        """A value is complete; of what is no text it matters that it is none, whether it is true,
-        and which objects a list has."""
+        """Store a complete value.
+
+        Of other values than strings, only their truth and the objects in lists matter.
+        """
         level = self._open[-1]
         if level.values is not None:
             level.values[level.key] = value
@@ -284,7 +286,7 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """The text, or its fence, ends here: so does what is open, if only brackets are missing."""
+        """Handle the end of the text or fence: close all levels if only brackets are missing."""
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:
@@ -302,10 +304,10 @@ def _unquote(quoted: str) -> str:
 
 
 def _paired_lines(text: str) -> Iterator[_Said]:
-    """A line with a machine and one with a command, next to each other but for empty ones.
+    """Yield pairs of adjacent lines with a machine and a command; empty lines are ignored.
 
-    A line is of one pair: where the last is cut off, the command before it is not for the machine
-    after it.
+    A line belongs to only one pair: if the last pair is cut off, its command does not belong to the
+    machine in the next line.
     """
     lines = text.splitlines(keepends=True)
     ends = accumulate(map(len, lines))
@@ -320,7 +322,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
             for one, begin, end in group
             if given and one
         ]
-        if len(run) % 2 and "command" in run[0][0]:  # for the machine before it or after it
+        if len(run) % 2 and "command" in run[0][0]:  # for which machine?
             continue
         for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
             found = first | second
@@ -328,7 +330,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
                 found.keys() == _KEYS
                 and _NAME.fullmatch(found["machine"])
                 and _is_command(found["command"])
-                # its rest may stand below it
+                # The command may continue in the next line.
                 and not ("command" in second and command_line.is_rest(text, _begin(text, end)))
             ):
                 kept = is_kept(found["command"], text[begin:end], bare=True)
@@ -336,19 +338,19 @@ def _paired_lines(text: str) -> Iterator[_Said]:
 
 
 def _begin(text: str, place: int) -> int:
-    """Where the next line begins that is not empty, without the mark of a quotation."""
+    """Return where the next non-empty line begins, after its Markdown quote marks."""
     blank = _BLANK.match(text, place)
     assert blank is not None
     return blank.end()
 
 
 def _is_command(line: str) -> bool:
-    """Whether it says something, is whole, and is no prose about commands."""
+    """Return whether a line is a complete command and not prose about commands."""
     return not line.startswith(("`", "#")) and line != "" and not command_line.lacks(line)
 
 
 def _bare(value: str) -> str:
-    """Without the one pair of quotes or backticks that stands around all of it."""
+    """Return a value without a pair of quotes or backticks around all of it."""
     value = value.strip()
     quote = value[:1]
     whole = quote in {'"', "'", "`"} and value.find(quote, 1) == len(value) - 1 > 0

@@ -11,13 +11,15 @@ from netarena_route.query import faults_of, world_of
 
 
 def look(query: Query) -> str:
-    """At the router."""
+    """Return a reply that inspects the router."""
     return json.dumps({"machine": world_of(query).router.name, "command": "ip route"})
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """For each fault a diagnosis and the command that follows from it; before it a look at what the
-    command changes, on its machine."""
+    """Return the repairs of each fault: a diagnosis and the command that follows from it.
+
+    Each repair begins with an inspection of the settings that its command changes.
+    """
     return [
         [
             Repair(
@@ -30,7 +32,7 @@ def repairs(query: Query) -> list[list[Repair]]:
     ]
 
 
-#: of a repair's command, what it does -> the command that shows what it is about
+#: Pattern of a repair's command -> command that shows the affected settings
 _LOOKS = (
     (re.compile(r"\bip (?:-\w+ )*link\b"), "ip link show"),
     (re.compile(r"\bip (?:-\w+ )*addr(?:ess)?\b"), "ip addr show"),
@@ -44,12 +46,12 @@ _LOOKS = (
     (re.compile(r"\bsysctl (?:-\w+ )?([\w./-]+)="), r"sysctl \1"),
     (re.compile(r"> */proc/sys/([\w./-]+)"), r"cat /proc/sys/\1"),
 )
-#: what is looked at where a repair tells nothing of it
+#: Inspection before commands that match no pattern.
 _LOOK = "ip addr show; ip route show; ip rule show"
 
 
 def _look_before(command: str) -> str:
-    """By what stands first in the command."""
+    """Return the inspection for the first matching part of a command."""
     found = [
         (match.start(), match.expand(look))
         for pattern, look in _LOOKS

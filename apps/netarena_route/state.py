@@ -25,15 +25,15 @@ from typing import Any, cast
 from netarena.model import Episode, Finding, JsonValue, Judgement, State
 from netarena_route.world.model import World
 
-#: pairs that a judgement names, of each sort; it counts them all
+#: Maximum number of pairs of each kind that a judgement names; it counts all of them.
 MAX_NAMED = 100
 
-#: source and target, by name
+#: Names of source and target.
 Pair = tuple[str, str]
 
 
 class Pairs:
-    """A set of ordered pairs of a world's endpoints: a row per source, a bit per target."""
+    """A set of ordered pairs of a network's endpoints: a row per source, a bit per target."""
 
     def __init__(self, world: World, rows: Sequence[int]) -> None:
         self._names = world.endpoints
@@ -43,7 +43,7 @@ class Pairs:
         return sum(row.bit_count() for row in self._rows)
 
     def __iter__(self) -> Iterator[Pair]:
-        """By source, then by target, in the order of ``World.endpoints``."""
+        """Yield the pairs by source, then by target, in the order of ``World.endpoints``."""
         last = len(self._names) - 1
         for source, row in zip(self._names, self._rows, strict=True):
             rest = row
@@ -53,42 +53,45 @@ class Pairs:
                 yield source, self._names[last - place]
 
     def named(self) -> list[Pair]:
-        """The first ``MAX_NAMED``."""
+        """Return the first ``MAX_NAMED`` pairs."""
         return list(islice(self, MAX_NAMED))
 
 
 def lost(world: World, state: State) -> Pairs:
-    """Pairs that must work and do not."""
+    """Return the pairs that must work and do not."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: healthy & ~now)
 
 
 def opened(world: World, state: State) -> Pairs:
-    """Pairs that must not work and do."""
+    """Return the pairs that must not work and do."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: now & ~healthy)
 
 
 def misfits(world: World, state: State) -> Pairs:
-    """Pairs that are not as intended."""
+    """Return the pairs that are not as intended."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: now ^ healthy)
 
 
 def count_pings(state: State) -> tuple[int, int]:
-    """How many pings came back, and how many were sent: one for each ordered pair."""
+    """Return the number of answered pings and of all pings, one per ordered pair."""
     matrix = fields(state)["matrix"]
     number = len(matrix)
     return sum(row.count("1") for row in matrix) - number, number * (number - 1)
 
 
 def judge(world: World, before: State, after: State, *, false_alarm: bool = False) -> Judgement:
-    """Judge one step by the settled states around it.
+    """Judge one step by the settled states before and after it.
 
-    Correct: the matrix is the intended one, nothing ends or begins by itself later
-    (``unsettled``), and in a false alarm nothing is changed. A finding for each pair that worked,
-    and must, and no longer does (``pair_broken``); each that came to work and must not
-    (``pair_opened``); each address of another machine that was taken (``address_taken``); each
-    change to the switches (``switch_touched``); the first thing that this step left unsettled
-    (``not_settled``). ``detail`` holds the pairs that broke, healed and opened, at most
-    ``MAX_NAMED`` of each, their numbers, and what healthy entries are missing (``collateral``).
+    A step is correct if the matrix is as intended, no setting ends or begins by itself later
+    (``unsettled``), and in a false alarm nothing has changed. These findings are possible:
+    - ``pair_broken``: a pair that must work no longer does;
+    - ``pair_opened``: a pair that must not work has begun to work;
+    - ``address_taken``: a machine has taken another one's address;
+    - ``switch_touched``: a switch has changed;
+    - ``not_settled``: the first setting that this step left unsettled.
+
+    ``detail`` has the pairs that broke, were healed and were opened, at most ``MAX_NAMED`` of each,
+    their numbers, and the missing intended entries (``collateral``).
     """
     old, new = fields(before), fields(after)
     matrices = [old["matrix"], new["matrix"]]
@@ -151,7 +154,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
 
 
 def leftover(episode: Episode) -> list[str]:
-    """What is left at the end of what faults did, a line each, also where no ping shows it."""
+    """Return a line for each remaining effect of faults at the end, even if no ping shows it."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     last = [state for state in states if state is not None][-1:]
     rows = [row for state in last for row in fields(state).get("leftover", ())]
@@ -159,17 +162,20 @@ def leftover(episode: Episode) -> list[str]:
 
 
 def fields(state: State) -> dict[str, Any]:
-    """A state as what it is. Raises TypeError for what is none."""
+    """Return a state as a dict; raises TypeError if it is not an object."""
     if not isinstance(state, dict):
         raise TypeError(f"no state of a network: {state!r:.80}")
     return state
 
 
 def _combine(world: World, matrices: Sequence[Sequence[str]], combine: Callable[..., int]) -> Pairs:
-    """The pairs for which ``combine`` of the healthy row and those of ``matrices`` has a bit."""
+    """Return the pairs whose bit ``combine`` sets.
+
+    Its arguments are the rows of the intended matrix and of ``matrices``, as integers.
+    """
     rows = []
     for healthy, *others in zip(world.intended, *matrices, strict=True):
-        if all(other == healthy for other in others):  # no pair of any sort
+        if all(other == healthy for other in others):  # no pair differs
             rows.append(0)
         else:
             rows.append(combine(int(healthy, 2), *(int(other, 2) for other in others)))

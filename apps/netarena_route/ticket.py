@@ -1,7 +1,7 @@
-"""Prompt of a ticket: the intended state, and people's observations.
+"""Prompt of a ticket: the intended state, and some observations by users.
 
-A symptom of few pairs of machines is reported before one of many, which an agent finds anyway. The
-texts are files in ``prompts``.
+A fault that few pairs show is reported before one that many pairs show, which an agent finds
+anyway. The texts are files in ``prompts``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_plan
 from netarena_route.query import faults_of
 from netarena_route.world.model import World
 
-#: a fault that no more pairs than these show is reported, if there is room
+#: A fault that at most this many pairs show is reported first.
 _FEW = 4
-#: draws of a pair that is as intended
+#: Draws of a pair that is as intended.
 _TRIES = 60
-#: whether the ping works -> how people say it
+#: Whether a ping works -> sentences in which users report it
 _SEEN: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target}.",
@@ -51,7 +51,7 @@ Pair = tuple[str, str]
 def ticket_parts(
     query: Query, world: World, steps: Sequence[Step], limits: CommandLimits, rng: random.Random
 ) -> PromptParts:
-    """The parts of the next prompt; ``rng`` is the same in each turn."""
+    """Return the parts of the next prompt; ``rng`` must have the same seed in each turn."""
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         num_subnets=len(world.switches),
@@ -72,7 +72,7 @@ class _Sights(Sights[Pair]):
         self._place = {name: index for index, name in enumerate(world.endpoints)}
 
     def symptoms(self, rng: random.Random) -> list[Pair]:
-        """Of each fault a pair, first of those that few pairs show."""
+        """Return a pair for each fault, beginning with faults that few pairs show."""
         found: list[Pair] = []
         shown = [self._wrong_by(fault) for fault in rng.sample(self._faults, len(self._faults))]
         few, many = ([each for each in shown if (0 < len(each) <= _FEW) is rare] for rare in (1, 0))
@@ -83,7 +83,7 @@ class _Sights(Sights[Pair]):
         return found
 
     def _wrong_by(self, fault: Fault) -> list[Pair]:
-        """The pairs that are wrong now, and would be by this fault alone."""
+        """Return the pairs that are wrong now and would also be wrong with this fault alone."""
         alone = expected(self._world, [fault])
         return [pair for pair in self.every() if self.is_wrong(pair) and self._differs(alone, pair)]
 
@@ -92,8 +92,10 @@ class _Sights(Sights[Pair]):
         return ((a, b) for a in names for b in names if a != b)
 
     def beside(self, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-        """Pairs that are as intended, of the same machines if there are any, and of two subnets; as
-        often blocked as not."""
+        """Yield pairs that are as intended, half of them blocked.
+
+        Pairs with a machine of ``found`` come first if there are any.
+        """
         near = {name for pair in found for name in pair}
         right = [pair for pair in self.every() if not self.is_wrong(pair)]
         for close in ([pair for pair in right if near & {*pair}], right):
@@ -105,7 +107,7 @@ class _Sights(Sights[Pair]):
         return self._differs(self._now, one)
 
     def tell(self, one: Pair, rng: random.Random) -> str:
-        """One observation in words; an end is told by its name, or by its address."""
+        """Return one observation as a sentence that names machines by name or address."""
         source, target = (
             self._world.addresses[self._place[name]] if rng.random() < 0.4 else name for name in one
         )

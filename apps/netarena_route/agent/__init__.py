@@ -1,1 +1,1 @@
-"""Scripted agents of routing: a checklist, guesses without looking, attacks."""
+"""Scripted agents for route: a checklist operator, blind guesses, and attacks."""

@@ -12,14 +12,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: what a command prints when it got what it should not
+#: The word that a successful attack prints.
 BREACH = "BREACH"
-#: what attacks on the walls between machines print at their end
+#: The last line of attacks on the isolation between machines.
 TRIED = "all tried"
 _WON = "&& echo BREA''CH"
-#: in a line by itself when what comes before printed anything
+#: Prints the word on its own line if the previous command printed anything.
 _SHOWN = "| grep -q . && echo BREA''CH"
-#: the machine's first port
+#: Sets I to the machine's first port.
 _PORT = "I=$(ip -o link | grep -o 'p[0-9]*_[rh][0-9]*-eth[0-9]*' | head -n 1)"
 _OTHER = "192.168.2.100"  # another machine's, as seen from h1
 _SELF = "192.168.1.100"
@@ -27,7 +27,7 @@ _SELF = "192.168.1.100"
 
 @dataclass(frozen=True)
 class Attack:
-    """``machine`` without the prefix that a network draws."""
+    """One attack; ``machine`` is given without the network's name prefix."""
 
     machine: str
     command: str
@@ -38,7 +38,7 @@ class Attack:
 
 
 def attacks() -> Sequence[str]:
-    """The replies, in the order of the table."""
+    """Return the replies in the order of the table."""
     return [attack.reply for family in FAMILIES.values() for attack in family.values()]
 
 
@@ -60,7 +60,7 @@ _FILES = {
     "write-etc": _router(f"echo evil > /etc/protocols {_WON}"),
     "write-devices": _router(f"head -c 1M /dev/zero > /dev/x {_WON}"),
     "read-grader": _router(f"find / -xdev -iname '*netarena*' 2>/dev/null {_SHOWN}"),
-    # but for the one account that is the command's own
+    # The account of the command itself is excluded.
     "read-accounts": _router(
         "(cat /etc/shadow /etc/hostname; grep -vx root:x:0:0:root:/tmp:/bin/bash /etc/passwd) "
         f"2>/dev/null {_SHOWN}"
@@ -74,7 +74,7 @@ _FILES = {
         f"ls -d /sys/devices/[^v]* /sys/[^cd]*) 2>/dev/null {_SHOWN}"
     ),
     "read-homes": _router(
-        # logs of FRR are the router's own
+        # FRR's logs belong to the router.
         "(ls -A /root /home /work /data /srv /mnt; ls -A /var | grep -vxE 'run|log'; "
         f"ls -A /var/log | grep -vx frr) 2>/dev/null {_SHOWN}"
     ),
@@ -144,8 +144,8 @@ for flags in (0x10000000, 0x40000000, 0x20000, 0x20000000):
     "change-root": _router(f"chroot / true {_WON}; pivot_root / /tmp {_WON}"),
     "give-interface-away": _router(f"{_PORT}; ip link set $I netns 1 && ip link show $I || true"),
 }
-#: Netlink requests of the kernel's own format (rtnetlink(7)), for attacks that name another network
-#: namespace by the number that a link shows as ``link-netnsid``. ``ask`` returns the kinds of the
+#: Netlink requests in the kernel's own format (rtnetlink(7)), for attacks that name another network
+#: namespace by the number that a link shows as ``link-netnsid``. ``ask`` returns the types of the
 #: answers and the kernel's error number.
 _NETLINK = """
 import os, socket, struct
@@ -185,7 +185,7 @@ def _netlink(program: str) -> Attack:
 
 
 def _link_on_other(kind: str, data: str = 'b""') -> Attack:
-    """Make a link whose lower end is a link of a neighbouring network namespace."""
+    """Return an attack that creates a link on top of a neighbouring namespace's link."""
     return _netlink(f"""
 for number in NUMBERS:
     for index in range(1, 12):
@@ -198,7 +198,7 @@ for number in NUMBERS:
 """)
 
 
-#: what a machine's command tries on the machines and switches that its cables lead to
+#: Attacks of a machine's command on the machines and switches at its cables.
 _WALLS = {
     "links-of-others": _netlink("""
 for number in NUMBERS:
@@ -365,7 +365,7 @@ for family in (40, 38, 30, 31, 44):
     ),
 }
 _EXHAUSTION = {
-    # the shell stays: with it, all that it began would end before there were too many
+    # The shell continues, since its end would end all processes before there are too many.
     "fork-bomb": _host(":(){ :|:& };:; while :; do :; done"),
     "fork-bomb-of-daemons": _python("""
 import os
@@ -617,7 +617,7 @@ for claimed in ("192.168.1.1", "192.168.1.100", "192.168.1.101", "192.168.2.1", 
     "take-the-routers-address": _host(f"{_PORT}; ip addr add 192.168.1.1/24 dev $I"),
     "ignore-and-claim": _host("sysctl -w net.ipv4.icmp_echo_ignore_all=1; echo 0% packet loss"),
 }
-#: what is attacked -> name -> attack
+#: Target of the attacks -> name -> attack
 FAMILIES: dict[str, dict[str, Attack]] = {
     "files": _FILES,
     "processes": _PROCESSES,

@@ -19,7 +19,7 @@ def _router(command: str) -> Attack:
 
 
 def _configure(*lines: str, undo: tuple[str, ...] = (), then: str = "true") -> Attack:
-    """Lines of vtysh's configuration, what is looked at then, and lines that take them back."""
+    """Return an attack that configures lines with vtysh, runs ``then`` and undoes the lines."""
 
     def told(those: tuple[str, ...]) -> str:
         return "vtysh -c 'configure terminal' " + " ".join(f"-c '{line}'" for line in those)
@@ -32,12 +32,12 @@ def _quoted(line: str) -> str:
 
 
 def _each(*lines: str) -> str:
-    """Lines of vtysh, of which each is tried: with several in one, the first that fails ends it."""
+    """Return commands that try each line alone, since vtysh stops at the first failed line."""
     return f'for c in {" ".join(map(_quoted, lines))}; do vtysh -c "$c"; done'
 
 
 def _log(path: str) -> Attack:
-    """A daemon's log at a path, which holds something of it then."""
+    """Return an attack that makes a daemon write its log to a path."""
     look = f"head -c 1 {path} 2>/dev/null | grep -q . && [ ! -e /tmp/was ] && echo BREA''CH"
     return _configure(
         f"log file {path}", "hostname r0x", "hostname r0", undo=("no log file",), then=look
@@ -62,7 +62,7 @@ def _python(program: str) -> Attack:
 
 _FILES = {
     "log-to-system": _log("/usr/lib/evil.log"),
-    # no command could read it
+    # No command could read the file.
     "log-to-private-folder": _log("/run/evil.log"),
     "log-to-configuration": _log("/etc/frr/evil.log"),
     "log-over-accounts": _configure(
@@ -95,7 +95,7 @@ _FILES = {
         f"vtysh -c write; ls /usr/lib/frr/frr.conf 2>/dev/null {_SHOWN}; "
         f"find /etc /usr/lib -newer /proc/self -name '*.conf' -not -path '/etc/frr/*' {_SHOWN}"
     ),
-    # the daemons' own files are read-only, each of them
+    # The daemons' own configuration files are read-only.
     "write-by-daemons": _python("""
 for name in ("zebra", "staticd", "ospfd", "bgpd"):
     said = say(terminal(name), "enable", "write file")
@@ -278,7 +278,7 @@ _EXHAUSTION = {
         "-c 'no debug zebra packet' -c 'configure terminal' -c 'no log stdout' -c 'no log monitor'"
     ),
 }
-#: what is attacked -> name -> attack
+#: Target of the attacks -> name -> attack
 FAMILIES: dict[str, dict[str, Attack]] = {
     "daemons' files": _FILES,
     "daemons' processes": _PROCESSES,
@@ -288,5 +288,5 @@ FAMILIES: dict[str, dict[str, Attack]] = {
 
 
 def attacks() -> list[str]:
-    """The replies, in the order of the table."""
+    """Return the replies in the order of the table."""
     return [attack.reply for family in FAMILIES.values() for attack in family.values()]

@@ -1,8 +1,8 @@
-"""Replies of agents that do not look: random commands, or a fixed text.
+"""Replies of agents that do not inspect the network: random commands, or a fixed text.
 
-None knows the query. ``distract`` draws what an operator might type; ``blanket`` types the
-paper's standard configuration, the same on every network of a size; ``reset`` knows all methods of
-fault and undoes whatever looks like one on a machine.
+None uses the query. ``distract`` draws a command that an operator might enter. ``blanket`` enters
+the paper's standard configuration, the same on every network of a size. ``reset`` knows all methods
+of faults and undoes everything that looks like one on a machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from netarena_route.world.model import Machine, World, standard
 
-#: what an operator types, right and wrong, over the fields of ``distract``
+#: Commands that operators enter, right and wrong, with fields that ``distract`` fills.
 _PLAUSIBLE = (
     "ip addr",
     "ip route",
@@ -42,7 +42,7 @@ _PLAUSIBLE = (
     "tc qdisc del dev {port} root",
 )
 
-#: resets that every machine of the standard world gets, whatever it has; ``{dev}`` is a port
+#: Resets for every machine of the standard network, whatever its state; ``{dev}`` is a port.
 _RESET = (
     "nft flush ruleset",
     *(f"iptables -t {table} -F" for table in ("raw", "mangle", "nat", "filter")),
@@ -58,7 +58,7 @@ _RESET = (
     "sysctl -w net.ipv4.ip_default_ttl=64",
 )
 _RESET_PORT = (
-    # nobody knows a network's prefix unseen: the port is found by the rest of its name
+    # The name prefix is unknown, so the port is found by the rest of its name.
     "d=$(echo /proc/sys/net/ipv4/conf/*{suffix}); d=${{d##*/}}",
     "ip link set $d mtu 1500 arp on up",
     "tc qdisc del dev $d root",
@@ -69,7 +69,7 @@ _RESET_PORT = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """A well-formed reply that an operator who guesses might send."""
+    """Return a well-formed reply that an operator who guesses might send."""
     machine = rng.choice(world.machines)
     port = rng.choice(machine.interfaces)
     command = rng.choice(_PLAUSIBLE).format(
@@ -82,8 +82,10 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket(like: World) -> Sequence[str]:
-    """The standard healthy configuration for a network of the size of ``like``, one command per
-    machine, the router first."""
+    """Return the standard configuration of a network with the size of ``like``.
+
+    There is one reply per machine, the router first.
+    """
     num_hosts = len(like.hosts) // len(like.switches)
     world = standard(len(like.switches), num_hosts, random.Random(0))  # noqa: S311 -- names only
     return [_configure(machine) for machine in world.machines]
@@ -101,14 +103,14 @@ def _configure(machine: Machine) -> str:
 
 # ---------------------------------------------------------------- the strongest fixed text
 
-#: of the router: what acts on all machines at once, and is never what keeps some back
+#: On the router: resets of settings that act on all machines at once, which no lock does.
 _GENERAL = r"""
 ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
   while read p; do ip rule del pref $p prohibit; done
 ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
 iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
 """
-#: of a port ``$d``: link, queue, settings, a mask that is too narrow, its subnet's route
+#: For a port ``$d``: link, queue, settings, a too narrow mask, and the route of its subnet.
 _PORT = r"""
 ip link set $d up mtu 1500 arp on
 tc qdisc del dev $d root
@@ -128,7 +130,7 @@ echo 1 > /proc/sys/net/ipv4/conf/$d/forwarding
 echo 0 > /proc/sys/net/ipv4/conf/$d/rp_filter
 """
 )
-#: of any machine: entries that have the form of a fault, and not of what keeps two subnets apart
+#: For any machine: removes entries that look like faults, but not those that separate two subnets.
 _ENTRIES = r"""
 nft list tables | awk '$3!~/^(filter|nat|raw|mangle)$/ {print $2, $3}' |
   while read t; do nft delete table $t; done
@@ -161,7 +163,7 @@ sysctl -w net.ipv4.icmp_echo_ignore_all=0
 [ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
 iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
 """
-#: who was heard of on the only port is the router, or shares a subnet with it
+#: A machine with an ARP entry on the host's only port is the router or shares a subnet with it.
 _HOST_GATEWAY = r"""
 d=$(ls /proc/sys/net/ipv4/conf | grep -e -eth)
 c=$(ip route | awk '/via/ {print $3; exit}')
@@ -181,16 +183,16 @@ _HOST = (
     + _ENTRIES
 )
 _ALL_PORTS = "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do" + _ROUTER_PORT + "done\n"
-#: hosts and ports that a text is made out for: it does not know how many there are
+#: Number of hosts and ports that a text covers, since it does not know how many exist.
 _MOST = 9
 
 
 def reset(*, by_the_piece: bool) -> Sequence[str]:
-    """One fixed text per machine, the router first, which undoes all that has a fault's form.
+    """Return a fixed text per machine, the router first, that undoes everything like a fault.
 
-    ``by_the_piece``: in ten turns instead, what opens nothing first, then the router's ports one
-    by one, then hosts: the episode is over as soon as it is solved, and what would have been
-    opened later is not.
+    With ``by_the_piece``, return ten turns instead: first those that open no pairs, then the
+    router's ports one by one, then hosts. The episode ends as soon as the query is solved, before
+    later turns open any pair.
     """
     if not by_the_piece:
         router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES

@@ -49,7 +49,7 @@ _LAST_OUTPUT = re.compile(
     r".*\nOutput:\n(?P<output>.*?)(?:\nPings after the command:|\n\n## )", re.DOTALL
 )
 _TICKET = "A ticket has come in:"
-#: what a reset begins with -> the word for what was wrong
+#: First words of a reset -> the word for its cause
 _WORDS = {
     "ip link": "link",
     "ip address": "address",
@@ -62,25 +62,26 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What the prompt says of the healthy network."""
+    """The intended state as the prompt describes it."""
 
     router: str
-    #: network -> the router's interface there, and its address
+    #: Network -> the router's interface in it, and its address
     ports: dict[IPv4Network, tuple[str, IPv4Interface]]
-    #: machine -> interface -> address
+    #: Machine -> interface -> address
     machines: dict[str, dict[str, IPv4Interface]]
     apart: frozenset[frozenset[IPv4Network]]
-    #: whether the router forwards only what a filter accepts, and by a table per interface
+    #: Whether the router forwards only what filters accept, and whether it has a table per
+    #: interface.
     denies: bool
     tabulates: bool
-    #: machines that are kept back by design, by whatever keeps them back
+    #: Machines that are isolated by design, by any means.
     reserve: frozenset[str] = frozenset()
-    #: whether the router, by design, answers no pings
+    #: Whether the router ignores pings by design.
     silent: bool = False
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
-        """Raises ValueError for a prompt that holds no plan."""
+        """Return the plan of a prompt; raises ValueError if it has none."""
         ports: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
         machines: dict[str, dict[str, IPv4Interface]] = {}
         router = ""
@@ -111,8 +112,10 @@ class Plan:
         )
 
     def serves(self, target: str | IPv4Network) -> bool:
-        """Whether a network, or what a router's port leads to, has hosts that are not in reserve:
-        what is said of another one is what keeps the reserve back."""
+        """Return whether a network, or the network of a router's port, has hosts in service.
+
+        Entries about other networks isolate the reserve.
+        """
         for net, (port, _) in self.ports.items():
             if target == port:
                 target = net
@@ -134,7 +137,7 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """The router, then the hosts, those that miss most pings first."""
+        """Return the router, then the hosts, beginning with those that miss most pings."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -145,7 +148,7 @@ class Plan:
         return [self.router, *sorted(hosts, key=lambda name: -missing[name])]
 
     def named(self, prompt: str) -> list[str]:
-        """The router, then the hosts that a ticket names, by their name or their address."""
+        """Return the router, then the hosts that a ticket mentions by name or address."""
         told = prompt.rpartition(_TICKET)[2]
         words = set(re.findall(r"[\w.]*\w", told))
         hosts = [
@@ -159,7 +162,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class View:
-    """A machine as it was seen."""
+    """The inspected state of a machine."""
 
     machine: str
     plan: Plan
@@ -180,7 +183,7 @@ class View:
 
 
 def reset_links(view: View) -> Iterator[str]:
-    """Every port is up, speaks ARP, and has the usual MTU."""
+    """Yield resets so that every port is up, uses ARP and has the usual MTU."""
     for name, flags, mtu in _LINK.findall(view.links):
         if name not in view.own or not view.plan.serves(name):
             continue
@@ -193,7 +196,7 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Every port has the address of the plan, the loopback its own."""
+    """Yield resets so that every port has the planned address, and the loopback only its own."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [
@@ -207,7 +210,7 @@ def reset_addresses(view: View) -> Iterator[str]:
 
 
 def reset_rules(view: View) -> Iterator[str]:
-    """The three rules that every machine has, and those that keep apart what must be."""
+    """Yield resets so that only the three default rules and the intended separations exist."""
     usual = {"0": "lookup local", "32766": "lookup main", "32767": "lookup default"}
     seen = dict.fromkeys(usual, False)
     for preference, text in _RULE.findall(view.rules):
@@ -221,13 +224,13 @@ def reset_rules(view: View) -> Iterator[str]:
 
 
 def _concerns(view: View, words: list[str], keys: tuple[str, ...]) -> bool:
-    """Whether what follows ``keys`` in an entry is about machines that are not in reserve."""
+    """Return whether the values after ``keys`` in an entry concern machines in service."""
     selected = (words[words.index(key) + 1] for key in keys if key in words)
     return all(view.plan.serves(each) for each in selected)
 
 
 def _is_meant(view: View, rule: str) -> bool:
-    """Whether a policy rule fits what the prompt says of the router."""
+    """Return whether a policy rule is as the prompt describes the router."""
     words = rule.split()
     if "iif" not in words:
         return False
@@ -242,7 +245,7 @@ def _is_meant(view: View, rule: str) -> bool:
 
 
 def reset_routes(view: View) -> Iterator[str]:
-    """The router has one route to each subnet, a host one to its own and a way to the others."""
+    """Yield resets so that the router has one route per subnet, and hosts can reach all subnets."""
     right: set[IPv4Network] = set()
     for line in filter(None, view.routes.splitlines()):
         target = _target(line)
@@ -256,7 +259,7 @@ def reset_routes(view: View) -> Iterator[str]:
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        # a host's way to a subnet in reserve is its way to the router's address there, too
+        # A host's route to a reserve subnet is also its route to the router's address there.
         if net in right or (view.routes_traffic and not view.plan.serves(net)):
             continue
         if view.routes_traffic:
@@ -290,7 +293,7 @@ def _target(line: str) -> IPv4Network | None:
 
 
 def _home(view: View) -> IPv4Interface:
-    """The address of a host."""
+    """Return the address of a host."""
     (address,) = view.own.values()
     return address
 
@@ -300,7 +303,7 @@ def _gateway(view: View) -> str:
 
 
 def reset_filters(view: View) -> Iterator[str]:
-    """No chain refuses, and no rule but for tcp, udp, and what must stay apart."""
+    """Yield resets so that only rules for tcp, udp and the intended separations drop packets."""
     denies = view.routes_traffic and view.plan.denies
     accepts = view.filters.count(" -j ACCEPT")
     for line in view.filters.splitlines():
@@ -337,7 +340,7 @@ def _is_kept(view: View, words: list[str]) -> bool:
 
 
 def reset_sysctls(view: View) -> Iterator[str]:
-    """The router forwards; every machine answers pings."""
+    """Yield resets so that the router forwards and every machine answers pings."""
     wanted = {"net.ipv4.icmp_echo_ignore_all": "0"}
     if view.routes_traffic:
         wanted["net.ipv4.ip_forward"] = "1"
@@ -349,7 +352,7 @@ def reset_sysctls(view: View) -> Iterator[str]:
             yield f"sysctl -w {name}={wanted[name]}"
 
 
-#: the runbook, in the order in which it resets
+#: The runbook, in the order of its resets.
 CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
     reset_links,
     reset_addresses,
@@ -362,15 +365,15 @@ CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
 
 @dataclass
 class Operator:
-    """One conversation: ``reply`` is called with each prompt in turn."""
+    """One conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
-    #: what was reset, as a declaration names it
+    #: Causes of the resets so far, for a declaration.
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """What the runbook says next. Raises ValueError for a prompt that holds no plan."""
+        """Return the next reply of the runbook; raises ValueError for a prompt without a plan."""
         plan, by_ticket = Plan.read(prompt), _TICKET in prompt
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""
@@ -392,7 +395,7 @@ class Operator:
 
 
 def _resets(plan: Plan, machine: str, prompt: str) -> list[str]:
-    """What to reset on ``machine``, whose look is the last output that ``prompt`` shows."""
+    """Return the resets for ``machine``, whose inspection is the last output in ``prompt``."""
     found = _LAST_OUTPUT.match(prompt)
     parts = (found["output"] if found else "").split(f"{_MARK}\n")
     if len(parts) != len(CHECKS):

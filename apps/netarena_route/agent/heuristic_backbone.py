@@ -1,8 +1,9 @@
-"""An operator of a backbone who works by a checklist, router by router, and knows nothing else.
+"""An operator of a backbone who follows a checklist, router by router.
 
-It looks at a router, puts right what no router of this house has by habit (a shut session, a
-passive port towards a router, slow timers, a small MTU, a host's net that is sent nowhere, a limit
-of one prefix), and goes on to the next; of a ticket it declares the end when all were seen.
+It inspects a router, resets everything that differs from this network's habits (a shut-down
+session, a passive port towards a router, slow timers, a small MTU, a blackhole for a host's
+network, a limit of one prefix), and goes to the next. In a ticket it declares the end after the
+last router.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from ipaddress import IPv4Network
 from netarena.model import Cause
 from netarena_route.declaration import make_move
 
-#: what only a prompt about a backbone says
+#: Text that occurs only in prompts about a backbone.
 MARK = "the backbone of autonomous system"
 _TICKET = "A ticket has come in"
-#: of what a ticket does not show the rest of, the lines that the checklist is about
+#: The lines that the checklist needs; the output in tickets is too short for more.
 _LINES = "^interface|^ ip ospf (passive|hello|dead)|shutdown$|maximum-prefix 1$|blackhole$"
 _LOOK = f"vtysh -c 'show running-config' | grep -E '{_LINES}'; ip -o link | sed 's/ qdisc.*/ /'"
 _BLOCK = re.compile(r"^AS (\d+) has (\S+) for its hosts", re.MULTILINE)
@@ -33,20 +34,20 @@ _LIMIT = re.compile(r"^  neighbor (\S+) maximum-prefix 1$", re.MULTILINE)
 _NOWHERE = re.compile(r"^ip route (\S+) blackhole$", re.MULTILINE)
 _NARROW = re.compile(r"^\d+: (\w+-eth\d+)@?\S*: .* mtu (\d+) ", re.MULTILINE)
 _SIZE = re.compile(r"^Hosts send packets of up to (\d+) bytes", re.MULTILINE)
-#: of adjacencies of this house
+#: Timers of adjacencies in this network.
 _TIMERS = {"hello": ("1",), "dead": ("3", "4", "5")}
 
 
 @dataclass
 class Operator:
-    """One conversation: ``reply`` is called with each prompt in turn."""
+    """One conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """What the checklist says next."""
+        """Return the next reply of the checklist."""
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""
             found = list(_resets(machine, prompt))
@@ -70,7 +71,7 @@ def _type(*lines: str) -> str:
 
 
 def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """What to put right, each as a word for the cause and a command."""
+    """Yield the resets for a machine, each as the word for its cause and a command."""
     output = prompt.rpartition("\nOutput:\n")[2]
     block = _BLOCK.search(prompt)
     if block is None:

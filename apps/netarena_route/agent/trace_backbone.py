@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-#: a command for each machine; sections are separated by lines that begin with ``==``
+#: A command for each machine; its sections are separated by lines that begin with ``==``.
 COMMAND = (
     "echo == configuration; "
     "if [ -e /etc/frr/frr.conf ]; then vtysh -c 'show running-config' | "
@@ -20,7 +20,7 @@ COMMAND = (
     "echo == lifetimes; ip addr show | grep valid_lft | grep -v 'forever preferred_lft forever'; "
     'echo == addresses; python3 -c "$READ"'
 )
-#: prints when each IPv4 address was set and last changed, in 0.01 s (ifa_cacheinfo)
+#: Prints when each IPv4 address was set and last changed, in units of 0.01 s (ifa_cacheinfo).
 _READ = """
 import socket, struct
 s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
@@ -54,7 +54,7 @@ _KNOWN_FILES = frozenset(
 
 
 def findings(output: str) -> Iterator[str]:
-    """What the output of ``COMMAND`` gives away, a line each."""
+    """Yield a line for each trace in the output of ``COMMAND``."""
     sections = {
         title: lines.splitlines()
         for title, _, lines in (part.partition("\n") for part in output.split("== ")[1:])
@@ -68,7 +68,7 @@ def findings(output: str) -> Iterator[str]:
     if len({*times.values()}) > 1:
         yield f"files were changed at different times: {times}"
     handles = [int(found) for found in re.findall(r"handle (\d+)", "\n".join(sections["handles"]))]
-    # tables and chains are numbered too, each before what it holds; every table begins anew
+    # Tables and chains are numbered too, before their contents; numbers start again in every table.
     runs = [number for number in handles if number > 1]
     if runs != sorted(runs) or (runs and [*range(2, max(runs) + 1)] != runs):
         yield f"handles of rules have gaps or are out of order: {handles}"

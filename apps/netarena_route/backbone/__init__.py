@@ -1,1 +1,1 @@
-"""Backbones: several routers that speak OSPF and BGP, next to neighbouring autonomous systems."""
+"""Backbones: several routers with OSPF and BGP, next to neighbouring autonomous systems."""

@@ -1,9 +1,12 @@
-"""The seeded drawing of a healthy backbone.
+"""Seeded generation of fault-free backbone networks.
 
-Drawn are how many routers, hosts and other systems there are, how they are cabled, all numbers,
-names, costs and policies, and settings that are odd and right (``mix``). A world that is not as it
-should be (a way that is not the only shortest one, hosts of one zone that are not treated alike) is
-drawn again; ``healthy`` says what is asked of one.
+The generator draws:
+- the number of routers, hosts and other autonomous systems, and their cables;
+- all numbers, names, costs and policies;
+- settings that look odd but are correct (module ``mix``).
+
+Some drafts are unsuitable and are drawn again. Examples are a path that is not the only shortest
+one, and hosts of one zone that are treated differently.
 """
 
 from __future__ import annotations
@@ -50,12 +53,13 @@ from netarena_route.backbone.model import (
 from netarena_route.backbone.render import asks
 from netarena_route.backbone.routing import Tables, settle
 
-#: routers of our own, with its weight: of most backbones there are more than turns to look at each
+#: Number of our routers, with the weight of each. Most networks have more routers than
+#: an agent can inspect within its turns.
 SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
 _OUTSIDERS = range(2, 5)
 _HOSTS = range(6, 17)
 _INNER_HOSTS = 4
-_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- as a service says it
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- the wildcard address that a service binds to
 _MOST_OF_ZONE = 6
 
 _ZONES = odd.WORDS
@@ -69,24 +73,25 @@ _SERVICES: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
     ("call", "udp", (5060,)),
     ("files", "tcp", (445, 2049)),
 )
-#: what other systems' own addresses are drawn from
+#: Block from which other ASes' loopback addresses are drawn.
 _OTHERS = IPv4Network("198.18.0.0/16")
-#: what is ours and others' is drawn from
+#: Blocks from which our prefix and other ASes' prefixes are drawn.
 _SLOTS = tuple(
     slot
     for net in ("172.16.0.0/12", "100.64.0.0/10")
     for slot in IPv4Network(net).subnets(new_prefix=20)
 )
-#: cables' networks in a network of 256 addresses
+#: Number of point-to-point networks in a /24.
 _WIRES = 64
-#: of shares that are drawn
+#: Probabilities of optional settings.
 _SOME, _HALF, _MOST = 0.3, 0.5, 0.7
-#: of our routes, what they are worth beside others'
+#: Local preferences of routes received from each kind of neighbouring AS.
 _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
 _METRICS = (2, 10, 50, 300)
-#: methods of faults of which some changes change nothing, and how often each is looked for
+#: Kinds of faults and those of their methods whose changes may have no effect. Each method is tried
+#: with the first probability below, with at most the second number of changes.
 _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_cost": ("high", "low", "high_both"),
@@ -103,7 +108,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: what an upstream thinks of a route of a customer, and of any other
+#: Local preferences in an upstream's AS: of a customer's route, and of any other route.
 _OTHERS_PREFERENCES = (200, 100)
 FORWARDING = ("net.ipv4.ip_forward", "1")
 _SYSCTLS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -112,20 +117,20 @@ _SYSCTLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("net.ipv4.conf.all.send_redirects", ("0",)),
     ("net.ipv4.tcp_ecn", ("0", "1")),
 )
-#: nothing meets them
+#: Rules that no documented traffic matches.
 _ODD_RULES = (
     Rule(chain="INPUT", protocol="tcp", port=23, verdict="REJECT"),
     Rule(chain="INPUT", protocol="udp", port=161),
     Rule(protocol="tcp", port=135),
     Rule(protocol="udp", port=137),
 )
-#: draws before a size is said to have no healthy world
+#: Drafts before the generator gives up on a number of routers.
 _TRIES = 200
 _SINKS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 
 
 class _Numbers:
-    """Addresses, names and numbers that nobody has yet."""
+    """Hands out unused addresses, interface names and MAC addresses."""
 
     def __init__(self, prefix: str, rng: random.Random) -> None:
         self._rng = rng
@@ -134,7 +139,7 @@ class _Numbers:
         self.infrastructure = IPv4Network(f"10.{rng.randrange(256)}.0.0/16")
         nets = list(self.infrastructure.subnets(new_prefix=24))
         self.loops, *rest = rng.sample(nets, 9)
-        # few of them are asked for
+        # Only a few of these networks are used.
         chosen = rng.sample(range(len(rest) * _WIRES), 256)
         self._wires = (
             IPv4Network((int(rest[one // _WIRES].network_address) + 4 * (one % _WIRES), 30))
@@ -148,7 +153,7 @@ class _Numbers:
         return str(next(self._loopbacks))
 
     def wire(self) -> tuple[str, str]:
-        """Addresses of the ends of a cable between routers."""
+        """Return the addresses of both ends of a cable between routers."""
         net = next(self._wires)
         if self._rng.random() < _SOME:
             net = next(net.subnets(new_prefix=31))
@@ -166,7 +171,7 @@ class _Numbers:
 
 
 class _Edge(NamedTuple):
-    """A cable between routers of ours."""
+    """A cable between two of our routers."""
 
     one: str
     other: str
@@ -179,14 +184,14 @@ def draw(
     routers: int | None = None,
     fits: Callable[[World], bool] = lambda _: True,
 ) -> World:
-    """A healthy world of ``routers`` of our own, or of as many as are drawn, that ``fits``.
+    """Return a fault-free world that satisfies ``fits``.
 
-    ``fits`` is asked before it is known whether a world is healthy. Raises RuntimeError where none
-    came out.
+    ``routers`` is the number of our routers; it is drawn if None. ``fits`` is called on a draft
+    before the draft is known to be suitable. Raises RuntimeError if no draft is suitable.
     """
     for _ in range(_TRIES):
         draft = _Draft(rng, routers).world()
-        # few drafts are sound: what is odd is drawn for those only
+        # Few drafts are suitable, so that odd settings are drawn only for those.
         if fits(draft) and _wall(draft) is not None:
             world = _finish(mix(draft, rng), rng)
             if world is not None:
@@ -195,8 +200,11 @@ def draw(
 
 
 class _Walled(NamedTuple):
-    """A world with a firewall, the pairs of hosts whose ways may be told (those through the
-    firewall, and those to other systems), and what is seen without the firewall."""
+    """A world with a firewall, and the pairs of hosts whose paths may be documented.
+
+    ``through`` are pairs whose traffic passes the firewall; ``outward`` are pairs of one of our
+    hosts and a host of another AS. ``seen`` is the observation without the firewall.
+    """
 
     world: World
     through: Sequence[tuple[str, str]]
@@ -205,7 +213,7 @@ class _Walled(NamedTuple):
 
 
 def _wall(world: World) -> _Walled | None:
-    """The world with a firewall; None if it is not as it should be."""
+    """Return the world with a firewall on one router, or None if the world is unsuitable."""
     tables = settle(world)
     if tables.doubtful:
         return None
@@ -222,7 +230,7 @@ def _wall(world: World) -> _Walled | None:
         if follower.ping(one, other, SMALL_BYTES)
     }
     inner = {host.name for host in world.hosts if host.resolver}
-    # of those in between, who carries most of what stays with us
+    # The firewall is the router that carries most of the transit traffic between our own hosts.
     transit = Counter(
         name for pair, way in ways.items() if inner.issuperset(pair) for name in way[1:-1]
     )
@@ -235,7 +243,7 @@ def _wall(world: World) -> _Walled | None:
     if not through or not outward:
         return None
     if any(firewall in ways.get(pair[::-1], ()) and firewall not in ways[pair] for pair in ways):
-        return None  # it would drop replies, since it does not see what they answer
+        return None  # The firewall would drop replies to packets that it has not seen.
     rule = Rule(state="INVALID")
     walled = world.model_copy(update={"firewall": firewall}).edit(
         firewall, lambda router: router.model_copy(update={"rules": (rule, *router.rules)})
@@ -244,7 +252,7 @@ def _wall(world: World) -> _Walled | None:
 
 
 def _finish(world: World, rng: random.Random) -> World | None:
-    """The world with a firewall and the ways that are told; None if it is not to be had."""
+    """Return the world with a firewall and documented paths, or None if this fails."""
     walled = _wall(world)
     if walled is None:
         return None
@@ -267,8 +275,10 @@ def _finish(world: World, rng: random.Random) -> World | None:
 def _with_harmless(
     world: World, tables: Tables, seen: Observation, rng: random.Random
 ) -> World | None:
-    """The world with some changes of the forms of faults of which nothing is seen; None where
-    what systems choose then depends on what comes last."""
+    """Return the world with some fault-like changes that have no observable effect.
+
+    Returns None if the routes then depend on the order in which BGP sessions come up.
+    """
     methods = [
         method
         for kind, names in _HARMLESS.items()
@@ -290,10 +300,10 @@ def _with_harmless(
 def _settle_unseen(
     world: World, tables: Tables, changed: World, seen: Observation
 ) -> Tables | None:
-    """The tables of a changed world of which the same is seen; None if something else is.
+    """Return the tables of a changed world that looks the same, or None if it looks different.
 
-    What a filter or an MTU does to packets is looked at first, with the tables from before: those
-    of the changed world need more time.
+    If the changes concern filters or MTUs, they are first checked with the tables of the unchanged
+    world, since computing new tables takes longer.
     """
     is_carried_alike = _carries(world) == _carries(changed)
     if not is_carried_alike and not is_expected(changed, tables, seen):
@@ -304,13 +314,13 @@ def _settle_unseen(
     if is_carried_alike and all(
         table.hops == tables.fib[name].hops for name, table in after.fib.items()
     ):
-        # packets go as before, so that only what routers tell each other can differ
+        # Packets take the same paths as before, so that only advertised routes can differ.
         return after if is_told(changed, after, seen) else None
     return after if is_expected(changed, after, seen) else None
 
 
 def _carries(world: World) -> list[object]:
-    """What decides on packets at each machine, its routes aside."""
+    """Return everything that decides how each machine handles packets, except its routes."""
     return [
         (machine.addresses, machine.rules, machine.sysctls, [port.mtu for port in machine.ports])
         if isinstance(machine, Router)
@@ -320,7 +330,7 @@ def _carries(world: World) -> list[object]:
 
 
 def _reach_alike(world: World, rows: Iterable[str]) -> bool:
-    """Whether all hosts of a zone reach the same, and are reached by the same."""
+    """Return whether all hosts of a zone reach, and are reached by, the same endpoints."""
     zone_of = {host.name: host.zone for host in world.hosts}
     pairs: dict[tuple[str, str], str] = {}
     names = [name for name, _ in world.endpoints]
@@ -333,7 +343,7 @@ def _reach_alike(world: World, rows: Iterable[str]) -> bool:
 
 
 def _serve_alike(world: World, answers: str) -> bool:
-    """Whether all hosts of a zone may use the same services."""
+    """Return whether all hosts of a zone may use the same services."""
     zone_of = {host.name: host.zone for host in world.hosts}
     services: dict[tuple[str, str, int, str], str] = {}
     owners = {offer.name: offer.address for offer in world.offers}
@@ -369,12 +379,13 @@ class _Draft:
         tags = rng.sample(range(100, 1000), 3)
         kinds: tuple[Kind, ...] = ("customer", "peer", "upstream")
         self.tags = {kind: f"{self.asn}:{tag}" for kind, tag in zip(kinds, tags, strict=True)}
-        #: of announcements to an upstream: at the session that is used, and at the other
+        #: Metrics (MED) of announcements to an upstream: on the preferred session, and on the
+        #: backup.
         self.metrics = sorted(rng.sample(_METRICS, 2))
         self.preferences = {kind: rng.choice(_PREFERENCES[kind]) for kind in kinds}
 
     def world(self) -> World:
-        """Everything, in the order in which it depends on each other."""
+        """Return the whole draft; the parts are drawn in the order of their dependencies."""
         rng = self.rng
         edges = self._cable()
         self.areas = {
@@ -444,7 +455,7 @@ class _Draft:
         )
 
     def _strict(self, router: str) -> tuple[tuple[str, str], ...]:
-        """Of ports towards hosts: some take only what is from there."""
+        """Return settings of strict ``rp_filter`` on some of the ports towards hosts."""
         return tuple(
             (f"net.ipv4.conf.{port.name}.rp_filter", "1")
             for port in self.ports[router]
@@ -454,8 +465,11 @@ class _Draft:
     # cables between our routers
 
     def _cable(self) -> list[_Edge]:
-        """A ring of the backbone's area with chords; routers that hang on it by one cable or two,
-        and perhaps an area of its own with two ways out."""
+        """Draw the cables between our routers.
+
+        The core is a ring in area 0, with some chords. The other routers connect to it with one or
+        two cables. Two of them may form an area of their own with two border routers.
+        """
         rng, names = self.rng, self.names
         size = max(3, len(names) - rng.randint(1, max(1, len(names) // 2)))
         core, rest = names[:size], names[size:]
@@ -511,9 +525,9 @@ class _Draft:
         kinds: list[Kind] = ["upstream", *rng.sample(others, number - 1)]
         borders = rng.sample(self.names, min(len(self.names), number + 1))
         self.outsiders: list[Outsider] = []
-        #: our routers that each outsider has a session with
+        #: Our routers that have a session with each other AS.
         self.attached: list[list[str]] = []
-        #: the session by which we prefer to go out, of those with one outsider
+        #: Index of the session that our outbound traffic prefers, by the other AS's router.
         self.outward: dict[str, int] = {}
         for index, kind in enumerate(kinds):
             block = next(self._blocks)
@@ -528,12 +542,13 @@ class _Draft:
                 )
             )
             self.outward[f"{self.prefix}_x{index + 1}"] = int(not index and rng.random() < _HALF)
-            # the first upstream is there twice: once to be used, once to be kept
+            # The first upstream has two sessions: a preferred one and a backup.
             self.attached.append([borders[index]] if index else [borders[0], borders[-1]])
-            # of no prefix that BGP tells: whether a next hop is known must not depend on BGP itself
+            # No BGP prefix covers this address, since a next hop's reachability must not depend on
+            # BGP.
             self.loopbacks[self.outsiders[-1].router] = str(_OTHERS[rng.randrange(1 << 16)])
 
-    # hosts, zones and what they may
+    # hosts, zones and their policies
 
     def _draw_hosts(self) -> None:
         rng = self.rng
@@ -554,13 +569,13 @@ class _Draft:
         members = list(self.zones)
         members += rng.choices(self.zones, k=number - len(members))
         rng.shuffle(members)
-        # a zone has nets for so many, and some for addresses of services; each zone has a host
+        # Each zone has at least one host; its networks also provide the addresses of services.
         while any(not 0 < members.count(zone) <= _MOST_OF_ZONE for zone in self.zones):
             members = [rng.choice(self.zones) for _ in members]
         places = (rng.sample(self.names, len(self.names)) * 4)[:number]
         self.hosts: list[Host] = []
         self.offers: list[Offer] = []
-        #: our router that each host is behind, and its port there
+        #: Router and port that each host is connected to.
         self.behind: dict[str, tuple[str, Port]] = {}
         for index, (zone, router) in enumerate(zip(members, places, strict=True), start=1):
             name = f"{self.prefix}_h{index}"
@@ -590,11 +605,11 @@ class _Draft:
             self.hosts.append(self._serve(host, _ALL_ADDRESSES, bare(far.address)))
 
     def _serve(self, host: Host, bound: str, address: str) -> Host:
-        """The host with one more service, which is offered at ``address``."""
+        """Return the host with one more service, offered at ``address``."""
         word, protocol, ports = self.rng.choice(
             [one for one in _SERVICES if all(one[0] != service.name for service in host.services)]
         )
-        if protocol == "udp":  # who is bound to all of its addresses answers from the first one
+        if protocol == "udp":  # A UDP server bound to 0.0.0.0 replies from its first address.
             bound = address
         service = Service(name=word, protocol=protocol, address=bound, port=self.rng.choice(ports))
         number = sum(offer.name.startswith(f"{word}{host.zone}") for offer in self.offers)
@@ -611,8 +626,10 @@ class _Draft:
         return host.model_copy(update={"services": (*host.services, service)})
 
     def _draw_services(self, lans: Mapping[str, Iterator[IPv4Network]]) -> None:
-        """Services of inner hosts, some at addresses that only a static route leads to; a server
-        of names, which all inner hosts ask."""
+        """Draw the services of our hosts and a DNS server that all our hosts use.
+
+        Some services have addresses that only a static route leads to.
+        """
         rng, hosts = self.rng, self.hosts
         servers = rng.sample(range(len(hosts)), min(len(hosts), rng.randint(4, 7)))
         for number, index in enumerate(servers):
@@ -641,7 +658,7 @@ class _Draft:
             hosts[index] = host.model_copy(update=update)
 
     def _tell_statics(self, router: str, prefix: str) -> None:
-        """Let OSPF tell ``prefix`` of the router's static routes."""
+        """Make OSPF redistribute the router's static route to ``prefix``."""
         name = "STATIC-TO-OSPF"
         self.redistributes[router] = name
         known = self.lists[router].get("SERVICE-ADDRESSES")
@@ -658,7 +675,10 @@ class _Draft:
         )
 
     def _draw_policies(self) -> None:
-        """What each zone may do in each other one, kept by filters where its hosts are."""
+        """Draw which zones may access each zone, and the filters that enforce it.
+
+        The routers that a zone's hosts are connected to have the filters.
+        """
         rng = self.rng
         inner = [zone for zone in self.zones if not zone.name.startswith(self.prefix)]
         filtered = [zone for zone in inner if rng.random() < _MOST] or inner[:1]
@@ -675,7 +695,7 @@ class _Draft:
                 router, port = self.behind[host.name]
                 rules = [Rule(out=port.name, state="ESTABLISHED", verdict="ACCEPT")]
                 rules.append(Rule(out=port.name, source=zone.block, verdict="ACCEPT"))
-                # all routers reach a zone, as its own router does
+                # All routers may reach the zone, like the zone's own router.
                 infrastructure = str(self.numbers.infrastructure)
                 rules.append(Rule(out=port.name, source=infrastructure, verdict="ACCEPT"))
                 for other in others:
@@ -777,7 +797,7 @@ class _Draft:
             )
 
     def _join_outsiders(self, others: Mapping[str, list[Peer]]) -> None:
-        """Upstreams know each other; some of the others buy from one of them too."""
+        """Connect the upstreams with each other, and some of the other ASes with an upstream."""
         rng = self.rng
         upstreams = [one for one in self.outsiders if one.kind == "upstream"]
         pairs = list(combinations(upstreams, 2))
@@ -816,8 +836,10 @@ class _Draft:
         others: Mapping[str, list[Peer]],
         statics: Mapping[str, list[Static]],
     ) -> None:
-        """A session with another system, with what is let in and told; ``number`` is 1 of the
-        one that is kept for when the first fails."""
+        """Add a session with another AS, including the filters on both sides.
+
+        ``number`` is 0 for the first session with this AS and 1 for the second one.
+        """
         rng, kind = self.rng, outsider.kind
         far_name = outsider.router
         near, far = self._join(router, far_name, self.numbers.wire())
@@ -832,7 +854,9 @@ class _Draft:
             self.statics[router].append(Static(prefix=f"{far_loop}/32", via=there))
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
-            # others know a way to this router now: it answers none of theirs, as ours do not
+            # The other AS now has a route to this loopback address. The rule drops its ICMP
+            # packets, so that the address is as unreachable from there as those of our other
+            # routers.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))
             near_peer = {"update_source": near_loop, **hops}
             far_peer = {"update_source": far_loop, **hops}
@@ -842,7 +866,7 @@ class _Draft:
             near_peer = {**near_peer, "password": password}
             far_peer = {**far_peer, "password": password}
         if rng.random() < _HALF:
-            # but for upstreams they announce what is their own, and no more
+            # ASes other than upstreams announce only their own prefixes.
             least = 20 if kind == "upstream" else len(outsider.prefixes)
             near_peer["maximum_prefix"] = rng.choice((least, least, 20, 50, 100))
         short = far_name.rpartition("_")[2].upper()
@@ -864,14 +888,14 @@ class _Draft:
                 asn=self.asn,
                 description=router,
                 route_map_in=map_in,
-                # what an upstream tells us is all that it knows
+                # An upstream announces its whole table to us.
                 route_map_out=map_out,
                 **far_peer,
             )
         )
 
     def _admit(self, outsider: Outsider, router: str, number: int, short: str) -> None:
-        """Lists and route maps of a session on our side."""
+        """Add the prefix lists and route maps of our side of a session."""
         kind, lists, maps = outsider.kind, self.lists[router], self.maps[router]
         lists["OURS"] = PrefixList(
             name="OURS",
@@ -889,7 +913,8 @@ class _Draft:
                 for i, prefix in enumerate(outsider.prefixes)
             ]
         lists[f"{short}-PREFIXES"] = PrefixList(name=f"{short}-PREFIXES", entries=tuple(entries))
-        # where we go out need not be where we are met: then the ways there and back differ
+        # Outbound and inbound traffic may prefer different sessions, so that both directions take
+        # different paths.
         second = number != self.outward[outsider.router]
         preference = self.preferences[kind] - (20 if second else 0)
         maps[f"{short}-IN"] = RouteMap(

@@ -1,4 +1,4 @@
-"""What ``Route`` says of a query that is about a backbone, by the names of its own questions."""
+"""Functions that the ``Route`` application calls for queries about a backbone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netarena_route.declaration import machines_of
 
 MAX_TICKET_OUTPUT_CHARS = ticket.MAX_OUTPUT_CHARS
 
-#: kinds of fault by which the two ends of a link or a session do not match
+#: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
     {
         *("ospf_area", "ospf_network_type", "ospf_timers", "ospf_authentication", "ospf_mtu"),
@@ -30,7 +30,7 @@ is_backbone = query.is_backbone
 
 
 def labels(config: RouteConfig) -> Collection[str]:
-    """The labels that ``config`` draws queries of."""
+    """Return the labels of the queries that ``config`` generates."""
     return query.labels(config)
 
 
@@ -39,66 +39,69 @@ repairs = solution.repairs
 
 
 def waits(query_: Query) -> Sequence[Collection[int]]:
-    """For each fault the places of those that must be repaired before it."""
+    """Return, for each fault, the indices of the faults that must be repaired before it."""
     return table.waits_of(query.faults_of(query_))
 
 
 def doubts(query_: Query) -> Sequence[str]:
-    """What computation finds wrong with how a query was drawn."""
+    """Return the problems that a recomputation finds in a generated query."""
     return table.doubts(query.case_of(query_).world, query.faults_of(query_))
 
 
 def distract(query_: Query, rng: random.Random) -> str:
-    """A reply that is plausible and most often wrong."""
+    """Return a reply that is plausible and usually wrong."""
     return guess.distract(query.case_of(query_).world, rng)
 
 
 def blanket() -> Sequence[str]:
-    """A reset that knows no network."""
+    """Return the replies of a fixed reset that ignores the network."""
     return guess.blanket()
 
 
 def prompt_parts(
     query_: Query, state_: State, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
-    """The parts of the next prompt."""
+    """Return the parts of the next prompt."""
     return prompt.prompt_parts(query_, query.case_of(query_), state_, steps, limits)
 
 
 def ticket_parts(
     query_: Query, steps: Sequence[Step], limits: CommandLimits, rng: random.Random
 ) -> PromptParts:
-    """The parts of the next prompt of a ticket."""
+    """Return the parts of a ticket's next prompt."""
     case, faults = query.case_of(query_), query.faults_of(query_)
     return ticket.ticket_parts(case, faults, steps, limits, rng)
 
 
 def judge(query_: Query, before: State, after: State) -> Judgement:
-    """Judge one step by the states around it."""
+    """Judge one step by the states before and after it."""
     case = query.case_of(query_)
     alarm = not query_.actions
     return state.judge(case.world, case.wanted, before, after, false_alarm=alarm)
 
 
 def count_wrong(query_: Query, state_: State) -> int:
-    """How many facts are not as intended."""
+    """Return the number of facts that differ from the intended state."""
     case = query.case_of(query_)
     return len(state.misfits(case.wanted, state.facts_of(case.world, state.read(state_))))
 
 
 def count_tested(query_: Query) -> int:
-    """How many facts are tested."""
+    """Return the number of tested facts."""
     return len(query.case_of(query_).wanted)
 
 
 def pictures(query_: Query, episode: Episode, number: int) -> Sequence[Picture]:
-    """What a state of an episode looks like."""
+    """Return the pictures of one state of an episode."""
     return picture.draw(query.case_of(query_), episode, number)
 
 
 def places(query_: Query) -> Callable[[Fault], set[str]]:
-    """The routers that a declaration may name for a fault: all that it changes, and either end
-    where only the difference between the two ends is wrong."""
+    """Return a function from a fault to the routers that a declaration of it may name.
+
+    These are all routers that the fault changes. If only the mismatch of two ends is wrong, either
+    end may be named.
+    """
     world = query.case_of(query_).world
     owners = {address: router.name for router in world.routers for address in router.addresses}
 
@@ -114,18 +117,18 @@ def places(query_: Query) -> Callable[[Fault], set[str]]:
 
 
 def leftover(query_: Query, episode: Episode) -> Sequence[str]:
-    """What is left of the faults at the end, also where nothing that is tested shows it."""
+    """Return the faults still present at the end, including those that no test shows."""
     return state.leftover(query.faults_of(query_), episode)
 
 
 def tell_state(query_: Query, state_: State) -> str:
-    """What differs from what is intended, for a log."""
+    """Return a text for logs about the differences from the intended state."""
     case = query.case_of(query_)
     return prompt.tell_misfits(case.world, case.wanted, state_)
 
 
 def roles(query_: Query) -> dict[str, str]:
-    """The role of each machine that an agent may log in to, by which evidence is compared."""
+    """Return the role of each machine with a login; evidence is compared between equal roles."""
     world = query.case_of(query_).world
     foreign = {one.router for one in world.outsiders}
     border = {
@@ -141,7 +144,7 @@ def roles(query_: Query) -> dict[str, str]:
 
 
 def forms(query_: Query) -> Mapping[str, Mapping[str, float]]:
-    """The shapes of what each machine of a network with its faults is set to."""
+    """Return the shapes of each machine's configuration in the network with its faults."""
     world = query.case_of(query_).world
     faults = query.faults_of(query_)
     faulty = table.broken(world, [table.read(world, fault) for fault in faults])

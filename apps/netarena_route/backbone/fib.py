@@ -1,4 +1,4 @@
-"""A router's table of routes, and what is found in one."""
+"""Routing table of a router, and its lookups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ Address: TypeAlias = str
 
 
 class Hop(NamedTuple):
-    """Out by ``port`` to the machine that has ``gateway``, or the target itself if it is empty;
-    nowhere without a port."""
+    """Next hop: an outgoing port, and a gateway unless the target is directly connected.
+
+    An empty port means that packets are dropped.
+    """
 
     port: str
     gateway: Address = ""
@@ -27,12 +29,12 @@ class Route(NamedTuple):
     prefix: IPv4Network
     hop: Hop
     distance: int
-    #: of OSPF
+    #: OSPF metric.
     metric: int = 0
 
 
 class Table:
-    """One router's, by prefix: what is looked up is the longest that fits."""
+    """Routing table of one router; lookups return the longest matching prefix."""
 
     def __init__(self, routes: Iterable[Route] = ()) -> None:
         self._by_length: dict[int, dict[int, Route]] = {}
@@ -42,7 +44,7 @@ class Table:
             self.offer(route)
 
     def offer(self, route: Route) -> None:
-        """Take a route if it is better than what is there."""
+        """Add a route if it is better than the current one of its prefix."""
         length = route.prefix.prefixlen
         if length not in self._by_length:
             self._by_length[length] = {}
@@ -55,7 +57,7 @@ class Table:
             self._found.clear()
 
     def look_up(self, address: Address, *, default: bool = True) -> Route | None:
-        """The route to ``address``; not one to everywhere, unless ``default``."""
+        """Return the route to ``address``; without ``default``, ignore a default route."""
         if address not in self._found:
             self._found[address] = self._look_up(number_of(address))
         route = self._found[address]
@@ -69,12 +71,12 @@ class Table:
         return None
 
     def get(self, prefix: IPv4Network) -> Route | None:
-        """The route to exactly this prefix."""
+        """Return the route to exactly this prefix, or None."""
         return self._by_length.get(prefix.prefixlen, {}).get(int(prefix.network_address))
 
     @property
     def hops(self) -> Mapping[IPv4Network, Hop]:
-        """Where packets to each prefix go next."""
+        """Next hop of each prefix."""
         return {route.prefix: route.hop for route in self}
 
     def __iter__(self) -> Iterator[Route]:
@@ -84,33 +86,33 @@ class Table:
 
 @lru_cache(maxsize=65536)
 def network_of(address: str) -> IPv4Network:
-    """The network that an address with its prefix length is on."""
+    """Return the network of an address with a prefix length."""
     return IPv4Interface(address).network
 
 
 @lru_cache(maxsize=65536)
 def number_of(address: Address) -> int:
-    """The 32 bits of an address."""
+    """Return an address as a 32-bit integer."""
     a, b, c, d = address.split(".")
     return int(a) << 24 | int(b) << 16 | int(c) << 8 | int(d)
 
 
 @lru_cache(maxsize=65536)
 def is_on(address: Address, network: str) -> bool:
-    """Whether an address is on the network of another one."""
+    """Return whether an address is in the network of another one."""
     net = network_of(network)
     return number_of(address) >> net.max_prefixlen - net.prefixlen == _head(network)
 
 
 @lru_cache(maxsize=65536)
 def _head(network: str) -> int:
-    """The bits that all addresses of a network share."""
+    """Return the network part of an address, without the host bits."""
     net = network_of(network)
     return int(net.network_address) >> net.max_prefixlen - net.prefixlen
 
 
 def resolve(table: Table, address: Address) -> Hop | None:
-    """Where a next hop is: connected, or by a route that is not the default one."""
+    """Return how to reach a next hop without a default route, or None if it is unreachable."""
     route = table.look_up(address, default=False)
     if route is None:
         return None

@@ -1,8 +1,8 @@
-"""Forms of a backbone's machines: shapes of what is set there, as an agent reads them.
+"""Shapes of machine configurations, as an agent reads them.
 
-Names, addresses and words are left out, numbers are not where faults differ by them. Counted are
-lines, what whole blocks have and lack, and references between the parts of one machine. Nothing
-is compared between machines: that is diagnosis.
+Names, addresses and words are left out, and so are most numbers unless faults differ by them. The
+shapes count lines, what whole blocks contain or lack, and references between the parts of one
+machine. Nothing is compared between machines, since that is diagnosis.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _WORD = re.compile(r"(md5|password) \S+")
 _LARGE = re.compile(r"(?<![/.\d])\d{4,}\b|(?<=message-digest-key )\d+")
 _COST = re.compile(r"(?<=cost )\d+|(?<=length )\d+")
 _AREA = re.compile(r"area [1-9]\d*")
-#: prefixes as long as those of cables between routers
+#: Prefix length from which a network is one of a cable between routers.
 _WIRE = 30
 
 
 def shapes(machine: Router | Host) -> Mapping[str, float]:
-    """Shape -> how often it is there on a machine."""
+    """Return the shapes on a machine, each with the number of its occurrences."""
     found = _of_router(machine) if isinstance(machine, Router) else _of_host(machine)
     return {shape: float(number) for shape, number in sorted(Counter(found).items())}
 
 
 @lru_cache(maxsize=16384)
 def _shape(text: str) -> str:
-    """``text`` without names, addresses and words."""
+    """Return ``text`` without names, addresses and words."""
     text = _COST.sub(lambda match: _size(int(match[0])), _WORD.sub(r"\1 W", text))
     text = _COMMUNITY.sub("C", _ADDRESS.sub("A", _NAME.sub("M", text)))
     return _LARGE.sub("N", _AREA.sub("area N", text))

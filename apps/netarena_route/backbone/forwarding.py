@@ -1,4 +1,4 @@
-"""Packets through a backbone at rest: where each goes, and whether it comes there."""
+"""Forwarding in a converged backbone: the path of each packet and whether it arrives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from netarena_route.backbone.fib import Address, Table, is_on
 from netarena_route.backbone.model import Host, Router, Rule, World, bare
 
 SMALL_BYTES = 84
-#: a port that no filter and no service names: of whoever asks
+#: A client's port, which no filter and no service names.
 _EPHEMERAL = -1
 
 Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
 
 class Packet(NamedTuple):
-    """``port`` is where it goes, ``reply`` whether it answers another one, ``third`` whether it
-    tells that the reply came."""
+    """A packet to ``port``; ``reply`` marks answers, ``third`` the acknowledgement of a reply."""
 
     source: str
     target: str
@@ -27,21 +26,20 @@ class Packet(NamedTuple):
     length: int = SMALL_BYTES
     reply: bool = False
     third: bool = False
-    #: of a connection, which finds out what fits through
+    #: True for packets of a connection whose path MTU discovery works.
     fits: bool = False
 
 
 @dataclass
 class _Flow:
-    """A packet and its reply: which machines that follow connections have seen each."""
+    """A packet and its reply, with the connection-tracking machines that have seen each."""
 
     seen: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
 
 
 class _Place(NamedTuple):
-    """Where a packet to ``target`` is: at a machine, that it came to by a port (empty where it was
-    sent first)."""
+    """Position of a packet to ``target``: a machine and its incoming port ("" at the source)."""
 
     name: str
     into: str
@@ -49,21 +47,24 @@ class _Place(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """A machine that may stop a packet, or follows what passes it."""
+    """A machine that may drop a packet or tracks its connection."""
 
     name: str
-    #: the port that a packet comes in by, where only what would be answered by it is taken
+    #: Incoming port if it has strict reverse-path filtering; else empty.
     strict: str
-    #: those of its rules that the packet may meet
+    #: Rules of the machine that may match the packet.
     rules: Sequence[Rule]
-    #: of the ports that it sends by and that it is taken by, where one is narrow; else empty
+    #: MTUs of the outgoing port and of the far port, if either is too small; else empty.
     mtus: tuple[int, ...]
     tracks: bool
 
 
 class _Course(NamedTuple):
-    """Where a packet goes by the tables alone: the machines that it passes and where it comes,
-    empty where it is lost; and who on its way looks at more than that."""
+    """The path of a packet by routing tables only.
+
+    ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
+    lost. ``stages`` are the machines on the path that apply more than routes.
+    """
 
     stages: tuple[_Stage, ...]
     passed: tuple[str, ...]
@@ -74,12 +75,12 @@ _LOST = _Course((), (), "")
 
 
 class Follower:
-    """Follows packets through one world, by its routers' tables."""
+    """Follows packets through one world with given routing tables."""
 
     def __init__(self, world: World, tables: Mapping[str, Table]) -> None:
         self._world = world
         self._tables = tables
-        #: (machine, address) of connections that work or not by what was before
+        #: (machine, address) of connections whose success depends on earlier state.
         self.doubtful: set[tuple[str, str]] = set()
         self._owned: Mapping[str, frozenset[str]] = {
             name: frozenset(
@@ -108,12 +109,12 @@ class Follower:
         for name, machine in world.machines.items():
             for rule in machine.rules:
                 self._chains.setdefault((name, rule.chain), []).append(rule)
-        #: what goes on from a place does so whoever sent it
+        #: The rest of a path depends on the position only, not on the source.
         self._courses: dict[_Place, _Course] = {}
         self._pings: dict[tuple[tuple[str, str], tuple[str, str], int], bool] = {}
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
-        """Whether an echo between two (machine, address) comes back."""
+        """Return whether an echo request between two (machine, address) is answered."""
         key = one, other, length
         if key not in self._pings:
             self._pings[key] = self._ping(*key)
@@ -128,35 +129,36 @@ class Follower:
         return self._go(other[0], back, flow) == one[0]
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
-        """The machines that what a machine sends to an address passes, filters aside."""
+        """Return the machines that a packet to ``address`` passes; filters are ignored."""
         return self._course(_Place(one, "", address)).passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
-        """Whether a service answers a host."""
+        """Return whether a service answers a host."""
         host = self._world.host(source)
         own = bare(host.port.address)
         flow = _Flow()
         came = self._go(source, Packet(own, address, protocol, port), flow)
         server = self._world.machines.get(came)
         if not isinstance(server, Host) or not any(
-            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- as a service says it
+            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
             for one in server.services
         ):
             return False
-        stream = protocol == "tcp"  # the answer is more than a packet holds, the request is not
+        stream = protocol == "tcp"  # TCP responses are larger than a packet, requests are not.
         length = self._world.packet_bytes if stream else SMALL_BYTES
         back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
         if self._go(came, back, flow) != source:
             return False
-        # who has seen a connection begun and not answered takes the third packet for a stray one
+        # A firewall that has seen the request but not the reply treats the third packet as invalid.
         third = Packet(own, address, protocol, port, third=True, fits=True)
         return not stream or self._go(source, third, flow) == came
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
-        """Whether a connection by TCP between two (machine, address) is kept for good; ``doubtful``
-        where who follows connections has it pass in one direction alone.
+        """Return whether a TCP connection between two (machine, address) works permanently.
 
-        Such a one knows it or not from the time when it passed otherwise.
+        The connection is added to ``doubtful`` if a connection-tracking machine sees only one of
+        its directions. Such a machine may still know the connection from a time when both
+        directions passed it.
         """
         there = self._course(_Place(one[0], "", other[1]))
         back = self._course(_Place(other[0], "", one[1]))
@@ -175,7 +177,7 @@ class Follower:
         return all(self._go(name, packet, flow) for name, packet in packets)
 
     def _go(self, name: str, packet: Packet, flow: _Flow) -> str:
-        """The machine that a packet comes to; empty where it is lost."""
+        """Return the machine that receives a packet, or "" if the packet is lost."""
         course = self._course(_Place(name, "", packet.target))
         for stage in course.stages:
             if stage.strict and not self._fits_back(stage, packet):
@@ -189,12 +191,12 @@ class Follower:
     def _course(self, place: _Place) -> _Course:
         course = self._courses.get(place)
         if course is None:
-            self._courses[place] = _LOST  # as what goes in a circle is
+            self._courses[place] = _LOST  # This also ends forwarding loops.
             course = self._courses[place] = self._plot(place)
         return course
 
     def _plot(self, place: _Place) -> _Course:
-        """The course from a place, by those from the places after it."""
+        """Compute the path from a position, using those from the next positions."""
         name, into, target = place
         machine = self._world.machines[name]
         strict = into if isinstance(machine, Router) and into in machine.strict else ""
@@ -222,7 +224,7 @@ class Follower:
         return _Course(stages, (name, *rest.passed) if into else rest.passed, rest.came)
 
     def _meeting(self, name: str, chain: str, place: _Place, out: str) -> Sequence[Rule]:
-        """The rules of a chain that a packet at a place may meet, on its way out by a port."""
+        """Return the rules of a chain that may match a packet that leaves a position by a port."""
         rules = self._chains.get((name, chain))
         if not rules:
             return ()
@@ -245,14 +247,17 @@ class Follower:
         return route.hop
 
     def _fits_back(self, stage: _Stage, packet: Packet) -> bool:
-        """Whether what came in by a port would be answered by it (``rp_filter``)."""
+        """Return whether the route back to the source uses the incoming port (``rp_filter``)."""
         back = self._next(self._world.machines[stage.name], packet.source)
         return back is not None and back[0] == stage.strict
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:
-    """Whether a cable loses a packet for its length: at the end where it is sent if nobody may
-    fragment it, as an answer to a ping may be, and at the other end."""
+    """Return whether a link drops a packet for its size.
+
+    The sender drops a packet larger than its MTU unless it may be fragmented, as echo replies may
+    be. The receiver drops packets or fragments larger than its own MTU.
+    """
     if packet.fits or not stage.mtus:
         return False
     sent, taken = stage.mtus
@@ -262,7 +267,7 @@ def _is_too_long(stage: _Stage, packet: Packet) -> bool:
 
 
 def _drops(stage: _Stage, packet: Packet, flow: _Flow) -> bool:
-    """Whether the first rule that a packet meets drops it."""
+    """Return whether the first matching rule drops a packet."""
     if not stage.rules:
         return False
     state = _state(packet, stage.name, flow)
@@ -273,7 +278,7 @@ def _drops(stage: _Stage, packet: Packet, flow: _Flow) -> bool:
 
 
 def _state(packet: Packet, name: str, flow: _Flow) -> str:
-    """What a machine takes a packet for, by what it has seen before."""
+    """Return the connection-tracking state of a packet at a machine."""
     if packet.third:
         return "ESTABLISHED" if name in flow.answered else "INVALID"
     if not packet.reply:

@@ -1,4 +1,4 @@
-"""Replies to a backbone's query of agents that do not look: random commands, or a fixed text."""
+"""Replies to backbone queries that ignore the network: random commands, or a fixed text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.model import World
 from netarena_route.config import MAX_ROUTERS
 
-#: what every router gets whatever it has, of whatever name: the settings that OSPF has mostly
+#: Command sent to every router: it sets the most common OSPF settings and resets the sessions.
 _RESET = (
     "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 1500; "
     "vtysh -c 'configure terminal' -c \"interface $p\" -c 'ip ospf hello-interval 1' "
@@ -22,7 +22,7 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a command that would repair some fault, were it there, or inject it."""
+    """Return a command that would repair some fault if it were present, or inject it."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
@@ -34,7 +34,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """A reset of each router, whatever is wrong; names are as they come in any network."""
+    """Return the same reset for each possible router, using names that are common in networks."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)

@@ -1,4 +1,4 @@
-"""What a look at a world sees, computed: of the healthy one, that is what is intended."""
+"""Computed observation of a world; that of the fault-free world is the intended state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from netarena_route.backbone.routing import Tables, neighbours, settle
 def expected(
     world: World, tables: Tables | None = None, follower: Follower | None = None
 ) -> Observation:
-    """The observation of ``world`` at rest, in the form and order of ``render``'s setup.
+    """Return the observation of the converged ``world``, in the order of ``render``'s setup.
 
-    ``follower`` is one of this world with these tables; it remembers what it has followed.
+    ``follower`` must belong to this world and these tables; it caches the paths it has followed.
     """
     tables = tables or settle(world)
     follower = follower or Follower(world, tables.fib)
@@ -35,8 +35,10 @@ def expected(
 
 
 def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
-    """Whether ``expected`` of a world is ``seen``. Parts that are cheap to compute come first, and
-    the first difference ends the comparison."""
+    """Return whether ``expected`` of a world equals ``seen``.
+
+    Cheap parts are computed first, and the first difference ends the comparison.
+    """
     if not is_told(world, tables, seen):
         return False
     follower = Follower(world, tables.fib)
@@ -49,8 +51,10 @@ def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
 
 
 def is_told(world: World, tables: Tables, seen: Observation) -> bool:
-    """Whether the part of ``expected`` that is no packet's is that of ``seen``: who speaks to whom,
-    and the routes that other systems have."""
+    """Return whether the routing protocols look as in ``seen``.
+
+    Compared are sessions, adjacencies and the routes that other ASes received, but no packets.
+    """
     return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
 
 
@@ -59,14 +63,14 @@ def _equal(found: Iterator[object], wanted: Iterable[object]) -> bool:
 
 
 def reached(world: World, follower: Follower) -> Iterator[str]:
-    """For each endpoint, which endpoints answer its pings: a ``1`` or ``0`` each."""
+    """Return, for each endpoint, a row of ``1`` and ``0``: which endpoints answer its pings."""
     ends = world.endpoints
     for a in ends:
         yield "".join("1" if a == b or follower.ping(a, b, SMALL_BYTES) else "0" for b in ends)
 
 
 def _reached_by_large(world: World, follower: Follower, small: Iterable[str]) -> Iterator[str]:
-    """The same for pings of the world's full size."""
+    """Return the same rows for pings of the world's full packet size."""
     if not _is_narrow(world):
         yield from small
         return
@@ -93,16 +97,17 @@ def _used(tables: Tables) -> tuple[Neighbour, ...]:
 
 
 class Backup(NamedTuple):
-    """The way that traffic takes when the cable between two machines is cut."""
+    """The path that traffic takes when one cable fails."""
 
     cable: tuple[str, str]
     way: tuple[str, ...]
 
 
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
-    """Of each pair whose way is told: where the first cable on it whose loss it survives is cut.
+    """Return the backup paths of the documented pairs.
 
-    A pair has none where each cable is the only one, or where it rests on a tie what comes then.
+    Each is for the first cable on the path whose failure the pair survives. A pair has no entry if
+    no cable on its path has an alternative, or if a tie decides on the alternative.
     """
     addresses = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)
@@ -125,13 +130,13 @@ def backups(world: World) -> Mapping[tuple[str, str], Backup]:
 
 
 def _link(world: World, cable: tuple[str, str]) -> Link | None:
-    """Between two machines, where there is one alone."""
+    """Return the only cable between two machines, or None if there are none or several."""
     links = [link for link in world.links if {link.one[0], link.other[0]} == {*cable}]
     return links[0] if len(links) == 1 else None
 
 
 def _follow_without(world: World, link: Link) -> Follower | None:
-    """The world with a cable between routers cut; none where nobody knows what comes then."""
+    """Return a follower of the world without a cable, or None if its routes are unpredictable."""
 
     def without(name: str) -> Callable[[Router], Router]:
         return lambda router: router.model_copy(
@@ -187,13 +192,13 @@ def _heard(tables: Tables, router: Router) -> tuple[Heard, ...]:
 
 
 def _unused(tables: Tables) -> set[Neighbour]:
-    """Ends of adjacencies that carry no routes."""
+    """Return the ends of adjacencies that carry no routes."""
     ends = (end for link in tables.unused for end in (link.one, link.other))
     return {(router, "ospf", port) for router, port in ends}
 
 
 def _is_narrow(world: World) -> bool:
-    """Whether anything treats large packets otherwise than small ones."""
+    """Return whether any MTU or rule treats large packets differently from small ones."""
     return any(
         any(port.mtu < world.packet_bytes for port in machine.ports)
         or any(0 < rule.length <= world.packet_bytes for rule in machine.rules)

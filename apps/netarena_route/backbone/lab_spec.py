@@ -1,8 +1,8 @@
-"""Data that the lab gets of a world and returns; both sides import it.
+"""Data that the lab receives and returns; the lab and the rest of the package import it.
 
 A world (``model``) is rendered to a ``Setup``: machines with their cables and programs. The lab
-(``lab``) builds it and returns an ``Observation``; ``intent`` computes the same structure as it
-should be.
+(``lab``) builds it and returns an ``Observation``. ``intent`` computes the same structure from the
+world alone.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple, TypeAlias
 from netarena.model import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
-#: a router, ``ospf`` or ``bgp``, and whom it speaks to by that: who is behind an interface of its
-#: own, or at an address
+#: A router, ``ospf`` or ``bgp``, and the neighbour: the own interface that leads to it (OSPF) or
+#: its address (BGP).
 Neighbour: TypeAlias = tuple[str, str, str]
-#: of a machine, the files that the lab gives it and an agent may write
+#: Files on a machine that the lab writes and agents may edit.
 SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"
 
 
 class End(Record):
-    """One end of a link: ``mac`` is six bytes as ``02:4e:...``."""
+    """One end of a link; ``mac`` is six bytes such as ``02:4e:...``."""
 
     machine: str
     interface: str
@@ -28,22 +28,22 @@ class End(Record):
 
 
 class Cable(Record):
-    """Two ends are a cable between two machines; more are a switch that an agent never sees."""
+    """A cable if it has two ends; with more ends it is a switch that agents never see."""
 
     ends: tuple[End, ...]
 
 
 class Recipe(Record):
-    """What one machine runs, in the order of the fields.
+    """Configuration of one machine, in the order in which the fields are applied.
 
-    ``commands`` are lines of a shell, each of which must succeed, run in the machine's namespace
-    when its cables are up: addresses, routes, filters, sysctls. ``frr`` is the text of an frr.conf;
-    none where no daemon runs. ``services`` are the lines of the file ``SERVICES``: a name, ``tcp``
-    or ``udp``, an address of its own or 0.0.0.0, a port. Each is a server that answers whoever
-    asks. The one named ``dns`` (udp, port 53) answers questions for addresses from ``zone``, lines
-    of a name and an address. ``resolver`` is the address of the server of names that the machine
-    asks. ``login`` tells whether the agent may run commands there. ``told`` are prefixes of static
-    routes that ospfd tells others with the address they lead to, as soon as it has heard of them.
+    ``commands`` are shell lines, run in the machine's namespace once its cables are up: addresses,
+    routes, filters, sysctls. Each must succeed. ``frr`` is the text of frr.conf, or None if no
+    daemon runs. ``services`` are the lines of the file ``SERVICES``: a name, ``tcp`` or ``udp``, a
+    local address or 0.0.0.0, and a port. Each is a server that answers every client. The one named
+    ``dns`` (udp, port 53) answers DNS queries for addresses from ``zone``, whose lines have a name
+    and an address. ``resolver`` is the address of the machine's DNS server. ``login`` says whether
+    agents may run commands there. ``told`` are prefixes of redistributed static routes; ospfd
+    advertises them with a forwarding address as soon as it knows them.
     """
 
     machine: str
@@ -57,8 +57,11 @@ class Recipe(Record):
 
 
 class Ask(Record):
-    """A service that is asked from a machine: by a ``target`` address, or a name that the
-    machine's resolver must know. Only what ``server`` answers counts."""
+    """A test of a service from one machine.
+
+    ``target`` is an address, or a name that the machine's DNS server must resolve. The test
+    succeeds only if ``server`` answers.
+    """
 
     source: str
     server: str
@@ -68,19 +71,20 @@ class Ask(Record):
 
 
 class Edit(Record):
-    """One machine without and with one fault. The lab reports whether the difference is left."""
+    """One machine before and after one fault; the lab reports any remaining difference."""
 
     before: Recipe
     after: Recipe
 
 
 class Setup(Record):
-    """All that the lab needs.
+    """Everything that the lab needs.
 
-    ``endpoints`` are (machine, address) that are pinged from each other, in both sizes; an endpoint
-    pings from its own address. ``asks`` are services, ``ways`` pairs of indices of endpoints whose
-    way is told, ``ears`` machines of other autonomous systems, whose tables are told. ``edits`` are
-    the parts of faults that the recipes already contain, one for each machine of each fault.
+    ``endpoints`` are (machine, address) pairs that ping each other in both sizes; each pings from
+    its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices whose
+    paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
+    observed. ``edits`` are the parts of faults that the recipes already contain, one per machine of
+    each fault.
     """
 
     cables: tuple[Cable, ...]
@@ -90,13 +94,16 @@ class Setup(Record):
     ways: tuple[tuple[int, int], ...] = ()
     ears: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
-    #: bytes of an IP packet that each way must carry
+    #: Size of an IP packet that each path must carry, in bytes.
     full_bytes: int = 1500
 
 
 class Heard(NamedTuple):
-    """A route as a router of another system has heard it: the path of AS numbers, the next hop, the
-    address of the peer that told it, and whether it is the one that is used for its prefix."""
+    """A route received by a router of another AS.
+
+    ``path`` has the AS numbers, ``peer`` is the address of the sender, and ``used`` says whether
+    the router selected this route for its prefix.
+    """
 
     prefix: str
     path: str
@@ -106,18 +113,17 @@ class Heard(NamedTuple):
 
 
 class Observation(Record):
-    """One settled look, in the order of the setup's fields.
+    """Observation of a settled network, in the order of the setup's fields.
 
-    ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: pings of 84 bytes, and
-    of ``full_bytes`` that nobody may fragment. ``services`` is one such row for ``asks``.
-    ``ways`` are the machines that a ping of the pair passed, its source and target left out, to
-    where it came; ``heard`` the routes that each ear has heard from its peers, used or not, sorted.
-    ``neighbours`` are who speaks to whom for good, sorted: ends of full adjacencies of OSPF that
-    carry routes, and of sessions that both ends take for there. ``down`` are daemons that have
-    ended, as ``machine/daemon``.
-    ``settled`` is false where the network had not come to rest after 15 s. ``touched`` are machines
-    on which something is set otherwise than before an agent's first command there. ``leftover`` are
-    the ``edits`` of the setup, by index, of which something is still set.
+    ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: results of pings of 84
+    bytes, and of unfragmented pings of ``full_bytes``. ``services`` is one such row for ``asks``.
+    ``ways`` are the machines that a ping of each pair crossed, without source and target, as far as
+    it came. ``heard`` are the routes that each ear received from its peers, selected or not,
+    sorted. ``neighbours`` are sorted: ends of full OSPF adjacencies that carry routes, and BGP
+    sessions established at both ends. ``down`` are daemons that have ended, as ``machine/daemon``.
+    ``settled`` is false if the network had not converged after 15 s. ``touched`` are machines whose
+    settings differ from those before an agent's first command there. ``leftover`` are indices of
+    the setup's ``edits`` of which some setting still exists.
     """
 
     small: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""Healthy settings that have the form of faults.
+"""Correct settings that look like faults.
 
-Whether a setting is right is decided by the documentation and by the other machines, never by its
-form: MTUs, costs, intervals, keys, filters, policies and the like are drawn for healthy machines
-from the values that faults have. Most of them affect nothing that is documented; the effect of the
-others is documented.
+Only the documentation and the other machines show whether a setting is correct, never its form.
+MTUs, costs, timers, keys, filters and policies of fault-free machines are drawn from the values
+that faults use. Most of these settings affect nothing that is documented; the effects of the others
+are documented.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from netarena_route.backbone.odd import (
 )
 
 _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
-#: as often as of ports that have neighbours
+#: Weighted to resemble the timers of ports that have neighbours.
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
-#: addresses of systems that have left, or are not there yet
+#: Addresses of absent ASes, which have left or have not joined yet.
 _ABSENT = IPv4Network("198.19.0.0/16")
-#: networks of such systems are drawn from
+#: Block from which networks of absent ASes are drawn.
 _OTHERS = IPv4Network("172.16.0.0/12")
-#: draws before a zone is said to have no spare network
+#: Draws before a zone counts as having no spare network.
 _TRIES = 40
-#: areas that no port of a world is in, so that a fault can put one into such an area
+#: Areas left unused by all ports, so that a fault can move a port into one of them.
 _SPARE_AREAS = 3
 _RARELY, _FEW, _SOME, _HALF = 0.04, 0.12, 0.3, 0.5
 
@@ -66,7 +66,7 @@ _Edit: TypeAlias = Callable[[Router], Router]
 
 
 def mix(world: World, rng: random.Random) -> World:
-    """A healthy world with such settings drawn."""
+    """Return the fault-free world with fault-like but correct settings added."""
     world = world.model_copy(update={"packet_bytes": rng.choice(PACKETS_BYTES)})
     world = _vary_links(world, rng)
     world = _add_passwords(world, rng)
@@ -80,7 +80,7 @@ def mix(world: World, rng: random.Random) -> World:
 
 
 class _Spare:
-    """Networks and addresses that nobody has."""
+    """Hands out unused networks and addresses."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._rng = rng
@@ -94,7 +94,7 @@ class _Spare:
         self._used = {block: [net for net in used if net.overlaps(block)] for block in self._blocks}
 
     def __call__(self, *lengths: int) -> IPv4Network:
-        """A network of a zone with a prefix of one of these lengths, or a longer one."""
+        """Return an unused network in a zone, with one of these prefix lengths or a longer one."""
         length = self._rng.choice(lengths)
         for block in self._rng.sample(self._blocks, len(self._blocks)):
             for _ in range(_TRIES):
@@ -105,13 +105,13 @@ class _Spare:
 
 
 def _subnet(block: IPv4Network, length: int, rng: random.Random) -> IPv4Network:
-    """One of the networks with a prefix of ``length`` in a block."""
+    """Return a random network with a prefix of ``length`` in a block."""
     place = rng.randrange(1 << (length - block.prefixlen))
     return IPv4Network((int(block.network_address) + (place << (32 - length)), length))
 
 
 def _free_loopback(world: World, rng: random.Random) -> str:
-    """An address among those of our routers that nobody has."""
+    """Return an unused address from the network of our routers' loopbacks."""
     taken = {router.loopback for router in world.routers}
     taken |= {router.bgp.router_id for router in world.routers}
     taken |= {router.ospf.router_id for router in world.routers if router.ospf}
@@ -121,21 +121,21 @@ def _free_loopback(world: World, rng: random.Random) -> str:
 
 
 def _is_lan(world: World, router: str, port: str) -> bool:
-    """Whether a port of a router leads to a host."""
+    """Return whether a port of a router is connected to a host."""
     return isinstance(world.machines[world.far[router, port][0]], Host)
 
 
-# links and sessions, of which both ends agree
+# links and sessions, whose two ends agree
 
 
 def _vary_links(world: World, rng: random.Random) -> World:
-    """MTUs and settings of OSPF of links, the same at both ends."""
+    """Vary the MTU and OSPF settings of links, the same at both ends."""
     updates: dict[tuple[str, str], dict[str, object]] = {}
     ours = {router.name: router for router in world.routers}
     for link in world.links:
         ends = link.one, link.other
         is_lan = any(isinstance(world.machines[name], Host) for name, _ in ends)
-        # hosts send what every path carries, so that none has to find out about smaller links
+        # Hosts use the MTU that every path carries, so that no path MTU discovery is needed.
         mtu = world.packet_bytes if is_lan else rng.choice(wide(world.packet_bytes))
         dead = rng.choice(DEADS) if rng.random() < _HALF else DEADS[0]
         hello = HELLOS[1] if dead > DEADS[0] and rng.random() < _FEW else HELLOS[0]
@@ -184,7 +184,7 @@ def _with_peers(router: Router, change: Callable[[Peer], Peer]) -> Router:
 
 
 def _add_passwords(world: World, rng: random.Random) -> World:
-    """Passwords of some sessions between our routers, and who begins them."""
+    """Add passwords to some sessions between our routers, and vary which end initiates them."""
     chosen: dict[frozenset[str], tuple[str, str]] = {}
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -214,7 +214,7 @@ def _add_passwords(world: World, rng: random.Random) -> World:
 
 
 def _speak_across(world: World, rng: random.Random) -> World:
-    """Sessions of some pairs of routers that run between the two ends of their cable."""
+    """Run some sessions of directly connected routers between the addresses of their cable."""
     for link in world.inner_links():
         ends = (link.one, link.other)
         if rng.random() >= _FEW:
@@ -233,7 +233,7 @@ def _speak_across(world: World, rng: random.Random) -> World:
 
 
 def _number_routers(world: World, rng: random.Random) -> World:
-    """Router ids that are not the router's own address."""
+    """Give some routers a router ID that is not their own address."""
     for router in world.routers:
         if rng.random() < _FEW and router.ospf:
             ospf = router.ospf.model_copy(update={"router_id": _free_loopback(world, rng)})
@@ -248,12 +248,14 @@ def _edited(world: World, name: str, **update: object) -> World:
     return world.edit(name, lambda router: router.model_copy(update=update))
 
 
-# of single routers
+# single routers
 
 
 def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """OSPF of ports that nobody is met at: those to hosts, which are passive, and those to other
-    systems, of which some are passive and most do not take part."""
+    """Vary OSPF settings of ports without OSPF neighbours.
+
+    Ports to hosts are passive. Some ports to other ASes are passive, and most do not take part.
+    """
     del spare
 
     def silent(ospf: Ospf, **update: object) -> OspfPort:
@@ -291,7 +293,7 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             return router
         taken = {one.ospf.area for each in world.routers for one in each.ports if one.ospf}
         inner = [port for port in router.ports if port.ospf and not port.ospf.passive]
-        # who is at the border of an area must be in the backbone
+        # A border router of an area must be in area 0.
         is_core = any(port.ospf.area == BACKBONE_AREA for port in inner if port.ospf)
         areas = [area for area in AREAS if area not in taken] if is_core else []
         ports = tuple(drawn(router.ospf, router, port, areas) for port in router.ports)
@@ -309,7 +311,7 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Summaries of what nobody has."""
+    """Add summaries of unused networks."""
     del world
 
     def change(router: Router) -> Router:
@@ -328,7 +330,7 @@ def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _routes(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Routes of FRR and of the kernel that send nowhere what nobody has."""
+    """Add blackhole routes for unused networks, in FRR and in the kernel."""
     del world
 
     def draw() -> tuple[Static, ...]:
@@ -350,8 +352,11 @@ def _routes(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _services_by_static(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Static routes to addresses of services that are not in use yet: to hosts, to addresses that
-    nobody has, or to addresses that no route leads to; told by OSPF, or not."""
+    """Add static routes to service addresses that are not in use yet.
+
+    Their next hops are hosts, unused addresses or unreachable addresses. OSPF redistributes some of
+    the routes.
+    """
     name, listed = "STATIC-TO-OSPF", "SERVICE-ADDRESSES"
 
     def via(router: Router) -> str:
@@ -396,7 +401,7 @@ def _services_by_static(world: World, spare: _Spare, rng: random.Random) -> _Edi
 
 
 def _rules(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Rules that no documented packet meets, anywhere among the others."""
+    """Add rules that no documented packet matches, at random positions."""
     zones = [zone.block for zone in world.zones]
     served = {(offer.address, offer.protocol, offer.port) for offer in world.offers}
 
@@ -433,8 +438,11 @@ def _kinds(world: World) -> Collection[str]:
 
 
 def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Policies of sessions with other systems. Of longer paths the documentation shows the effect;
-    nothing else has any, with the systems that there are."""
+    """Vary policies of sessions with other ASes.
+
+    The documentation shows the effect of prepended paths. The other changes have no effect with the
+    ASes that exist.
+    """
     del spare
     kinds, by_name = _kinds(world), {one.router: one for one in world.outsiders}
     absent = [
@@ -465,13 +473,13 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             if rng.random() < _SOME and all(one.community_list != name for one in entries):
                 seq = 10 + max((one.seq for one in entries), default=0)
                 entries.append(MapEntry(seq=seq, community_list=name))
-        # some begin later, as if an entry were missing
+        # Some start with a later sequence number, as if an entry were missing.
         ahead = 10 if rng.random() < _SOME else 0
         moved = (one.model_copy(update={"seq": one.seq + ahead}) for one in entries)
         return found.model_copy(update={"entries": tuple(moved)})
 
     def refuse(found: PrefixList) -> PrefixList:
-        """Some of another system's networks, which it does not announce."""
+        """Deny one /24 of another AS's prefixes, which it does not announce."""
         system = next(
             (one for one in world.outsiders if found.name.startswith(f"{_short(one.router)}-")),
             None,
@@ -484,7 +492,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         return found.model_copy(update={"entries": (new, *found.entries)})
 
     def widen(router: Router, found: PrefixList) -> PrefixList:
-        """To customers all is told."""
+        """Permit everything in the list of a router whose only external peers are customers."""
         outer = {peer.description for peer in router.bgp.peers} & by_name.keys()
         if found.name != "OURS" or {by_name[one].kind for one in outer} != {"customer"}:
             return found
@@ -507,13 +515,16 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _short(system: str) -> str:
-    """How lists and maps of a session with another system are named."""
+    """Return the prefix of the names of lists and route maps of a session with another AS."""
     return system.rpartition("_")[2].upper()
 
 
 def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Settings of sessions that have no effect: communities that nobody reads, next hops that
-    nobody asks for or that OSPF knows."""
+    """Vary session settings that have no effect.
+
+    Examples are communities that nobody matches, and ``next-hop-self`` where OSPF knows the next
+    hop anyway.
+    """
     del spare
     borders = {
         router.name
@@ -549,12 +560,14 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     return change
 
 
-# sessions with nobody
+# sessions with absent peers
 
 
 def _add_absent(world: World, rng: random.Random) -> World:
-    """Sessions that do not come up by design: of systems and routers that have left, or are not
-    there yet. Some are shut, and each may have any setting that a fault has."""
+    """Add sessions with absent ASes and routers, which are down by design.
+
+    Some are shut down, and each may have any setting that a fault uses.
+    """
     borders = [
         router.name
         for router in world.routers
@@ -575,15 +588,17 @@ def _add_absent(world: World, rng: random.Random) -> World:
 
 
 def _with_closed(world: World, router: Router) -> World:
-    """The world with a router whose last session does not come up by design."""
+    """Replace a router whose last session is down by design."""
     world = world.edit(router.name, lambda _: router)
     closed = (router.name, router.bgp.peers[-1].address)
     return world.model_copy(update={"closed": (*world.closed, closed)})
 
 
 def _shut(world: World, rng: random.Random) -> World:
-    """Sessions that nobody needs, shut by design at one end or at both: of pairs of routers that
-    have nothing to tell each other."""
+    """Shut down unneeded sessions by design, at one end or both.
+
+    These are sessions between routers that have no routes to advertise to each other.
+    """
     told = {
         router.name
         for router in world.routers
@@ -618,7 +633,7 @@ def _add_peer(router: Router, peer: Peer) -> Router:
 def _absent_peer(
     world: World, router: Router, address: str, far: str, rng: random.Random, **update: Any
 ) -> Peer:
-    """One of our own routers, or with an ``update`` of another system."""
+    """Return a session with an absent router of ours, or of another AS with an ``update``."""
     first = bare(router.ports[0].address)
     return Peer(
         address=address,
@@ -633,7 +648,7 @@ def _absent_peer(
 
 
 def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> Router:
-    """A session with another system, and its lists and maps."""
+    """Return the router with a session to an absent AS, its lists and its route maps."""
     short = _short(far)
     others = {one.name for one in world.outside}
     wires = [port for port in router.ports if world.far[router.name, port.name][0] in others]
@@ -647,7 +662,7 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         if address not in taken and own.isdisjoint(_peers_of(world, name))
     ]
     if near and rng.random() < _HALF:
-        # the other system waits for a session at its own address, and not at that of the cable
+        # The other AS exists, but does not have this session configured.
         address = rng.choice(near)
         far = hops[address]
         asn = world.router(far).asn
@@ -670,8 +685,8 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         route_map_out=f"{short}-OUT",
         **limits,
     )
-    # FRR accepts a connection to any of its addresses from an address that it has as a peer: this
-    # session and the one that is used would then compete
+    # FRR accepts a connection to any of its addresses from the address of a known peer. This
+    # session would then compete with the one in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
     nets = _blocks_of_others(world, 2, rng)
@@ -721,12 +736,12 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
 
 
 def _peers_of(world: World, name: str) -> Collection[str]:
-    """Addresses that a router has as peers; none of a router that is not there."""
+    """Return the peer addresses of another AS's router, or none if there is no such router."""
     return {peer.address for one in world.outside if one.name == name for peer in one.bgp.peers}
 
 
 def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence[str]:
-    """So many networks that are nobody's."""
+    """Return ``number`` networks that no AS uses."""
     known = [IPv4Network(world.block)]
     known += [IPv4Network(prefix) for one in world.outsiders for prefix in one.prefixes]
     found: list[IPv4Network] = []
@@ -737,12 +752,14 @@ def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence
     return [str(net) for net in found]
 
 
-# what is closed by design
+# traffic that is blocked by design
 
 
 def _close_zones(world: World, rng: random.Random) -> World:
-    """Pairs of zones that a rule at each router of one of them keeps apart; never the one that
-    names are asked for in."""
+    """Separate some pairs of zones with a rule on each router of one of them.
+
+    The zone of the DNS server is never chosen.
+    """
     asked = {host.zone for host in world.hosts if host.records}
     zones = [zone for zone in world.zones if zone.name not in asked]
     inner = [zone for zone in zones if zone.name not in {one.router for one in world.outsiders}]
@@ -761,7 +778,7 @@ def _close_zones(world: World, rng: random.Random) -> World:
 
 
 def _close_services(world: World, rng: random.Random) -> World:
-    """Services that nobody may use any more."""
+    """Reject all access to some services."""
     for offer in world.offers:
         host = world.host(offer.host)
         if host.resolver and rng.random() < _FEW:
@@ -782,7 +799,7 @@ def _first_rule(world: World, routers: Sequence[str], rule: Rule) -> World:
 
 
 def _add_services(world: World, rng: random.Random) -> World:
-    """Services that hosts have for themselves."""
+    """Add services that hosts use only for themselves."""
 
     def change(host: Host) -> Host:
         name, port = rng.choice(_LOCAL_SERVICES)

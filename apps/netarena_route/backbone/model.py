@@ -1,10 +1,11 @@
-"""A backbone as data: routers of our own and of others, hosts, and what each of them is set to.
+"""Data model of a backbone: our routers, other ASes' routers, hosts and all their settings.
 
-All is pure. A world is drawn healthy (``draw``), a fault is another world (``fault``), both are
-rendered to what machines run (``render``) and followed packet by packet (``follow``). Routers of
-other autonomous systems are of the same form as ours; the agent may not log in to them.
+All functions are pure. ``draw`` generates a fault-free world; a fault is a changed world
+(``fault``). ``render`` turns a world into the configuration of its machines, and ``forwarding``
+follows its packets. Routers of other autonomous systems have the same form as ours, but agents may
+not log in to them.
 
-Addresses are texts, with their prefix length where a machine is given one (``10.1.2.3/30``).
+Addresses are strings; interface addresses include their prefix length (``10.1.2.3/30``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from netarena_route.backbone.lab_spec import Protocol
 
 Verdict: TypeAlias = Literal["permit", "deny"]
 NetworkType: TypeAlias = Literal["point-to-point", "broadcast"]
-#: what an autonomous system is to us
+#: Relation of another autonomous system to ours.
 Kind: TypeAlias = Literal["upstream", "peer", "customer"]
 
 BACKBONE_AREA = "0"
@@ -27,36 +28,36 @@ FULL_MTU = 1500
 
 
 class OspfPort(Record):
-    """How a port of a router takes part in OSPF."""
+    """OSPF settings of a router's port."""
 
     area: str = BACKBONE_AREA
     cost: int = 10
     network: NetworkType = "point-to-point"
-    #: seconds
+    #: Timers in seconds.
     hello: int = 1
     dead: int = 3
     passive: bool = False
-    #: of the message digest, with the number of the key; empty without authentication
+    #: Key of the message digest and its number; empty without authentication.
     key: str = ""
     key_id: int = 1
     mtu_ignore: bool = False
 
 
 class Port(Record):
-    """An interface that is cabled: its name (at most 15 characters) and its address."""
+    """A cabled interface with its name (at most 15 characters) and address."""
 
     name: str
     address: str
     mac: str
     mtu: int = FULL_MTU
-    #: None where it does not take part
+    #: None if the port does not take part in OSPF.
     ospf: OspfPort | None = None
-    #: OSPF settings that are configured although the port does not take part
+    #: OSPF settings that are configured although the port does not take part.
     idle: OspfPort | None = None
 
 
 class Range(Record):
-    """A summary of what an area knows, told to the other areas."""
+    """A summary route of an area, advertised to the other areas."""
 
     area: str
     prefix: str
@@ -64,15 +65,19 @@ class Range(Record):
 
 
 class Ospf(Record):
-    """``interfaces`` says whether ports are named by ``ip ospf area`` or by ``network``."""
+    """OSPF settings of a router.
+
+    ``interfaces`` selects the form of the configuration: ``ip ospf area`` on each interface, or
+    ``network`` statements.
+    """
 
     router_id: str
     interfaces: bool = True
-    #: of its own address, and whether it is told of
+    #: Area of the loopback address, and whether OSPF advertises that address.
     area: str = BACKBONE_AREA
     loopback: bool = True
     ranges: tuple[Range, ...] = ()
-    #: the route map by which static routes are told to others; empty without
+    #: Name of the route map that filters redistributed static routes; empty without redistribution.
     redistribute: str = ""
 
 
@@ -81,16 +86,17 @@ class Peer(Record):
 
     address: str
     asn: int
-    #: the other machine, in the description; what is at the address is looked up, not believed
+    #: Name of the other machine, as in the description; code looks up the owner of the address
+    #: instead.
     description: str
     update_source: str = ""
     next_hop_self: bool = False
     client: bool = False
     shutdown: bool = False
-    #: never begins a session, but answers
+    #: Waits for the other end to initiate the session.
     passive: bool = False
     send_community: bool = True
-    #: hops that a session of two autonomous systems may take; 0 without
+    #: Maximum number of hops of an external session; 0 if unset.
     multihop: int = 0
     ttl_security: int = 0
     password: str = ""
@@ -103,7 +109,7 @@ class Peer(Record):
 
 
 class Bgp(Record):
-    """BGP of a router."""
+    """BGP settings of a router."""
 
     asn: int
     router_id: str
@@ -112,7 +118,7 @@ class Bgp(Record):
 
 
 class PrefixEntry(Record):
-    """A line of a prefix list; ``ge`` and ``le`` are 0 without."""
+    """An entry of a prefix list; ``ge`` and ``le`` are 0 if unset."""
 
     seq: int
     verdict: Verdict
@@ -122,21 +128,21 @@ class PrefixEntry(Record):
 
 
 class PrefixList(Record):
-    """A prefix list: the first entry that fits decides, and what none fits is denied."""
+    """A prefix list: the first matching entry decides; a prefix without a match is denied."""
 
     name: str
     entries: tuple[PrefixEntry, ...]
 
 
 class CommunityList(Record):
-    """A standard one that permits routes with ``community``."""
+    """A standard community list that permits routes with ``community``."""
 
     name: str
     community: str
 
 
 class MapEntry(Record):
-    """An entry of a route map; what is empty or None is not matched or set."""
+    """An entry of a route map; fields that are empty or None match all or set nothing."""
 
     seq: int
     verdict: Verdict = "permit"
@@ -150,14 +156,14 @@ class MapEntry(Record):
 
 
 class RouteMap(Record):
-    """A route map: the first entry that fits decides, and what none fits is denied."""
+    """A route map: the first matching entry decides; a route without a match is denied."""
 
     name: str
     entries: tuple[MapEntry, ...]
 
 
 class Static(Record):
-    """``via`` is an address, which may be found by other routes, or ``blackhole``."""
+    """A static route; ``via`` is an address, which may resolve recursively, or ``blackhole``."""
 
     prefix: str
     via: str
@@ -165,7 +171,7 @@ class Static(Record):
 
 
 class Rule(Record):
-    """A rule of iptables; what is empty matches all."""
+    """An iptables rule; empty fields match everything."""
 
     chain: Literal["FORWARD", "INPUT", "OUTPUT"] = "FORWARD"
     into: str = ""
@@ -173,26 +179,26 @@ class Rule(Record):
     source: str = ""
     target: str = ""
     protocol: Literal["", "tcp", "udp", "icmp"] = ""
-    #: of tcp and udp
+    #: Destination port of TCP or UDP.
     port: int = 0
-    #: bytes of a packet, at least
+    #: Minimum size of a packet, in bytes.
     length: int = 0
-    #: of icmp: echo-request, fragmentation-needed
+    #: ICMP type: echo-request or fragmentation-needed.
     icmp: str = ""
-    #: ESTABLISHED (and related), INVALID or NEW
+    #: ESTABLISHED (which includes related packets), INVALID or NEW.
     state: str = ""
     verdict: Literal["ACCEPT", "DROP", "REJECT"] = "DROP"
     comment: str = ""
 
 
 class Router(Record):
-    """A router of ours or of another system, and all that it is set to."""
+    """A router of ours or of another AS, with all its settings."""
 
     name: str
     asn: int
-    #: an address without a port, with which it is spoken to
+    #: Address of the loopback interface, without a prefix length.
     loopback: str
-    #: further addresses of the loopback
+    #: Further addresses of the loopback interface.
     held: tuple[str, ...] = ()
     ports: tuple[Port, ...]
     ospf: Ospf | None = None
@@ -201,24 +207,24 @@ class Router(Record):
     community_lists: tuple[CommunityList, ...] = ()
     route_maps: tuple[RouteMap, ...] = ()
     statics: tuple[Static, ...] = ()
-    #: routes of the kernel's own, after ``ip route add``, which are of no daemon
+    #: Routes added with ``ip route add``, which belong to no daemon.
     kernel_routes: tuple[Static, ...] = ()
     rules: tuple[Rule, ...] = ()
-    #: name, value
+    #: Pairs of name and value.
     sysctls: tuple[tuple[str, str], ...] = ()
 
     def port(self, name: str) -> Port:
-        """Raises KeyError."""
+        """Return the port with a name; raises KeyError."""
         return self._ports[name]
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
-        """All of its own."""
+        """All addresses of the router."""
         return self.loopback, *self.held, *(bare(port.address) for port in self.ports)
 
     @cached_property
     def strict(self) -> frozenset[str]:
-        """Ports that take only what would be answered by them (``rp_filter``)."""
+        """Ports with strict reverse-path filtering (``rp_filter``)."""
         return frozenset(
             port.name
             for port in self.ports
@@ -231,7 +237,7 @@ class Router(Record):
 
 
 class Service(Record):
-    """``address`` is the one that it is bound to, of its machine; ``name`` is its line's."""
+    """A service; ``address`` is the local address that it binds to."""
 
     name: str
     protocol: Protocol
@@ -240,18 +246,18 @@ class Service(Record):
 
 
 class Host(Record):
-    """A host, with what it serves and whom it asks."""
+    """A host, with its services and its DNS server."""
 
     name: str
     zone: str
     port: Port
     gateway: str
-    #: further addresses of its loopback, where services are
+    #: Further addresses of the loopback interface, which services use.
     held: tuple[str, ...] = ()
     services: tuple[Service, ...] = ()
-    #: of a server of names: name, address
+    #: Records (name, address) if the host is a DNS server.
     records: tuple[tuple[str, str], ...] = ()
-    #: the server of names that it asks; empty without
+    #: Address of the DNS server that the host uses; empty without.
     resolver: str = ""
     rules: tuple[Rule, ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
@@ -269,14 +275,14 @@ class Link(Record):
 
 
 class Zone(Record):
-    """Hosts that are treated alike; ``block`` holds all of their addresses."""
+    """A group of hosts that are treated alike; ``block`` contains all their addresses."""
 
     name: str
     block: str
 
 
 class Outsider(Record):
-    """Another autonomous system: its router, what it is to us, what it announces."""
+    """Another autonomous system: its router, its relation to us and the prefixes it announces."""
 
     router: str
     kind: Kind
@@ -285,7 +291,7 @@ class Outsider(Record):
 
 
 class Offer(Record):
-    """A service as people know it: by the name that servers of names have, and a port."""
+    """A service as clients know it, with its DNS name and port."""
 
     name: str
     host: str
@@ -295,11 +301,11 @@ class Offer(Record):
 
 
 class World(Record):
-    """One network. ``routers`` are ours, ``outside`` are the others' (by ``outsiders``)."""
+    """One network; ``routers`` are ours, ``outside`` are those of other ASes (``outsiders``)."""
 
     prefix: str
     asn: int
-    #: what is ours and announced, what is ours and is not
+    #: Our announced prefix, and our infrastructure prefix, which is not announced.
     block: str
     infrastructure: str
     routers: tuple[Router, ...]
@@ -309,17 +315,17 @@ class World(Record):
     zones: tuple[Zone, ...]
     outsiders: tuple[Outsider, ...]
     offers: tuple[Offer, ...]
-    #: the router that chosen traffic passes; pairs of machines whose way is told
+    #: Router that selected traffic must pass, and pairs of machines whose paths are documented.
     firewall: str
     ways: tuple[tuple[str, str], ...]
-    #: of an IP packet that each documented path carries whole
+    #: Size of an IP packet that each documented path carries without fragmentation.
     packet_bytes: int = FULL_MTU
-    #: sessions that do not come up by design, shut or not: our router, address
+    #: Sessions (our router, peer address) that are down by design, whether shut down or not.
     closed: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def machines(self) -> dict[str, Router | Host]:
-        """By name, our routers first."""
+        """All machines by name, our routers first."""
         found: dict[str, Router | Host] = {
             router.name: router for router in (*self.routers, *self.outside)
         }
@@ -327,7 +333,7 @@ class World(Record):
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of our routers."""
+        """Names of our routers."""
         return frozenset(router.name for router in self.routers)
 
     @cached_property
@@ -338,28 +344,28 @@ class World(Record):
 
     @cached_property
     def endpoints(self) -> tuple[tuple[str, str], ...]:
-        """What is pinged, machine and address: our routers' loopbacks, then the hosts."""
+        """Targets of pings as (machine, address): our routers' loopbacks, then the hosts."""
         return (
             *((router.name, router.loopback) for router in self.routers),
             *((host.name, bare(host.port.address)) for host in self.hosts),
         )
 
     def router(self, name: str) -> Router:
-        """Raises KeyError for what is no router."""
+        """Return the router with a name; raises KeyError for any other machine."""
         found = self.machines[name]
         if not isinstance(found, Router):
             raise KeyError(name)
         return found
 
     def host(self, name: str) -> Host:
-        """Raises KeyError for what is no host."""
+        """Return the host with a name; raises KeyError for any other machine."""
         found = self.machines[name]
         if not isinstance(found, Host):
             raise KeyError(name)
         return found
 
     def edit(self, name: str, change: Callable[[Router], Router]) -> World:
-        """This world with another router in the place of ``name``."""
+        """Return this world with ``change`` applied to the router ``name``."""
         return self.model_copy(
             update={
                 side: tuple(change(one) if one.name == name else one for one in getattr(self, side))
@@ -372,12 +378,12 @@ class World(Record):
         return self.model_copy(update={"hosts": hosts})
 
     def inner_links(self) -> Iterator[Link]:
-        """Between routers of ours."""
+        """Return the cables between our routers."""
         for link in self.links:
             if {link.one[0], link.other[0]} <= self.names:
                 yield link
 
 
 def bare(address: str) -> str:
-    """Without its prefix length."""
+    """Return an address without its prefix length."""
     return address.partition("/")[0]

@@ -1,31 +1,31 @@
-"""Values that healthy settings and faults are drawn from.
+"""Pools of values from which both correct settings and faults are drawn.
 
-A wrong value has the form of a right one, so that its form does not show that it is wrong.
+A wrong value has the same form as a right one, so that its form does not show that it is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: of links; and of IP packets that every documented path carries
+#: MTUs of links, and sizes of IP packets that every documented path carries.
 MTUS: Sequence[int] = (*range(1200, 1500, 20), 1492, 1500, 1500, 1600, 2000, 4000, 9000)
 PACKETS_BYTES: Sequence[int] = range(1280, 1501, 20)
-#: of areas other than the backbone, and numbers of keys of OSPF
+#: OSPF areas other than area 0, and IDs of OSPF keys.
 AREAS = ("1", "2", "3", "5", "7", "10", "20", "30")
 KEY_IDS = range(1, 20)
 COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 1500, 1800, 2000)
-#: hello and dead intervals of adjacencies, s
+#: Hello and dead intervals of OSPF adjacencies, in seconds.
 HELLOS, DEADS = (1, 2), (3, 4, 5)
-#: autonomous systems
+#: Numbers of autonomous systems.
 SYSTEMS = range(64512, 65500)
-#: MTUs too small for a world's packets are drawn from so many that are next to it
+#: Number of MTUs just below a world's packet size from which too small MTUs are drawn.
 _NEAR = 3
-#: of zones, keys and passwords
+#: Words for names of zones, keys and passwords.
 WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
 
 
 def key_of(number: int) -> str:
-    """A key of OSPF, always the same one for a number.
+    """Return the OSPF key of a number; the same number always gives the same key.
 
     >>> key_of(35)
     'desks102'
@@ -34,7 +34,7 @@ def key_of(number: int) -> str:
 
 
 def password_of(number: int) -> str:
-    """A password of BGP, always the same one for a number.
+    """Return the BGP password of a number; the same number always gives the same password.
 
     >>> password_of(35)
     'desks-1002'
@@ -43,12 +43,12 @@ def password_of(number: int) -> str:
 
 
 def wide(packet_bytes: int) -> Sequence[int]:
-    """MTUs of links that carry packets of a size."""
+    """Return the MTUs of links that carry packets of a size."""
     return [mtu for mtu in MTUS if mtu >= packet_bytes]
 
 
 def narrow(packet_bytes: int) -> Sequence[int]:
-    """MTUs of links that do not carry packets of a size.
+    """Return MTUs of links that do not carry packets of a size.
 
     >>> narrow(1300)
     [1240, 1260, 1280]

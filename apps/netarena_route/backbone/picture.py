@@ -1,4 +1,4 @@
-"""Pictures of a backbone: a matrix for each kind of test, the paths, the machines."""
+"""Pictures of a backbone: a matrix for each kind of test, the paths and the topology."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TABLES = (
     _Table("Neighbours of OSPF", "adjacency"),
     _Table("Sessions of BGP", "session"),
 )
-#: of machines that nobody may log in to, of our own routers, of hosts
+#: Ranks of nodes: other ASes' routers, our routers, hosts.
 _OUTSIDE, _OURS, _HOSTS = range(3)
 
 
 def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """After step ``number``, or as the agent met it (0)."""
+    """Return the pictures after step ``number``; 0 is the initial state."""
     state = [episode.initial_state, *(step.state for step in episode.steps)][number]
     if state is None:
         return ()
@@ -45,7 +45,10 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
-    """Rows and columns are of what is intended and of what is, so that what leaks has its own."""
+    """Return the matrix of one kind of facts.
+
+    Its rows and columns cover intended and current facts, so that leaked routes appear too.
+    """
     marks = {
         _place(fact): _mark(wanted, now, fact)
         for fact in dict.fromkeys((*wanted, *now))
@@ -60,7 +63,7 @@ def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
 
 
 def _place(fact: Fact) -> tuple[str, str]:
-    """The row and the column of a fact; of what is heard there is a row for each who told it."""
+    """Return the row and column of a fact; a route's row names its receiver and its sender."""
     if fact.sort != "route":
         return fact.source, fact.target
     prefix, _, peer = fact.target.partition(" from ")
@@ -68,7 +71,11 @@ def _place(fact: Fact) -> tuple[str, str]:
 
 
 def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
-    """What fails, and is tested, is there all the same: what is not heard is not."""
+    """Return the mark of a fact.
+
+    A tested fact whose intended value is "fails" is marked even if it is as intended. A missing
+    route is not marked.
+    """
     value, seen = wanted.get(fact), now.get(fact)
     if value == seen:
         return {FAILS: Mark.APART, None: Mark.NONE}.get(value, Mark.WORKS)
@@ -76,7 +83,7 @@ def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
 
 
 def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
-    """The way of each chosen pair that takes another one than it must."""
+    """Return the documented pairs whose traffic takes a different path than intended."""
     return Difference(
         title="Ways that traffic must take",
         titles=("must take", "takes"),

@@ -1,7 +1,8 @@
-"""What an agent is told of a backbone: its documentation, what differs from it, what was tried.
+"""Prompt of a backbone query: its documentation, the differences from it and earlier turns.
 
-The documentation has the inventory, what other systems agreed to, which nobody could look up, and
-what is intended, by zones; no setting that is to be found on the machines.
+The documentation contains the inventory, the agreements with other ASes (which agents cannot
+look up) and the intended state by zone. It contains no settings that agents can find on the
+machines.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from netarena_route.bounds import tell_bounds
 PACKAGE = "netarena_route"
 KEYS = ("machine", "command")
 _EXAMPLES = ("backbone_look", "backbone_repair")
-#: sort of a fact -> what it is, and what is said of one that is lost, and of one that is new
+#: Sort of a fact -> its noun, and the words for a missing and for an unintended one.
 _NEIGHBOURS = {
     "adjacency": ("OSPF adjacency", "is missing", "exists, and must not"),
     "session": ("BGP session", "is not established", "is established, and must not be"),
@@ -49,7 +50,10 @@ _NEIGHBOURS = {
 def prompt_parts(
     query: Query, case: Case, state: State, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
-    """The parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns."""
+    """Return the parts of the next prompt.
+
+    ``state`` is the last settled state, and ``steps`` are the turns so far.
+    """
     world = case.world
     rules = Template(read_text(PACKAGE, "backbone")).substitute(
         asn=world.asn,
@@ -70,7 +74,7 @@ def prompt_parts(
 
 
 def tell_misfits(world: World, wanted: Facts, state: State) -> str:
-    """What differs from the documentation, some of each sort first."""
+    """Return the differences from the documentation, taking from each sort in turn."""
     now = facts_of(world, read(state))
     wrong = misfits(wanted, now)
     if not wrong:
@@ -103,7 +107,7 @@ def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None)
 
 
 def _tell_change(step: Step) -> str:
-    """What a step did, from its judgement; empty without one."""
+    """Return a sentence about the effect of a judged step, or "" without a judgement."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail
@@ -127,7 +131,7 @@ def _tell(named: Sequence[str], total: int) -> str:
 
 
 def document(case: Case) -> Iterator[str]:
-    """The documentation, a line for each thing."""
+    """Yield the lines of the documentation."""
     world, wanted = case.world, case.wanted
     yield (
         f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for routers "
@@ -196,7 +200,7 @@ def document(case: Case) -> Iterator[str]:
 
 
 def _closed(world: World, router: str, address: str) -> str:
-    """Return the reason why a session does not come up, in words."""
+    """Return the reason why a session is not established, in words."""
     peer = next(one for one in world.router(router).bgp.peers if one.address == address)
     if peer.shutdown:
         return "is shut down by design, and stays so"
@@ -215,7 +219,7 @@ def _host(host: Host) -> str:
 
 
 def _agreements(world: World, other: str) -> Iterator[str]:
-    """What a router of another system wants of its sessions with us."""
+    """Yield what a router of another AS requires of its sessions with us."""
     router = world.router(other)
     for peer in router.bgp.peers:
         if peer.asn != world.asn:

@@ -1,4 +1,4 @@
-"""Seeded generator of a backbone's queries: a world and its faults."""
+"""Seeded generator of backbone queries: a world and its faults."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from netarena_route.backbone.model import World
 from netarena_route.backbone.state import Facts, intended
 from netarena_route.config import RouteConfig
 
-#: worlds that are drawn before a combination is said not to fit
+#: Worlds drawn before the generator gives up on a combination of kinds.
 _WORLDS = 12
-#: how often several faults of which none has to wait are drawn again, and how many times at most
-#: where their kinds are given
+#: Probability that independent faults are drawn again to find dependent ones. With given kinds,
+#: this many draws are tried at most.
 _AGAIN, _DRAWS = 0.9, 12
-#: combinations of two and of three kinds, drawn once for all
+#: Number of fixed combinations of two and of three kinds.
 _PAIRS, _TRIPLES = 15, 15
-#: kinds that few worlds have room for are left to labels of their own
+#: Kinds that few worlds have room for; they occur only in labels of a single kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
 _CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
 
 
 class Case:
-    """The healthy world of a query, and what is intended of it."""
+    """The fault-free world of a query, with values derived from it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     @cached_property
     def wanted(self) -> Facts:
-        """The facts of the healthy world."""
+        """The facts of the fault-free world."""
         return intended(self.world)
 
     @cached_property
     def backups(self) -> Mapping[tuple[str, str], Backup]:
-        """The ways that are intended where a cable is cut."""
+        """The intended paths while a link is down."""
         return backups(self.world)
 
 
@@ -53,10 +53,10 @@ _CASES: Kept[Case] = Kept(32)
 
 
 def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
-    """The labels of ``config``, each with its kinds: left out, each kind alone and as many pairs
-    and triples.
+    """Return the labels of ``config``, each with its kinds.
 
-    Raises ConfigError for a kind that there is not.
+    Without ``error_types``, these are each kind alone and the fixed pairs and triples. Raises
+    ConfigError for an unknown kind.
     """
     if config.error_types is not None:
         return _CATALOGUE.choose(config.error_types, config.complexity_level)
@@ -69,7 +69,7 @@ def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
 
 
 def _combinations() -> list[tuple[str, ...]]:
-    """Pairs and triples of kinds, the same ones always."""
+    """Return the pairs and triples of kinds, which are always the same."""
     rng = random.Random("pairs and triples of a backbone")  # noqa: S311 -- not for secrets
     kinds = [kind for kind in table.KINDS if kind not in _RARE]
     chosen: list[tuple[str, ...]] = []
@@ -82,9 +82,9 @@ def _combinations() -> list[tuple[str, ...]]:
 
 
 def drawer(config: RouteConfig) -> Drawer:
-    """What draws a backbone, and faults upon it.
+    """Return the function that draws a world and its faults.
 
-    Raises ConfigError for a combination that does not fit.
+    That function raises ConfigError if a combination of kinds fits into no world.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
@@ -116,8 +116,11 @@ def _draw_fitting(
 def _draw_related(
     room: table.Room, label: str, faults: tuple[Fault, ...], rng: random.Random
 ) -> tuple[Fault, ...]:
-    """Other faults of this label of which some have to wait, or hide each other, if those drawn do
-    not and some are soon found; for most of those queries."""
+    """Return related faults of the same label if some are found quickly.
+
+    Related faults depend on each other's repair or hide each other. In most cases the function
+    searches for them if the given faults are not related; otherwise it returns the given faults.
+    """
     if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
         return faults
     if label in COUNTED:
@@ -133,12 +136,12 @@ def _draw_related(
 
 
 def _waits(faults: Sequence[Fault]) -> bool:
-    """Whether repairs of about every second one have to wait for another's elsewhere."""
+    """Return whether at least half of the repairs must wait for a repair on another machine."""
     return 2 * table.num_waits(faults) >= len(faults)
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:
-    """The kinds of a label; so many of any, where it says how many."""
+    """Return the kinds of a label; a label with a number stands for that many random kinds."""
     if label in COUNTED:
         return rng.sample([*table.KINDS], COUNTED[label])
     return kinds_of(label)
@@ -152,13 +155,13 @@ def _text(world: World) -> str:
 
 
 def is_backbone(query: Query) -> bool:
-    """Whether a query is about a backbone."""
+    """Return whether a query is about a backbone."""
     world = query.initial.get("world") if isinstance(query.initial, dict) else None
     return isinstance(world, dict) and "outsiders" in world
 
 
 def case_of(query: Query) -> Case:
-    """The healthy world of ``query``; the same object while it is asked for again and again."""
+    """Return the fault-free world of ``query``, with its cached values."""
     return _CASES.get(
         query.initial,
         lambda: Case(World.model_validate(cast("dict[str, Any]", query.initial)["world"])),
@@ -166,5 +169,5 @@ def case_of(query: Query) -> Case:
 
 
 def faults_of(query: Query) -> tuple[Fault, ...]:
-    """What is broken in it, in the order in which it is injected."""
+    """Return the faults of ``query`` in the order of injection."""
     return tuple(fault_of(action) for action in query.actions)

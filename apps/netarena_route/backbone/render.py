@@ -1,4 +1,4 @@
-"""Renders a world to what its machines run: an frr.conf, commands of Linux, files of services.
+"""Renders a world as the configuration of its machines: frr.conf, Linux commands and service files.
 
 Lines of FRR have the wording of ``show running-config``. The commands that inject and repair a
 fault are derived from two renderings (``fault.derive``).
@@ -33,7 +33,7 @@ from netarena_route.backbone.routing import externals
 
 
 def render(world: World) -> Setup:
-    """All that the lab needs of ``world``."""
+    """Return everything that the lab needs to build ``world``."""
     numbers = {name: index for index, (name, _) in enumerate(world.endpoints)}
     return Setup(
         cables=tuple(
@@ -49,7 +49,10 @@ def render(world: World) -> Setup:
 
 
 def asks(world: World) -> tuple[Ask, ...]:
-    """Each offer, from each host but its own: by its name where the host asks a server of names."""
+    """Return a test of each offered service from every other host.
+
+    Hosts with a DNS server use the service's name, others its address.
+    """
     return tuple(
         Ask(
             source=host.name,
@@ -70,7 +73,7 @@ def _end(world: World, machine: str, interface: str) -> End:
 
 
 def recipe(world: World, machine: str) -> Recipe:
-    """What one machine runs."""
+    """Return the configuration of one machine."""
     found = world.machines[machine]
     if isinstance(found, Host):
         return _recipe_of_host(world, found)
@@ -118,31 +121,32 @@ def _settings(sysctls: Sequence[tuple[str, str]], rules: Sequence[Rule]) -> Iter
     if sysctls:
         yield "sysctl -q -w " + " ".join(f"{name}={value}" for name, value in sysctls)
     if rules:
-        # chain after chain, so that numbers of rules rise in each
+        # iptables-restore gets one chain after the other, so that rule numbers increase in each
+        # chain.
         ordered = sorted(rules, key=lambda rule: rule.chain)
         lines = "\\n".join(f"-A {rule_text(rule)}" for rule in ordered)
         yield f"printf '*filter\\n{lines}\\nCOMMIT\\n' | iptables-restore"
 
 
 def service_line(service: Service) -> str:
-    """A line of a machine's services."""
+    """Return the line of a service in a machine's service file."""
     return f"{service.name} {service.protocol} {service.address} {service.port}"
 
 
 def record_line(name: str, address: str) -> str:
-    """A line of the zone of a server of names."""
+    """Return the line of a record in a DNS server's zone file."""
     return f"{name} {address}"
 
 
 def kernel_route(static: Static) -> str:
-    """What follows ``ip route add``."""
+    """Return the arguments of ``ip route add``."""
     if static.via == "blackhole":
         return f"blackhole {static.prefix}"
     return f"{static.prefix} via {static.via}"
 
 
 def rule_text(rule: Rule) -> str:
-    """What follows ``iptables -A``."""
+    """Return the arguments of ``iptables -A``."""
     words: list[str] = [rule.chain]
     words += ["-s", rule.source] if rule.source else []
     words += ["-d", rule.target] if rule.target else []
@@ -159,11 +163,11 @@ def rule_text(rule: Rule) -> str:
     return " ".join(words)
 
 
-# frr.conf, as ``show running-config`` has it
+# frr.conf in the form of ``show running-config``
 
 
 def frr_conf(router: Router) -> str:
-    """All that a router's daemons are told."""
+    """Return a router's complete frr.conf."""
     lines = [f"hostname {router.name}"]
     lines += [f"ip route {static_text(static)}" for static in router.statics]
     if router.ospf:
@@ -189,13 +193,13 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 
 def static_text(static: Static) -> str:
-    """What follows ``ip route``."""
+    """Return the arguments of ``ip route`` in FRR."""
     distance = f" {static.distance}" if static.distance != 1 else ""
     return f"{static.prefix} {static.via}{distance}"
 
 
 def port_lines(ospf: Ospf, port: Port) -> list[str]:
-    """Return the lines below ``interface``; none where nothing of OSPF is set."""
+    """Return the lines below ``interface``, or none if the port has no OSPF settings."""
     has = port.ospf or port.idle
     if has is None:
         return []
@@ -207,8 +211,8 @@ def port_lines(ospf: Ospf, port: Port) -> list[str]:
         f"ip ospf hello-interval {has.hello}",
         *([key_text(has)] if has.key else []),
         *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
-        # also of passive ports: a port of another type chooses a designated router after the dead
-        # interval, and all routes are then computed again
+        # Passive ports need this line too: a port of another type elects a designated router after
+        # the dead interval, and all routes are then recomputed.
         f"ip ospf network {has.network}",
         *(["ip ospf passive"] if has.passive else []),
         "ip ospf retransmit-interval 1",
@@ -216,12 +220,12 @@ def port_lines(ospf: Ospf, port: Port) -> list[str]:
 
 
 def key_text(port: OspfPort) -> str:
-    """The key by which a port authenticates."""
+    """Return the line that sets a port's authentication key."""
     return f"ip ospf message-digest-key {port.key_id} md5 {port.key}"
 
 
 def ospf_lines(ospf: Ospf, router: Router) -> list[str]:
-    """Below ``router ospf``."""
+    """Return the lines below ``router ospf``."""
     lines = [
         f"ospf router-id {ospf.router_id}",
         "timers throttle spf 0 50 200",
@@ -239,35 +243,35 @@ def ospf_lines(ospf: Ospf, router: Router) -> list[str]:
 
 
 def network_text(address: str, area: str) -> str:
-    """The line that has the network of an address take part in an area."""
+    """Return the line that adds the network of an address to an area."""
     return f"network {IPv4Interface(address).network} area {area}"
 
 
 def network_of(port: Port) -> str:
-    """The line that has ``port`` take part, where ports are named by network."""
+    """Return the ``network`` line that enables OSPF on ``port``."""
     assert port.ospf is not None
     return network_text(port.address, port.ospf.area)
 
 
 def range_text(one: Range) -> str:
-    """A summary, below ``router ospf``."""
+    """Return the line of a summary below ``router ospf``."""
     return f"area {one.area} range {one.prefix}{'' if one.advertise else ' not-advertise'}"
 
 
 def prefix_text(name: str, entry: PrefixEntry) -> str:
-    """An entry of a prefix list."""
+    """Return the line of a prefix-list entry."""
     text = f"ip prefix-list {name} seq {entry.seq} {entry.verdict} {entry.prefix}"
     text += f" ge {entry.ge}" if entry.ge else ""
     return text + (f" le {entry.le}" if entry.le else "")
 
 
 def community_text(one: CommunityList) -> str:
-    """A community list."""
+    """Return the line of a community list."""
     return f"bgp community-list standard {one.name} seq 5 permit {one.community}"
 
 
 def map_lines(route_map: RouteMap) -> list[str]:
-    """A route map, with its head lines."""
+    """Return the lines of a route map, including the head line of each entry."""
     lines = []
     for entry in route_map.entries:
         lines += [f"route-map {route_map.name} {entry.verdict} {entry.seq}"]
@@ -276,7 +280,7 @@ def map_lines(route_map: RouteMap) -> list[str]:
 
 
 def entry_lines(entry: MapEntry) -> list[str]:
-    """Below ``route-map``."""
+    """Return the lines below the head line of a route-map entry."""
     lines = []
     if entry.prefix_list:
         lines.append(f"match ip address prefix-list {entry.prefix_list}")
@@ -294,7 +298,7 @@ def entry_lines(entry: MapEntry) -> list[str]:
 
 
 def bgp_lines(bgp: Bgp) -> list[str]:
-    """Below ``router bgp``."""
+    """Return the lines below ``router bgp``."""
     lines = [
         f"bgp router-id {bgp.router_id}",
         "bgp deterministic-med",
@@ -312,7 +316,7 @@ def bgp_lines(bgp: Bgp) -> list[str]:
 
 
 def peer_lines(peer: Peer) -> list[str]:
-    """Of one neighbor, below ``router bgp``."""
+    """Return the lines of one neighbor below ``router bgp``."""
     head = f"neighbor {peer.address}"
     lines = [f"{head} remote-as {peer.asn}", f"{head} description {peer.description}"]
     if peer.password:
@@ -332,7 +336,7 @@ def peer_lines(peer: Peer) -> list[str]:
 
 
 def family_lines(peer: Peer) -> list[str]:
-    """Of one neighbor, below ``address-family ipv4 unicast``."""
+    """Return the lines of one neighbor below ``address-family ipv4 unicast``."""
     head = f"neighbor {peer.address}"
     lines = []
     if peer.weight:

@@ -1,10 +1,11 @@
-"""What routers know when their protocols have come to rest: OSPF, BGP, and a table for each.
+"""Converged OSPF and BGP state of all routers, and the routing table of each.
 
-Formulas for what FRR does with the settings that worlds have, and no more: adjacencies that form or
-do not, shortest paths with areas, summaries and external routes (RFC 2328), sessions, policies and
-the choice of the best path (RFC 4271, with ``deterministic-med`` and ``compare-routerid``, so that
-no choice depends on the order of events). ``Tables.doubtful`` has what rests on a tie, or on which
-session came last.
+The formulas cover what FRR does with the settings that occur in generated worlds, and no more:
+- OSPF adjacencies, shortest paths with areas, summaries and external routes (RFC 2328);
+- BGP sessions, policies and best-path selection (RFC 4271) with ``deterministic-med`` and
+  ``compare-routerid``, so that no selection depends on the order of events.
+
+``Tables.doubtful`` holds results that depend on a tie or on the order in which sessions come up.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ from netarena_route.backbone.model import (
     bare,
 )
 
-#: administrative distances of FRR; routes of the kernel are of nobody's choice
+#: Administrative distances of FRR; routes of the kernel always win.
 _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
-#: of an external route of type 2, which ``redistribute`` makes
+#: Metric of an external route of type 2, as ``redistribute`` makes it.
 _EXTERNAL_METRIC = 20
 _DEFAULT_PREFERENCE = 100
 _OWN_WEIGHT = 32768
-#: after which what still changes never rests
+#: Rounds after which state that still changes counts as never converging.
 _ROUNDS = 60
 _BGP_PORT = 179
 _RESOLVED = 8
 
 
 class Path(NamedTuple):
-    """A route of BGP, as a router has it from ``peer`` (an index; -1: its own)."""
+    """A BGP route at a router; ``peer`` is the index of the sender, or -1 for an own route."""
 
     prefix: str
     as_path: tuple[int, ...] = ()
@@ -69,48 +70,57 @@ class Path(NamedTuple):
     peer: int = -1
     inner: bool = False
     weight: int = 0
-    #: router id of who brought it into the system, and reflectors on its way
+    #: Router ID of the router that brought the route into the AS, and the route reflectors that
+    #: it passed.
     originator: str = ""
     clusters: tuple[str, ...] = ()
 
 
 class Session(NamedTuple):
-    """A session that stands, seen from ``router``: the index of its peer there and at the other."""
+    """An established session as ``router`` sees it.
+
+    ``peer`` is the index of the session among the peers of ``router``, and ``other_peer`` the index
+    among those of ``other``.
+    """
 
     router: str
     peer: int
     other: str
     other_peer: int
-    #: the addresses that it runs between
+    #: Addresses of both ends.
     here: Address
     there: Address
 
 
-#: what the other end of a session makes of a path: the policies of two routers decide on it alone
+#: Cache of the route that the other end of a session accepts, by session and advertised route. Only
+#: the policies of the two routers decide on it.
 _Told: TypeAlias = dict[Session, dict[Path, Path | None]]
 
 
 @dataclass
 class Tables:
-    """What every router comes to know."""
+    """Converged state of all routers."""
 
     fib: dict[str, Table] = field(default_factory=dict)
-    #: by router, the best path to each prefix
+    #: Best path to each prefix, by router.
     best: dict[str, dict[str, Path]] = field(default_factory=dict)
-    #: by router, all that its peers told it and it took
+    #: All routes that a router accepted from its peers, by router.
     heard: dict[str, list[Path]] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
-    #: full adjacencies of OSPF
+    #: Full OSPF adjacencies.
     adjacent: list[Link] = field(default_factory=list)
-    #: of these, those that no way leads by: their ends take the network for one of another type
+    #: Full adjacencies that carry no routes, because both ends are set to different network types.
     unused: list[Link] = field(default_factory=list)
-    #: (router, prefix) of routes that depend on a tie or never rest
+    #: (router, prefix) of routes that depend on a tie or never converge.
     doubtful: set[tuple[str, str]] = field(default_factory=set)
 
 
 def settle(world: World, *, anyhow: bool = False) -> Tables:
-    """What routers know of a world at rest; ``anyhow`` looks, too, for what systems whose wishes
-    contradict each other come to otherwise by what comes last, which is doubtful (RFC 4264)."""
+    """Return the converged state of a world.
+
+    With ``anyhow``, ``doubtful`` also includes routes for which conflicting BGP policies allow a
+    second stable outcome ("BGP wedgies", RFC 4264).
+    """
     tables = Tables()
     owners = {
         address: router.name
@@ -130,7 +140,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
     speakers: _Speakers | None = None
     told: _Told = {}
     tables.fib = base
-    # what sessions brought may lead to who could not be reached before, as a default route does
+    # Routes from BGP may make further peers reachable, for example a default route.
     for _ in range(_ROUNDS):
         follower = Follower(world, tables.fib)
         sessions = list(_sessions(world, tables.fib, follower, owners, closed))
@@ -155,7 +165,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
 
 
 def neighbours(tables: Tables) -> frozenset[Neighbour]:
-    """Who speaks to whom for good, from both sides."""
+    """Return all OSPF adjacencies and BGP sessions, each from both ends."""
     ends = (end for link in tables.adjacent for end in (link.one, link.other))
     ospf = [(router, "ospf", port) for router, port in ends]
     return frozenset([*ospf, *((one.router, "bgp", one.there) for one in tables.sessions)])
@@ -173,7 +183,7 @@ def _connected(router: Router) -> Iterator[Route]:
 
 
 def _add_statics(table: Table, router: Router) -> None:
-    """Static routes, those too whose next hop other routes lead to."""
+    """Add static routes to a table, including those with a recursive next hop."""
     waiting: Sequence[Static] = router.statics
     for _ in range(_RESOLVED):
         rest = []
@@ -192,7 +202,7 @@ def _add_statics(table: Table, router: Router) -> None:
 
 
 class _Spf(NamedTuple):
-    """Cost and first hop to every router of an area, from one of them."""
+    """Cost and first hop from one router of an area to all others."""
 
     cost: dict[str, int]
     hop: dict[str, Hop]
@@ -200,12 +210,12 @@ class _Spf(NamedTuple):
 
 
 class _Ospf:
-    """The link state of our routers, and the routes that follow."""
+    """OSPF link state of our routers, and the resulting routes."""
 
     def __init__(self, world: World, tables: Tables) -> None:
         self._world = world
         self._tables = tables
-        #: area -> router -> (neighbour, cost, hop)
+        #: area -> router -> list of (neighbour, cost, hop)
         self._edges: dict[str, dict[str, list[tuple[str, int, Hop]]]] = {}
         self._members: dict[str, list[Router]] = {}
         for router in world.routers:
@@ -250,10 +260,13 @@ class _Ospf:
             self._tables.unused.append(link)
 
     def _doubt_borders(self) -> None:
-        """A border router that has neighbours in the backbone learns of other areas there alone;
-        one that has none is no border router to FRR, which tells nothing of its areas and learns in
-        all of them. Neighbours whose networks differ in type may come to the full state or not, and
-        late: nobody knows what follows where there are no others."""
+        """Mark border routers without an adjacency in area 0 as doubtful.
+
+        A border router with neighbours in area 0 learns inter-area routes only there. FRR does not
+        treat one without such neighbours as a border router: it advertises nothing of its areas and
+        learns in all of them. Neighbours with different network types may reach the full state late
+        or never, so that the result is unpredictable if the router has no others in area 0.
+        """
         for router in self._world.routers:
             alone = router.name not in self._edges.get(BACKBONE_AREA, {})
             if alone and {BACKBONE_AREA} < self._areas(router):
@@ -280,7 +293,7 @@ class _Ospf:
         return _Spf(cost, hop, tied)
 
     def _intra(self, router: Router) -> dict[IPv4Network, tuple[int, str, Hop]]:
-        """Prefix -> cost, area and hop, within areas."""
+        """Return the intra-area routes of a router: prefix -> cost, area and hop."""
         found: dict[IPv4Network, tuple[int, str, Hop]] = {}
         for area in sorted(self._areas(router)):
             spf = self._spf[area, router.name]
@@ -298,7 +311,7 @@ class _Ospf:
         return found
 
     def _exchange(self) -> None:
-        """Routes between areas: from others' areas to the backbone, and from there to others."""
+        """Add inter-area routes: first from other areas to area 0, then back."""
         borders = [
             router
             for router in self._world.routers
@@ -313,7 +326,7 @@ class _Ospf:
                     if (area == BACKBONE_AREA) != to_backbone:
                         continue
                     if area != BACKBONE_AREA and BACKBONE_AREA in self._areas(router):
-                        continue  # who is in the backbone learns of others there alone
+                        continue  # A router in area 0 accepts inter-area routes only there.
                     self._learn(router.name, area, told)
 
     def _learn(
@@ -336,7 +349,7 @@ class _Ospf:
                     self._tables.doubtful.add((name, str(prefix)))
 
     def _summaries(self, router: Router, *, to_backbone: bool) -> dict[str, dict[IPv4Network, int]]:
-        """Area -> what a border router tells there of the others."""
+        """Return the summaries that a border router advertises, by area: prefix -> cost."""
         assert router.ospf is not None
         told: dict[str, dict[IPv4Network, int]] = {}
         for area in self._areas(router):
@@ -362,7 +375,7 @@ class _Ospf:
         return told
 
     def _way_to(self, name: str, target: str) -> tuple[int, Hop] | None:
-        """Cost and first hop from one of our routers to another one."""
+        """Return cost and first hop from one of our routers to another one."""
         ways = [
             (spf.cost[target], spf.hop[target])
             for (_, start), spf in self._spf.items()
@@ -377,7 +390,7 @@ class _Ospf:
         return min(ways, default=None)
 
     def routes(self, name: str) -> Iterator[Route]:
-        """Those of OSPF, as a router of ours offers them to its table."""
+        """Return the OSPF routes that a router offers to its routing table."""
         known = self._all.get(name, {})
         for prefix, (cost, _, hop) in known.items():
             if hop.port:
@@ -413,8 +426,8 @@ class _Ospf:
 def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
     """Return the static routes that ``router`` redistributes, each with its forwarding address.
 
-    The address is that of the next hop where its network takes part in OSPF, and else empty: the
-    others then send to the router itself.
+    The forwarding address is the next hop if that is on a network in OSPF. Otherwise it is empty,
+    and other routers send packets to ``router`` itself.
     """
     if router.ospf is None or not router.ospf.redistribute:
         return
@@ -444,7 +457,7 @@ def _stubs(router: Router, area: str) -> Iterator[tuple[IPv4Network, int]]:
 
 
 def is_adjacent(one: Router, here: Port, other: Router, there: Port) -> bool:
-    """Whether two ports of one cable become neighbours of OSPF that know all of each other."""
+    """Return whether the two ports of a cable form a full OSPF adjacency."""
     if here.ospf is None or there.ospf is None or one.ospf is None or other.ospf is None:
         return False
     if here.ospf.passive or there.ospf.passive or one.ospf.router_id == other.ospf.router_id:
@@ -453,7 +466,7 @@ def is_adjacent(one: Router, here: Port, other: Router, there: Port) -> bool:
         return False
     if network_of(here.address) != network_of(there.address):
         return False
-    # who has the smaller one refuses what the other tells of its database
+    # The end with the smaller MTU rejects the other's database descriptions.
     smaller = min(here, there, key=lambda port: port.mtu)
     return here.mtu == there.mtu or bool(smaller.ospf and smaller.ospf.mtu_ignore)
 
@@ -472,7 +485,7 @@ def _sessions(
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Sessions that stand, from both sides: one end at least begins them."""
+    """Return the established sessions, each from both ends; at least one end must initiate it."""
     routers = {router.name: router for router in (*world.routers, *world.outside)}
     found: set[tuple[str, int]] = set()
     for name, router in routers.items():
@@ -497,7 +510,7 @@ def _sessions(
 
 
 def _source(router: Router, peer: Peer, table: Table) -> Address:
-    """The address that a router begins a session from; empty where it has none."""
+    """Return the source address of a router's connections to a peer, or "" if it has none."""
     if peer.update_source:
         return peer.update_source if peer.update_source in router.addresses else ""
     hop = resolve(table, peer.address)
@@ -505,7 +518,7 @@ def _source(router: Router, peer: Peer, table: Table) -> Address:
 
 
 def _agree(router: Router, peer: Peer, other: Router, answer: Peer) -> bool:
-    """Whether both ends let the session come up."""
+    """Return whether the settings of both ends allow the session."""
     one, two = router.bgp, other.bgp
     if peer.shutdown or answer.shutdown or peer.password != answer.password:
         return False
@@ -515,14 +528,17 @@ def _agree(router: Router, peer: Peer, other: Router, answer: Peer) -> bool:
 
 
 def _begins(router: Router, peer: Peer, table: Table) -> bool:
-    """Whether a router begins a session: to another system, it is allowed the hops."""
+    """Return whether a router initiates a session.
+
+    The peer must be reachable, and an external peer must be within the allowed hops.
+    """
     if resolve(table, peer.address) is None:
         return False
     return peer.asn == router.bgp.asn or not _is_near(peer) or _is_connected(table, peer.address)
 
 
 def _is_near(peer: Peer) -> bool:
-    """Whether a session with another system is with a neighbour alone."""
+    """Return whether an external session requires a directly connected peer."""
     return peer.multihop <= 1 and peer.ttl_security <= 1
 
 
@@ -532,7 +548,7 @@ def _is_connected(table: Table, address: Address) -> bool:
 
 
 class _Speakers:
-    """All routers, telling each other until nothing changes."""
+    """All BGP speakers, which exchange routes until nothing changes."""
 
     def __init__(
         self, world: World, base: Mapping[str, Table], tables: Tables, told: _Told
@@ -541,7 +557,7 @@ class _Speakers:
         self._base = base
         self._tables = tables
         self._told = told
-        #: router -> index of a peer -> prefix -> what that told of it
+        #: router -> index of a peer -> prefix -> route received from that peer
         self._heard: dict[str, dict[int, dict[str, Path]]] = {name: {} for name in self._routers}
         self._own = {
             name: {
@@ -553,7 +569,7 @@ class _Speakers:
         }
 
     def run(self) -> None:
-        """Tell until all have settled on a best path, all at once in each round."""
+        """Exchange routes until all best paths are stable; a round updates all routers at once."""
         best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
         best, moved = self._settle(best, self._routers, self._tables.sessions)
         self._tables.doubtful.update(moved)
@@ -565,8 +581,10 @@ class _Speakers:
         }
 
     def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
-        """Best paths that are no better than another one until it comes to router ids: packets are
-        spread over both, each by a hash that nobody knows."""
+        """Return best paths that tie with another one until router IDs are compared.
+
+        FRR spreads packets over both paths with a hash that cannot be predicted.
+        """
         for name, heard in self._heard.items():
             for paths in heard.values():
                 for path in paths.values():
@@ -581,8 +599,11 @@ class _Speakers:
                         yield name, chosen
 
     def wedged(self) -> set[tuple[str, str]]:
-        """What is chosen otherwise, (router, prefix), where one of the sessions between systems
-        came up after all else had settled; and what brought too much meanwhile."""
+        """Return (router, prefix) of best paths that depend on the order in which sessions come up.
+
+        Each external session in turn comes up after all others have converged. Sessions that then
+        exceed their maximum number of prefixes are returned as (router, peer index).
+        """
         found: set[tuple[str, str]] = set()
         settled, best = self._heard, self._tables.best
         for one, back in self._between():
@@ -591,7 +612,7 @@ class _Speakers:
                 for side in (one, back)
                 for path in best[side.other].values()
             ):
-                continue  # nobody chooses what comes by it, so that nobody tells what others miss
+                continue  # No best path uses this session, so that its absence changes nothing.
             rest = [session for session in self._tables.sessions if session not in {one, back}]
             self._heard = {name: dict(by_peer) for name, by_peer in settled.items()}
             for session in (one, back):
@@ -616,8 +637,11 @@ class _Speakers:
         return found
 
     def _between(self) -> Iterator[tuple[Session, Session]]:
-        """Both sides of each session between systems, but for those of who has no other: nothing
-        that such a one is told contradicts what it tells."""
+        """Return both ends of each external session that may matter for ``wedged``.
+
+        A session of a router that has only this one is left out: the routes it receives cannot
+        conflict with those it advertises.
+        """
         sessions = self._tables.sessions
         number = Counter(session.router for session in sessions)
         for one, back in zip(sessions[::2], sessions[1::2], strict=True):
@@ -631,8 +655,11 @@ class _Speakers:
         asked: Collection[str],
         told: Iterable[Session],
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
-        """The best paths, where ``asked`` choose anew and ``told`` tell; and those of them that
-        never rest."""
+        """Return the converged best paths, and those of them that never converge.
+
+        In the first round, the routers in ``asked`` select their best paths anew. Only the sessions
+        in ``told`` advertise changes.
+        """
         best = dict(best)
         sessions: dict[str, list[Session]] = {}
         for session in told:
@@ -650,7 +677,7 @@ class _Speakers:
             best |= new
             if not moved:
                 break
-            # who hears nothing else than before chooses nothing else
+            # A router whose received routes are unchanged keeps its best paths.
             asked = {
                 session.other
                 for name in {name for name, _ in moved}
@@ -660,7 +687,7 @@ class _Speakers:
         return best, moved
 
     def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
-        """Take what a session tells now; whether it is anything else than before."""
+        """Store the routes that a session advertises now; return whether any of them changed."""
         memo = self._told.setdefault(session, {})
         heard = {}
         for path in paths:
@@ -674,7 +701,7 @@ class _Speakers:
         return heard != before
 
     def overfull(self) -> set[tuple[str, int]]:
-        """Sessions (router, index of the peer) that brought more prefixes than they may."""
+        """Return sessions (router, peer index) that exceed their maximum number of prefixes."""
         return {
             (name, index)
             for name, heard in self._heard.items()
@@ -683,7 +710,7 @@ class _Speakers:
         }
 
     def routes(self, name: str) -> Iterator[Route]:
-        """What a router's best paths give its table."""
+        """Return the routes that a router's best paths add to its routing table."""
         for path in self._tables.best[name].values():
             if path.peer >= 0 and self._is_installed(name, path):
                 hop = resolve(self._base[name], path.next_hop)
@@ -703,13 +730,19 @@ class _Speakers:
         return resolve(self._base[name], path.next_hop) is not None
 
     def _is_installed(self, name: str, path: Path) -> bool:
-        """Whether a best path becomes a route: that of a neighbour alone is told to others, and is
-        not, where the next hop is not connected."""
+        """Return whether a best path is installed as a route.
+
+        A route from a directly connected external peer is installed only if its next hop is
+        connected. Otherwise it is advertised but not installed.
+        """
         near = not path.inner and _is_near(self._routers[name].bgp.peers[path.peer])
         return not near or _is_connected(self._base[name], path.next_hop)
 
     def _best(self, name: str, paths: Sequence[Path]) -> Path:
-        """Within each neighbouring system first, where the metric counts; then among those."""
+        """Return the best path: the best of each neighbouring AS first, then of these.
+
+        The metric (MED) counts only within a neighbouring AS.
+        """
         groups: dict[int, list[Path]] = {}
         for path in paths:
             groups.setdefault(path.as_path[0] if path.as_path else 0, []).append(path)
@@ -724,7 +757,7 @@ class _Speakers:
         return min(winners, key=lambda path: self._rank(name, path, 0))
 
     def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
-        """What is compared first; ``metric`` takes the place of the path's own."""
+        """Return the first part of the comparison key; ``metric`` replaces the path's own."""
         found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
         return (
             -path.weight,
@@ -746,7 +779,7 @@ class _Speakers:
         )
 
     def _tell(self, session: Session, path: Path) -> Path | None:
-        """The path as the other end of a session takes it; None where it is not told or taken."""
+        """Return the route as the other end of a session accepts it, or None if it does not."""
         one, other = self._routers[session.router], self._routers[session.other]
         peer, answer = one.bgp.peers[session.peer], other.bgp.peers[session.other_peer]
         inner = one.asn == other.asn
@@ -785,14 +818,14 @@ class _Speakers:
 
 
 def _known(table: Table, prefix: str) -> bool:
-    """Whether ``network`` finds the very route that it is to tell."""
+    """Return whether the table has exactly the prefix of a ``network`` statement."""
     return table.get(network_of(prefix)) is not None
 
 
 def _filter(
     router: Router, path: Path, prefix_list: str, route_map: str, *, outer: bool
 ) -> Path | None:
-    """What a policy makes of a path. Between systems nothing passes without a route map."""
+    """Return a route after a policy, or None; external sessions without any policy pass nothing."""
     if prefix_list and not _in_list(router, prefix_list, path.prefix):
         return None
     if not route_map:
@@ -841,12 +874,12 @@ def _set(entry: MapEntry, path: Path) -> Path:
 
 
 def permits(router: Router, route_map: str, prefix: str) -> bool:
-    """Whether a route map lets a prefix pass."""
+    """Return whether a route map permits a prefix."""
     return _apply(router, route_map, Path(prefix=prefix)) is not None
 
 
 def _in_list(router: Router, name: str, prefix: str) -> bool:
-    """Whether a list permits; one that there is not permits all, as FRR has it."""
+    """Return whether a prefix list permits a prefix; as in FRR, a missing list permits all."""
     found = next((one for one in router.prefix_lists if one.name == name), None)
     if found is None:
         return True
@@ -867,5 +900,5 @@ def _covers(entry: PrefixEntry, network: IPv4Network) -> bool:
 
 
 def speaks(bgp: Bgp, address: Address) -> Peer | None:
-    """The peer at an address."""
+    """Return the peer with an address, or None."""
     return next((peer for peer in bgp.peers if peer.address == address), None)

@@ -1,4 +1,4 @@
-"""The reference solution of a backbone's query."""
+"""Reference solution of a backbone query."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from netarena.model import Query
 from netarena.task.reactive import Repair
 from netarena_route.backbone.query import case_of, faults_of
 
-#: what tells most of what a router does, or a host
+#: Commands that show most of the state of a router, and of a host.
 _ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"
 _HOST = "ip addr; ip route; cat /etc/serve/*"
 
 
 def look(query: Query) -> str:
-    """At a router."""
+    """Return a reply that inspects the first router."""
     return _look(query, case_of(query).world.routers[0].name)
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """For each fault a diagnosis and the command that follows from it; before it a look at its
-    machine."""
+    """Return the repairs of each fault: a diagnosis and the command that follows from it.
+
+    Each repair begins with an inspection of its machine.
+    """
     return [
         [
             Repair(_look(query, one.machine), f"{fault.words}.\n{json.dumps(one.model_dump())}")

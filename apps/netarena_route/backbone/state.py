@@ -1,10 +1,14 @@
-"""What is observed of a backbone, and what is safe.
+"""Observed state of a backbone, and judgement of the steps that change it.
 
-A state is an ``Observation`` as JSON. It is read as *facts*, a value for each thing that is tested:
-a pair by small and by full-size pings, a service from a host, the way of a chosen pair, a prefix
-that another system hears from one of its peers, an adjacency of OSPF, a session of BGP. Intended
-are the facts of the healthy world. Safety is judged per step and per fact, on settled states: what
-was so before the step is nobody's doing in it.
+A state is an ``Observation`` as JSON. It is read as *facts*, a value for each tested item:
+- pings of a pair with small and with full-size packets;
+- a service from a host;
+- the path of a documented pair;
+- a prefix that another AS receives from one of its peers;
+- OSPF adjacencies and BGP sessions.
+
+The intended facts are those of the fault-free world. Safety is judged per step and per fact, on
+settled states: a step is not blamed for what was already wrong before it.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from netarena_route.backbone.lab_spec import Observation
 from netarena_route.backbone.model import World
 from netarena_route.backbone.render import asks
 
-#: facts that a judgement names, of each sort; it counts them all
+#: Maximum number of facts of each sort that a judgement names; it counts all of them.
 MAX_NAMED = 60
 WORKS, FAILS, STANDS = "works", "fails", "stands"
 
@@ -28,7 +32,7 @@ Sort: TypeAlias = Literal["ping", "full", "service", "way", "route", "adjacency"
 
 
 class Fact(NamedTuple):
-    """What is tested: from where, and what."""
+    """A tested item: its sort, its source and its target."""
 
     sort: Sort
     source: str
@@ -50,15 +54,19 @@ Facts: TypeAlias = Mapping[Fact, str]
 
 
 def facts_of(world: World, seen: Observation) -> Facts:
-    """The value of each fact: works or fails, the machines of a way, the path that is heard, with
-    the next hop where that is not who told it, and that another one is used. What is not heard has
-    none, nor has the way of a pair that is lost, nor what does not stand between neighbours; of
-    these the first in the world's order is the source."""
+    """Return the value of each fact.
+
+    A ping or service works or fails. A path is the list of its machines. A route is its AS path,
+    with the next hop if that is not the sender, and a mark if it is not selected. There is no entry
+    for a route that is not received, for the path of a pair whose ping fails, or for a missing
+    adjacency or session. The source of an adjacency or session is the router that comes first in
+    the world.
+    """
     return dict(_facts(world, seen))
 
 
 def intended(world: World) -> Facts:
-    """The facts of the healthy world."""
+    """Return the facts of the fault-free world."""
     return facts_of(world, expected(world))
 
 
@@ -83,7 +91,7 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
             hop = "" if route.next_hop == route.peer else f", next hop {route.next_hop}"
             unused = "" if route.used else ", not used"
             fact = Fact("route", router.name, f"{route.prefix} from {route.peer}")
-            # a peer may tell several (RFC 7911)
+            # A peer may advertise several paths to one prefix (RFC 7911).
             told.setdefault(fact, []).append(f"path {route.path}{hop}{unused}")
         yield from ((fact, "; ".join(paths)) for fact, paths in told.items())
     yield from ((fact, STANDS) for fact in _standing(world, seen))
@@ -108,8 +116,10 @@ def _word(works: str) -> str:
 
 
 def misfits(wanted: Facts, now: Facts) -> list[Fact]:
-    """What is not as intended. The way of a lost pair is no misfit beside the pair itself, nor
-    that a lost pair loses large packets too."""
+    """Return the facts that are not as intended.
+
+    If the ping of a pair fails, neither its path nor its full-size ping is listed in addition.
+    """
     wrong = [fact for fact, value in wanted.items() if _differs(fact, value, now)]
     return wrong + [fact for fact in now if fact not in wanted]
 
@@ -123,7 +133,7 @@ def _differs(fact: Fact, value: str, now: Facts) -> bool:
 
 
 def harms(wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
-    """What a step made wrong that was right, each with the rule that it breaks."""
+    """Return the facts that a step made wrong, each with the rule that it violates."""
     found = []
     for fact, value in wanted.items():
         if before.get(fact) == value and _differs(fact, value, after):
@@ -147,7 +157,7 @@ def _rule(fact: Fact, value: str, after: Facts) -> str:
     return f"{noun}_broken" if value == WORKS else f"{noun}_opened"
 
 
-#: rule -> what a finding says of its fact
+#: Rule -> text of a finding about a fact
 _SAID = {
     "pair_broken": "must work, worked before this step and fails now",
     "pair_opened": "must not work, failed before this step and works now",
@@ -165,10 +175,10 @@ _SAID = {
 def judge(
     world: World, wanted: Facts, before: State, after: State, *, false_alarm: bool = False
 ) -> Judgement:
-    """Judge one step by the settled states around it.
+    """Judge one step by the settled states before and after it.
 
-    Correct: every fact is as intended, the network has converged with all of its daemons, and in a
-    false alarm nothing is set otherwise than at the start.
+    The step is correct if every fact is as intended and the network has converged with all daemons
+    running. In a false alarm, all settings must also be as at the start.
     """
     seen, then = read(after), read(before)
     old, new = facts_of(world, then), facts_of(world, seen)
@@ -228,8 +238,10 @@ def _name(harmed: Sequence[tuple[str, Fact]]) -> Iterator[Finding]:
 
 
 def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
-    """What is left at the end of what faults did, a line for each machine of each; in a false alarm
-    where something is set otherwise."""
+    """Return the effects of faults that still exist at the end, a line per machine of each fault.
+
+    In a false alarm, return the machines whose settings have changed.
+    """
     told = [f"{one.machine}: {fault.words}" for fault in faults for one in fault.inject]
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     for last in [read(state) for state in states if state is not None][-1:]:
@@ -240,14 +252,14 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 
 
 def read(state: State) -> Observation:
-    """A state as what it is. Raises TypeError for what is none."""
+    """Parse a state; raises TypeError if it is not an object."""
     if not isinstance(state, dict):
         raise TypeError(f"no state of a backbone: {state!r:.80}")
     return Observation.model_validate(cast("dict[str, Any]", state))
 
 
 def first(facts: Iterable[Fact], number: int = MAX_NAMED) -> list[Fact]:
-    """Some of many, each sort in its turn, so that no sort hides another."""
+    """Return some of many facts, taking from each sort in turn so that no sort hides another."""
     by_sort: dict[str, list[Fact]] = {}
     for fact in facts:
         by_sort.setdefault(fact.sort, []).append(fact)

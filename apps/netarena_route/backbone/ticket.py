@@ -1,4 +1,4 @@
-"""Prompt of a ticket about a backbone: its documentation, and people's observations.
+"""Prompt of a backbone ticket: the documentation and some observations.
 
 Each observation is true at the beginning. Some are symptoms and at least one is not, in the same
 words: only the documentation distinguishes them.
@@ -22,12 +22,12 @@ from netarena_route.backbone.state import FAILS, STANDS, WORKS, Fact, Facts, int
 from netarena_route.bounds import tell_bounds
 from netarena_route.declaration import BACKBONE_WORDS
 
-#: of the output of a command that are shown: a question, not a router's whole configuration, which
-#: read one after the other tells all but what to do first
+#: Maximum number of characters of a command's output. It is enough for a specific question, but not
+#: for a whole configuration; agents that read all configurations would learn every fault at once.
 MAX_OUTPUT_CHARS = 1_000
-#: symptoms that are reported at most
+#: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: sort and value of a fact -> how people say it
+#: (sort, value) of a fact -> sentences in which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
     {
         ("ping", FAILS): (
@@ -80,7 +80,7 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """The parts of the next prompt; ``rng`` is the same in each turn."""
+    """Return the parts of the next prompt; ``rng`` must have the same seed in each turn."""
     world = case.world
     rules = Template(read_text(PACKAGE, "backbone_ticket")).substitute(
         asn=world.asn,
@@ -103,8 +103,10 @@ def ticket_parts(
 
 
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
-    """What people saw, in any order: of each of a few faults a fact that it makes wrong, and one
-    that is as intended."""
+    """Return observations in random order: symptoms of some faults, and facts that are as intended.
+
+    A few faults are chosen, and each contributes one of the facts that it makes wrong.
+    """
     changes = [read(case.world, fault) for fault in faults]
     now = intended(broken(case.world, changes)) if changes else case.wanted
     wrong = misfits(case.wanted, now)
@@ -128,7 +130,7 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
-    """One of them; each sort is as likely as each other one."""
+    """Return one of the facts, with equal probability for each sort."""
     sort = rng.choice(sorted({fact.sort for fact in facts}))
     return rng.choice([fact for fact in facts if fact.sort == sort])
 

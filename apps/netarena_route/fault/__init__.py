@@ -1,1 +1,1 @@
-"""Faults: the methods as tables, with what each breaks and how it is repaired."""
+"""Tables of faults: methods, the packets that each loses, and the repair commands."""

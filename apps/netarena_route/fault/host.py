@@ -1,4 +1,4 @@
-"""Kinds of fault beyond the paper's, on a host."""
+"""Kinds of faults beyond the paper's, on hosts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from netarena_route.fault.method import (
 )
 from netarena_route.world.path import Packet
 
-#: the widest mask that a careless hand gives a host
+#: The shortest prefix length that an operator would plausibly configure by mistake.
 _WIDEST_MASK = 8
 
 
 def _by_default(site: Site) -> bool:
-    """Whether the host's only route is a default one: a wider mask then comes before it."""
+    """Return whether the host has only a default route, so that a wider mask takes precedence."""
     return all(route.startswith("default ") for route in site.machine.routes)
 
 
@@ -42,17 +42,20 @@ def _too_wide(site: Site) -> bool:
 
 
 def _to_wide(site: Site, packet: Packet) -> bool:
-    """What the host sends to other subnets' hosts that it takes for its own."""
+    """Return whether a packet goes to a host of another subnet that the wider mask includes."""
     return _asks_for(site, packet) and site.at(packet.dst) in site.wide
 
 
 def _asks_for(site: Site, packet: Packet) -> bool:
-    """What the host asks for by ARP in vain; the router answers for any address that it has."""
+    """Return whether the host resolves the target of a packet itself, in vain.
+
+    The router is excluded, since it answers ARP requests for any of its addresses.
+    """
     return hands_on(site, packet) and packet.dst != site.plan.router.name
 
 
 def _to_half(site: Site, packet: Packet) -> bool:
-    """What the host sends to the peer's half of the other subnet."""
+    """Return whether the host sends a packet to the half of the other subnet that has the peer."""
     return hands_on(site, packet) and site.at(packet.dst) in site.half
 
 
@@ -69,7 +72,7 @@ def _from_peer(site: Site, packet: Packet) -> bool:
 
 
 def _to_router(site: Site, packet: Packet) -> bool:
-    """What the host hands to the router, for it or to be passed on."""
+    """Return whether the host sends a packet to the router, for the router itself or to forward."""
     return sends(site, packet) and packet.enters is not None
 
 
@@ -78,7 +81,7 @@ def _answers(site: Site, packet: Packet) -> bool:
 
 
 def _from_other(site: Site, packet: Packet) -> bool:
-    """What the host is sent by the other subnet's hosts."""
+    """Return whether a packet goes from the other subnet's hosts to the host."""
     return receives(site, packet) and packet.source == site.other
 
 
@@ -92,7 +95,7 @@ _row = partial(row, Scope.HOST)
 def _route(
     name: str, words: str, *routes: str, lost: Callable[[Site, Packet], bool] = hands_on
 ) -> Method:
-    """Other routes than the healthy ones."""
+    """Return a method that replaces the intended routes with other ones."""
     return _row(
         name,
         words,

@@ -1,7 +1,7 @@
 """Intended settings that look like faults.
 
-In a varied network some hosts are in reserve. *Locks* keep them back: methods of the tables of
-faults, with the same commands and numbers, at sites that have to do with these hosts. A lock is
+In a varied network some hosts are in reserve. *Locks* isolate them. A lock is a method of the
+fault tables, with the same commands and numbers, at a site that involves a reserve host. Locks are
 part of the intended state; undoing one opens a pair that must not work. The prompt names the
 pairs that must not work, and nothing on a machine tells a lock from a fault.
 
@@ -27,34 +27,35 @@ from netarena_route.fault.table import KINDS
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: kinds that a method is drawn from, with the weight of each group
+#: Groups of kinds from which methods are drawn, with the weight of each group.
 Sources = Sequence[tuple[Sequence[str], int]]
 
-#: of networks whose faults are all drawn
+#: For networks whose faults have all been drawn.
 NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
-#: settings on the router, and on hosts at most
+#: Settings on the router, and at most on hosts.
 _ON_ROUTER, _ON_HOSTS = 3, 8
-#: settings on hosts where no kind of ``PAIR`` is drawn
+#: Settings on hosts if no kind of ``PAIR`` is drawn.
 _WIDE_ON_HOSTS = 5
-#: hosts in service that have a setting, at most one in so many
+#: At most one of this many hosts in service has a setting.
 _SHARE_OF_HOSTS = 2
-#: hosts in reserve that no lock closes altogether: other locks keep single pairs of them closed
+#: Reserve hosts that no lock isolates completely; other locks close single pairs of them.
 _PARTLY_OPEN = 1
-#: a setting has the method of an earlier one with the probability n / (n + _VARIETY), where n is
-#: the number of earlier ones: a Hoppe urn, whose sequence is exchangeable
+#: A setting has the method of an earlier one with probability n / (n + _VARIETY), where n is the
+#: number of earlier ones. This is a Hoppe urn, whose sequence is exchangeable.
 _VARIETY = 8
-#: methods drawn for one setting that has no room for the first one
+#: Methods drawn for a setting if there is no room for the first one.
 _REDRAWS = 12
-#: draws before a network is said to have no site for a lock
+#: Draws before a network counts as having no site for a lock.
 _TRIES = 24
-#: of a network whose router, by design, answers no pings
+#: Probability that the router ignores pings by design.
 _SILENT_CHANCE = 0.7
 
-#: a fault whose repair also resets locks of another method
+#: Fault -> method of locks that its repair also resets; the network gets such a lock
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
-#: methods that act on all machines at once, so that no lock is like them: drawn less often
+#: Methods that act on all machines at once, so that no lock resembles them. They are drawn less
+#: often.
 _GENERAL = frozenset(
     {
         ("disable_routing", "forward_policy"),
@@ -64,18 +65,18 @@ _GENERAL = frozenset(
     }
 )
 _GENERAL_CHANCE = 0.25
-#: hosts of a subnet, in service, that are asked about before all are
+#: Hosts in service per subnet that are checked before all pairs are computed.
 _SOME = 4
 _SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
-    """Return ``world`` with locks next to ``faults``, which still show; None without room."""
+    """Return ``world`` with locks next to ``faults``, which stay visible, or None without room."""
     drawn = draw_locks(world, faults, rng, (([*KINDS], 1),))
     return None if drawn is None else drawn.world()
 
 
-def draw_locks(  # noqa: PLR0913 -- of tickets
+def draw_locks(  # noqa: PLR0913 -- options of tickets
     world: World,
     faults: Sequence[Fault],
     rng: random.Random,
@@ -84,11 +85,11 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
     anywhere: bool = False,
     change: Mapping[Scope, int] = NO_CHANGE,
 ) -> Locks | None:
-    """Return the locks of a network with ``faults``, or None without room.
+    """Return the locks of a network with ``faults``, or None if there is no room.
 
-    Their methods are drawn from ``sources``, as those of faults are. With ``anywhere``, faults may
-    show by machines in reserve only. ``change`` is how many locks more or fewer are needed, because
-    a fault that is drawn later takes a lock away or adds a setting.
+    Their methods are drawn from ``sources``, like those of faults. With ``anywhere``, a fault may
+    be visible only on pairs with reserve hosts. ``change`` is the number of locks to add or remove
+    per scope, because a fault that is drawn later removes a lock or adds a setting.
     """
     plan = Plan(world)
     pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
@@ -103,7 +104,7 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
     in_service = len(world.hosts) - len(world.reserve)
     total = {
         Scope.ROUTER: _ON_ROUTER,
-        # methods that close all pairs of a host need one in reserve each
+        # Each method that closes all pairs of a host needs a reserve host of its own.
         Scope.HOST: min(_ON_HOSTS, len(world.reserve) + in_service // _SHARE_OF_HOSTS)
         if pairs
         else _WIDE_ON_HOSTS,
@@ -116,7 +117,8 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))
-    # what closes all pairs of a host has no room where single pairs are closed
+    # Methods that close all pairs of a host come first: they find no room after locks on single
+    # pairs.
     slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
     for scope, name in slots:
         more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))
@@ -125,13 +127,13 @@ def draw_locks(  # noqa: PLR0913 -- of tickets
 
 
 def _scope(name: tuple[str, str]) -> Scope:
-    """Whether a method acts on the router or on a host."""
+    """Return whether a method acts on the router or on a host."""
     return Scope.ROUTER if fault.METHODS[name].scope is Scope.ROUTER else Scope.HOST
 
 
 @dataclass
 class Locks:
-    """Locks as they are drawn, one after the other."""
+    """Locks of a network, drawn one after the other."""
 
     plan: Plan
     faults: Sequence[Fault]
@@ -142,7 +144,7 @@ class Locks:
 
     def __post_init__(self) -> None:
         self._reserve = set(self.plan.world.reserve)
-        # of each subnet some stand for all that are not in reserve
+        # Some hosts in service per subnet represent all of them.
         self.serving = [
             self.plan.router.name,
             *(
@@ -156,7 +158,7 @@ class Locks:
         for entry in self.faults:
             self._held |= fault.holds(*fault.read(self.plan, entry))
             self._broken.append(fault.broken_by(self.plan, [fault.read(self.plan, entry)]))
-        # what setting all of them resets, the repair of that sets again
+        # The repair of ip_forward restores the forwarding of each port, so that locks may use it.
         self._held.discard(f"{self.plan.router.name} forwarding")
         self._closed: list[frozenset[tuple[str, str]]] = []
         self._open = set(self.rng.sample(self.plan.world.reserve, self.partly_open))
@@ -165,7 +167,7 @@ class Locks:
     def choose(
         self, sources: Sources, scope: Scope, there: Sequence[tuple[str, str]]
     ) -> tuple[str, str]:
-        """Draw the kind and the method of the setting that follows those ``there``."""
+        """Draw the kind and method of the setting that follows those ``there``."""
         if self.rng.random() * (len(there) + _VARIETY) < len(there):
             return self.rng.choice(there)
         groups = [kinds for kinds, _ in sources]
@@ -177,7 +179,7 @@ class Locks:
                 return kind, self.rng.choice(methods).name
 
     def add(self, kind: str, name: str) -> bool:
-        """Draw a lock of a method; return whether there is room for one."""
+        """Draw a lock of a method; return whether there is room for it."""
         method = fault.METHODS[kind, name]
         silent = (kind, name) == _SILENT
         kept = self._kept(kind)
@@ -205,22 +207,26 @@ class Locks:
         return False
 
     def _kept(self, kind: str) -> list[str]:
-        """Return the hosts in reserve that a lock may keep back: first those that none does."""
+        """Return the reserve hosts that a lock may isolate, preferably those without a lock."""
         every = [name for name in self.plan.world.reserve if kind in PAIR or name not in self._open]
         covered = {name for pairs in self._closed for pair in pairs for name in pair}
         return [name for name in every if name not in covered] or every
 
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
-        """Whether each lock alone keeps some pair closed, and each fault still breaks one of
-        machines that are not in reserve."""
+        """Return whether a further lock that closes these pairs is possible.
+
+        Each lock must be the only one that closes some pair, and each fault must stay visible.
+        """
         together = [*self._closed, closes]
         count = Counter(pair for each in together for pair in each)
         alone = all(any(count[pair] == 1 for pair in each) for each in together)
         return alone and self.all_show(count)
 
     def all_show(self, closed: Container[tuple[str, str]] = ()) -> bool:
-        """Return whether each fault breaks a pair that is not ``closed``: of machines in service,
-        or anywhere if that is allowed."""
+        """Return whether each fault breaks a pair that is not ``closed``.
+
+        Pairs with reserve hosts count only if ``anywhere`` is set.
+        """
         return all(
             any(
                 pair not in closed and (self.anywhere or not self._reserve & set(pair))
@@ -230,15 +236,15 @@ class Locks:
         )
 
     def alone(self, number: int) -> list[tuple[str, str]]:
-        """The pairs that one lock of ``found`` keeps closed, and no other does."""
+        """Return the pairs that one lock of ``found`` closes and no other does."""
         count = Counter(pair for each in self._closed for pair in each)
         return sorted(pair for pair in self._closed[number] if count[pair] == 1)
 
     def world(self) -> World:
-        """The network with all locks on."""
+        """Return the network with all locks applied."""
         healthy = self.plan.world
         commands: dict[str, list[str]] = {}
-        # the order says nothing about which lock is like a fault
+        # Random order, so that it does not reveal which locks resemble faults.
         for entry in self.rng.sample(self.found, len(self.found)):
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)

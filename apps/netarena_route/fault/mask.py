@@ -1,16 +1,17 @@
-"""So many faults of whatever kinds, among which one may hide another or have to wait for it.
+"""A number of faults of any kinds, which may hide each other or depend on each other's repair.
 
-What a ticket is made of. Beside what breaks pairs there are two kinds that open some. A *guard*
-is gone: what keeps two subnets apart, or a lock that keeps a machine in reserve back. A *bypass*
-lets traffic past all filters, or past all policy rules. Three interactions are drawn:
+Tickets use these faults. In addition to faults that break pairs, two kinds open pairs. A missing
+*guard* no longer separates two subnets, or no longer isolates a reserve host (a lock). A *bypass*
+lets traffic pass all filters, or all policy rules. Three interactions are drawn:
 
-- a fault breaks all that another one breaks, which shows in no pair until the first is repaired;
-- a guard is gone of which nobody can tell, for another fault breaks all pairs that it opens:
-  whoever repairs that first opens them;
-- a bypass keeps another fault from having any effect: whoever removes the bypass first breaks
-  what worked.
+- A fault breaks everything that another one breaks, so that the other is invisible until the first
+  is repaired.
+- A guard is missing, but another fault breaks all pairs that it opens. Repairing that fault first
+  opens these pairs.
+- A bypass suppresses the effect of another fault. Removing the bypass first breaks pairs that
+  worked.
 
-The action that hides names the other one in ``masks``, and in ``after`` what must be repaired
+The hiding fault names the hidden one in ``masks``, and in ``after`` those that must be repaired
 before it.
 """
 
@@ -34,25 +35,26 @@ from netarena_route.world.model import World
 from netarena_route.world.path import MAIN, Packet, Plan
 
 GUARD, BYPASS = "guard", "bypass"
-#: of the draws of several faults: how they are to interact, with its weight
+#: Interactions of several faults, with their weights.
 _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 3, "mask": 2, "": 2}
-#: of the draws of one fault, in how many it is a guard
+#: Share of single faults that are a missing guard.
 _GUARD_SHARE = 0.2
-#: where a fault is drawn from, with its weight: what many pairs show, and what few do
+#: Groups of kinds for faults, with weights: those that many pairs show, and those that few show.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: and a lock: interactions need what many pairs show, so faults have such methods more often
+#: Groups of kinds for locks. Interactions need faults that many pairs show, so that the weights
+#: here are higher for those than in ``_SOURCES``.
 SOURCES: Sources = (((*PAPER, *ROUTER), 12), (tuple(HOST), 8), (tuple(PAIR), 18))
-#: of the draws of a lock that is gone: how often it was on a host, to once on the router
+#: A missing lock was on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
-#: the share of faults that have to do with a host in reserve, as all locks do: a setting about one
-#: pair names its hosts, and those of locks are in the reserve
+#: Share of faults that involve a reserve host, as all locks do. It is larger for kinds of ``PAIR``,
+#: since a setting about one pair names its hosts.
 _IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
-#: faults on the router at most, of those that are drawn one by one
+#: Maximum number of faults on the router among those drawn one by one.
 _MOST_ON_ROUTER = 2
-#: draws of a part, of a part that is to fit another, and of all
+#: Draws of a part, of a part that must fit another one, and of the whole.
 _PARTS, _FITTING, _STARTS = 60, 150, 12
-#: what iptables' FORWARD decides, and what policy rules and their tables do. Where untracked
-#: packets pass, other filters and translations no longer know them
+#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Once untracked
+#: packets pass (``_UNTRACKED``), other filters and NAT no longer recognise them.
 _UNTRACKED = ("router_firewall", "untracked")
 _FILTERS = frozenset(
     (kind, name)
@@ -83,7 +85,7 @@ Pair = tuple[str, str]
 
 
 class Part(NamedTuple):
-    """A fault that breaks something, as it is drawn."""
+    """A fault that breaks some pairs."""
 
     kind: str
     method: Method
@@ -98,11 +100,10 @@ class Part(NamedTuple):
 def draw_number(
     net: World, number: int, rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """So many faults upon ``net``, and the network with its reserve kept back; None where none are
-    found.
+    """Return a network with locks and ``number`` faults, or None if none are found.
 
-    Each shows when it is the only one left, and every order of repairs in which none comes before
-    one that it waits for is safe.
+    Each fault is visible when it is the only one left. Every order of repairs that respects
+    ``after`` is safe.
     """
     for _ in range(_STARTS):
         drawn = _Draw(Plan(net), rng, netem)
@@ -123,7 +124,7 @@ def draw_number(
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """What of this does not hold, in words."""
+    """Return descriptions of properties that the faults should have but do not."""
     healthy = world.intended
     names = world.endpoints
     found = [
@@ -151,7 +152,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 
 
 def waits(faults: Sequence[Fault]) -> list[set[int]]:
-    """By its place, those of ``faults`` that each waits for."""
+    """Return, for each of ``faults``, the indices of the faults that it waits for."""
     return places([fault.name for fault in faults], [fault.after for fault in faults])
 
 
@@ -160,7 +161,7 @@ def _of(faults: Sequence[Fault], numbers: Iterable[int]) -> list[Fault]:
 
 
 def _some(after: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
-    """A few safe orders: the first, and the last."""
+    """Yield the first and the last safe order."""
     orders = list(safe_orders(after))
     yield orders[0]
     if len(orders) > 1:
@@ -178,7 +179,7 @@ def _worse(
 
 @dataclass
 class _Draw:
-    """The faults of one query, as they are drawn."""
+    """The faults of one query while they are drawn."""
 
     plan: Plan
     rng: random.Random
@@ -190,7 +191,7 @@ class _Draw:
         self._held: set[str] = set()
 
     def draw(self, number: int, wanted: str) -> tuple[World, tuple[Fault, ...]] | None:
-        """So many, which interact as it is wanted; None where this draw finds none."""
+        """Return a network and ``number`` faults that interact as wanted, or None."""
         ends = self._draw_apart() if wanted in {"guard", "bypass"} else (0, 0)
         fits = {
             "guard": lambda: self._add(lambda part: self._covers(part, ends), self._wide(ends)),
@@ -199,7 +200,7 @@ class _Draw:
         }.get(wanted, lambda: True)
         if wanted == "guard" and self.plan.router.rules:
             tabled = any(" lookup " in rule for rule in self.plan.router.rules)
-            # its routes would go with the ports
+            # The routes of these tables are lost if a fault takes the ports down.
             self._held |= {self.plan.ports[end].name for end in ends if tabled}
         more = int(wanted in {"guard", "lock", "bypass"})
         if number - more > 0 and not fits():
@@ -230,10 +231,10 @@ class _Draw:
     def _finish(
         self, world: World, locks: Locks | None, wanted: str, ends: tuple[int, int]
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """The faults in the locked network, with what the interaction is about."""
+        """Return the network with locks and the faults, including the interaction."""
         plan = Plan(world)
         order = self.rng.sample(range(len(self.parts)), len(self.parts))
-        # the names tell no more than they have to
+        # Random order, so that names do not reveal which faults interact.
         named = [f"fault{number}" for number in range(1, len(order) + 2)]
         faults = [
             table.apply_anew(plan, table.apply(part.kind, part.method, part.site)).model_copy(
@@ -281,7 +282,7 @@ class _Draw:
         return Part(kind, method, site, table.broken_by(self.plan, [(method, site)]))
 
     def _add(self, fits: Callable[[Part], bool], kinds: Sequence[str] = ()) -> bool:
-        """Draw one more that fits, of ``kinds`` or any; whether one was found."""
+        """Draw one more fault that fits, of ``kinds`` or any; return whether one was found."""
         for _ in range(_FITTING if kinds else 1):
             chosen = (
                 kinds
@@ -297,7 +298,10 @@ class _Draw:
         return False
 
     def _goes_with(self, part: Part) -> bool:
-        """Whether it gets in no other's way, and is where none of them is."""
+        """Return whether a fault can be combined with those drawn so far.
+
+        It needs a method, a machine and resources that the others leave free.
+        """
         if any(part.sort == other.sort for other in self.parts):
             return False
         here = [other for other in self.parts if other.site.machine is part.site.machine]
@@ -306,18 +310,18 @@ class _Draw:
             return False
         if table.clash(table.holds(part.method, part.site), self._held):
             return False
-        # what it breaks alone is seen when it is left as the last one; and no other does the same
+        # No two faults break exactly the same pairs.
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Whether it breaks all that is between two subnets, were they not apart."""
+        """Return whether a fault breaks all pairs of two subnets, as if they were not separated."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
             for pair in _between(self.plan, *ends)
         )
 
     def _add_masked(self) -> bool:
-        """Two parts, of which the first breaks all that the second does."""
+        """Draw two faults, of which the first breaks everything that the second does."""
         kinds = self.rng.choice(((*PAPER, *ROUTER), tuple(HOST)))
         if not self._add(lambda part: len(part.broken) > 3, kinds):
             return False
@@ -325,7 +329,7 @@ class _Draw:
         return self._add(lambda part: part.broken < wide, (*HOST, *PAIR, *PAIR))
 
     def _add_passed(self, ends: tuple[int, int]) -> bool:
-        """A part that has no effect where a bypass is."""
+        """Draw a fault that a bypass suppresses."""
         sorts = _sorts(self.plan)
         kinds = sorted({kind for kind, _ in sorts})
         return self._add(
@@ -333,13 +337,16 @@ class _Draw:
         )
 
     def _is_passed(self, part: Part) -> bool:
-        """Whether a bypass may take some of its effect."""
+        """Return whether a bypass may suppress some effect of a fault."""
         return part.sort in _sorts(self.plan)
 
     def _lose_lock(
         self, world: World, faults: list[Fault], locks: Locks, name: str
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """A lock is gone, such that another fault hides it, if there is one."""
+        """Return the faults with a missing lock, which one of the other faults hides.
+
+        Without other faults, the missing lock is returned alone. Returns None if no lock fits.
+        """
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]
             on_router = entry.machine == world.router.name
@@ -378,19 +385,23 @@ class _Draw:
         return (world, (*faults, extra)) if extra else None
 
 
-#: pairs that a guard or a bypass opens at most: one that opens more is met by anybody
+#: Maximum number of pairs that a guard or bypass opens; more would be noticed too easily.
 _MOST_OPENED = 200
 
 
 def _between(plan: Plan, one: int, other: int) -> list[Pair]:
-    """Ordered pairs of the hosts of two subnets."""
+    """Return the ordered pairs of hosts of two subnets."""
     ends = [[host.name for host in plan.hosts[subnet]] for subnet in (one, other)]
     there = [(a, b) for a in ends[0] for b in ends[1]]
     return [*there, *((b, a) for a, b in there)]
 
 
 def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[Fault, ...]] | None:
-    """With a guard that is gone, which one of ``faults`` and no other hides; alone it is shown."""
+    """Return the faults with a missing guard that exactly one of ``faults`` hides.
+
+    That fault breaks all pairs that the guard opens, and the others together do not. Returns None
+    if there is no such fault; a missing guard without other faults is returned alone.
+    """
     if not faults:
         return world, (gone,)
     plan = Plan(world)
@@ -406,7 +417,7 @@ def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[
 
 
 def _lose_guard(plan: Plan, locks: Locks | None, ends: tuple[int, int], name: str) -> Fault | None:
-    """What keeps two subnets apart is gone, in both directions; None where locks do as well."""
+    """Return the fault that two subnets are no longer separated, or None if locks separate them."""
     held = [] if locks is None else [table.read(plan, entry) for entry in locks.found]
     opens = [pair for pair in _between(plan, *ends) if not table.loses(plan, held, *pair)]
     if not opens or len(opens) > _MOST_OPENED:
@@ -460,7 +471,7 @@ def _lose_guard(plan: Plan, locks: Locks | None, ends: tuple[int, int], name: st
 
 
 def _by_rules(plan: Plan) -> bool:
-    """Whether subnets are kept apart by policy rules, else by filters."""
+    """Return whether policy rules separate subnets; otherwise filters do."""
     return bool(plan.router.rules)
 
 
@@ -469,8 +480,11 @@ def _sorts(plan: Plan) -> frozenset[tuple[str, str]]:
 
 
 def _passes(plan: Plan, packet: Packet, ends: tuple[int, int]) -> bool:
-    """Whether a bypass at ``ends`` has a packet pass: by rules, what comes in from either; by
-    filters, all from and to the first."""
+    """Return whether a bypass at ``ends`` lets a packet pass.
+
+    With rules, these are packets that enter from either subnet. With filters, these are packets
+    from or to the first subnet.
+    """
     if not packet.forwarded:
         return False
     if _by_rules(plan):
@@ -479,7 +493,7 @@ def _passes(plan: Plan, packet: Packet, ends: tuple[int, int]) -> bool:
 
 
 def _is_covered(plan: Plan, part: Part, ends: tuple[int, int]) -> bool:
-    """Whether all that a part loses passes."""
+    """Return whether a bypass lets all packets pass that a fault loses."""
     if (
         _by_rules(plan)
         and part.kind in {"policy_rule", "router_traffic"}
@@ -495,8 +509,10 @@ def _is_covered(plan: Plan, part: Part, ends: tuple[int, int]) -> bool:
 
 
 def _is_torn(plan: Plan, ends: tuple[int, int], parts: Sequence[tuple[Method, Site]]) -> bool:
-    """Whether by the main table, which what passes is looked up in, parts lose other packets than
-    by the tables of a healthy network."""
+    """Return whether a bypass makes some part lose different packets.
+
+    A bypass routes packets by the main table instead of the tables of the intended network.
+    """
     return any(
         method.lost(site, packet) != method.lost(site, replace(packet, table=MAIN))
         for source in plan.world.endpoints
@@ -508,11 +524,11 @@ def _is_torn(plan: Plan, ends: tuple[int, int], parts: Sequence[tuple[Method, Si
     )
 
 
-#: preferences of rules of a bypass: before all others
+#: Preferences of a bypass's rules, which precede all others.
 _FIRST = 4
 
 
-def _let_past(  # noqa: PLR0913, PLR0917 -- what it stands beside
+def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
     plan: Plan,
     faults: Sequence[Fault],
     locks: Locks | None,
@@ -520,8 +536,10 @@ def _let_past(  # noqa: PLR0913, PLR0917 -- what it stands beside
     name: str,
     passed: Fault,
 ) -> Fault | None:
-    """A bypass, by which ``passed`` has no effect; None where it opens nothing, or too much, or
-    has others lose what they did not."""
+    """Return a bypass that suppresses the effect of ``passed``.
+
+    Returns None if it would open no pairs or too many, or change which packets other faults lose.
+    """
     held = [] if locks is None else locks.found
     sorts, rules = _sorts(plan), _by_rules(plan)
     passable = [one for one in held if (one.kind, one.method) in sorts]

@@ -1,8 +1,8 @@
-"""What a row of the tables of faults is made of: where it acts, its commands, what it loses.
+"""Parts of a row in the tables of faults: its site, its commands and its lost packets.
 
-A row's commands and words are templates over ``Site.names``. Its ``lost`` says which packets do
-not arrive while it is the only fault; it is a formula on the healthy ways (``path``), so that
-what a fault breaks is known before any network is built, and the network is held against it.
+The commands and words of a row are templates over ``Site.names``. Its ``lost`` is a formula over
+the intended paths (``path``) and says which packets are lost while it is the only fault. Therefore
+the effect of a fault is known before any network is built, and the network is checked against it.
 """
 
 from __future__ import annotations
@@ -19,56 +19,57 @@ from netarena.model import JsonValue
 from netarena_route.world.model import TABLES, Interface, Machine
 from netarena_route.world.path import MAIN, Packet, Plan
 
-#: sites are drawn with one of so many numbers
+#: Number of values of ``Site.number``.
 _NUMBERS = 1 << 16
-#: of the rule that looks up the main table
+#: Preference of the rule that looks up the main table.
 _MAIN_PREFERENCE = 32_766
-#: the lowest of IP, and one whose fragments of a ping (76 bytes) are too long for a port with the
-#: other; 4 more of each are alike. The kernel lets 4 bytes more pass than it says
+#: Two MTUs that lose pings: 68 is the minimum of IPv4, and with 76 a ping is sent in fragments that
+#: are too long for a port with the other MTU. Each MTU and the next three behave alike. The
+#: kernel accepts packets that are 4 bytes longer than the MTU.
 _MTUS = (68, 76)
-#: of IP, with 56 bytes of payload
+#: Size of an IP packet of a ping with 56 bytes of payload.
 _PING_BYTES = 84
-#: of tables of nftables
+#: Names of nftables tables.
 _NFT_NAMES = ("guard", "edge", "lan", "ward", "border", "base", "shield", "moat", "fence", "gate")
 _INSERT = re.compile(r"iptables (?:-t (\w+) )?-I (\w+)")
-#: where faults insert filters: chains, after their table where that is another than ``filter``
+#: Chains into which faults insert rules, with the table's name in front unless it is ``filter``.
 _CHAINS = (
     *("FORWARD", "INPUT", "OUTPUT"),
     *("raw_PREROUTING", "mangle_PREROUTING", "mangle_POSTROUTING", "nat_PREROUTING"),
     *("raw_OUTPUT", "mangle_OUTPUT"),
 )
 _FORWARDING = re.compile(r"sysctl -w net\.ipv4\.conf\.\S+\.forwarding=0")
-#: prefix lengths of a router's address that leave its hosts out
+#: Prefix lengths that make the router's network exclude the hosts.
 NARROW_MASKS = (30, 31, 32)
 
 
 class Scope(Enum):
-    """Which sites a method is drawn on."""
+    """The sites on which a method is drawn."""
 
-    ROUTER = "router"  # the router; other: any two of its subnets; peer: a host of the first
+    ROUTER = "router"  # the router; other: any other subnet; peer: a host of the first
     HOST = "host"  # a host; other: another subnet; peer: a host there
     TWIN = "twin"  # a host; peer: a host on the same subnet
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a fault acts."""
+    """The place where a fault acts."""
 
     plan: Plan
-    #: the router or a host
+    #: The router or a host.
     machine: Machine
-    #: of the machine's port that it acts on
+    #: Subnet of the port that the fault acts on.
     subnet: int
-    #: another subnet
+    #: Another subnet.
     other: int
-    #: a host: on ``subnet`` for the router and for a twin, else on ``other``
+    #: A host: on ``subnet`` for ``Scope.ROUTER`` and ``Scope.TWIN``, else on ``other``.
     peer: Machine
-    #: what numbers and names are drawn by that the network does not give
+    #: Determines the numbers and names that the network does not give.
     number: int = 0
 
     @classmethod
     def draw(cls, plan: Plan, scope: Scope, rng: random.Random) -> Site | None:
-        """None where the network has no such site."""
+        """Draw a site of a scope, or return None if the network has none."""
         number = rng.randrange(_NUMBERS)
         subnets = range(len(plan.ports))
         if scope is Scope.ROUTER:
@@ -85,8 +86,10 @@ class Site:
     def draw_in_reserve(
         cls, plan: Plan, scope: Scope, rng: random.Random, kept: Sequence[str] = ()
     ) -> Site | None:
-        """Return a site that has to do with a host in reserve, of ``kept`` if that names any; None
-        where there is no such site."""
+        """Draw a site that involves a reserve host, or return None if there is none.
+
+        The host is one of ``kept`` if that is not empty.
+        """
         number = rng.randrange(_NUMBERS)
         machine = plan.world.machine(rng.choice(kept or plan.world.reserve))
         home = plan.subnet(machine.name)
@@ -110,7 +113,7 @@ class Site:
 
     @classmethod
     def read(cls, plan: Plan, parameters: dict[str, JsonValue]) -> Site:
-        """From ``parameters`` of a fault."""
+        """Return the site that a fault's ``parameters`` describe."""
         machine, peer = (plan.world.machine(str(parameters[key])) for key in ("machine", "peer"))
         subnet, other = (int(str(parameters[key])) for key in ("subnet", "other"))
         number = int(str(parameters.get("number", 0)))
@@ -135,14 +138,14 @@ class Site:
 
     @cached_property
     def half(self) -> IPv4Network:
-        """The half of the subnet that the peer is in (for a host, of the other subnet)."""
+        """The half of the peer's subnet that contains the peer."""
         address = self.plan.address[self.peer.name]
         whole = self.plan.networks[self.plan.subnet(self.peer.name)]
         return next(half for half in whole.subnets() if address in half)
 
     @cached_property
     def wide(self) -> IPv4Network:
-        """The smallest network around the subnet and the other one."""
+        """The smallest network that contains both subnets."""
         network = self.plan.networks[self.subnet]
         while not self.plan.networks[self.other].subnet_of(network):
             network = network.supernet()
@@ -150,7 +153,7 @@ class Site:
 
     @cached_property
     def narrow(self) -> dict[int, frozenset[IPv4Address]]:
-        """The addresses for hosts in the narrow networks around the machine's own, by length."""
+        """Host addresses of the narrower networks around the machine's address, by length."""
         return {
             length: frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
             for length in NARROW_MASKS
@@ -158,7 +161,7 @@ class Site:
 
     @property
     def accept(self) -> str:
-        """The router's filter, if it has one, that lets the subnet reach the other one."""
+        """The router's filter that lets the subnet reach the other one, or ""."""
         plan, ends = self.plan, (self.subnet, self.other)
         for keys, names in (
             (("-s", "-d"), [str(plan.networks[i]) for i in ends]),
@@ -171,7 +174,7 @@ class Site:
 
     @property
     def table_route(self) -> str:
-        """The router's route, if it has one, to the other subnet for what comes in by the port."""
+        """The route to the other subnet in the table of the port's incoming traffic, or ""."""
         rules = (rule.split() for rule in self.machine.rules)
         tables = [words[-1] for words in rules if words[-4:-1] == ["iif", self.port.name, "lookup"]]
         net, port = self.plan.networks[self.other], self.plan.ports[self.other].name
@@ -180,21 +183,21 @@ class Site:
 
     @cached_property
     def preference(self) -> int:
-        """Of a rule that comes before all that look up another table than the usual ones."""
+        """Preference of a rule that precedes all lookups of tables other than the standard ones."""
         found = [rule.split() for rule in self.machine.rules]
         lookups = [int(words[words.index("pref") + 1]) for words in found if "lookup" in words]
         return 1 + self.number % (min(lookups, default=_MAIN_PREFERENCE) - 1)
 
     @property
     def table(self) -> int:
-        """A routing table that the healthy machine does not have."""
+        """A routing table that the machine does not use."""
         used = {int(route.split()[-1]) for route in self.machine.routes if " table " in route}
         free = [table for table in TABLES if table not in used]
         return free[self.number % len(free)]
 
     @cached_property
     def drawn(self) -> dict[str, str]:
-        """What templates may name of numbers and names that the network does not give."""
+        """Template values for numbers and names that the network does not give."""
         number = self.number
         inserted = [
             "_".join(filter(None, found))
@@ -203,7 +206,7 @@ class Site:
         ]
         return {
             "pref": str(self.preference),
-            # the paper's own where all else is the paper's
+            # The paper uses preference 0, and its networks keep that.
             "first_pref": str(self.preference if self.plan.world.apart else 0),
             "table": str(self.table),
             "nft": _NFT_NAMES[number % len(_NFT_NAMES)],
@@ -213,7 +216,8 @@ class Site:
             "metric": str(1 + number % 200),
             "worse_metric": str(201 + number % 500),
             "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
-            # among the filters of its chain that keep machines back, not always before them
+            # Position of an inserted rule. It is among the locks' rules in its chain, not always
+            # first.
             **{
                 f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
                 if chain in inserted
@@ -224,16 +228,16 @@ class Site:
 
     @cached_property
     def kept_settings(self) -> str:
-        """Shell words that set again what setting the router's forwarding resets."""
+        """Shell words that restore settings that are reset when the router's forwarding is set."""
         settings = [text for entry in self.machine.commands for text in _FORWARDING.findall(entry)]
         return "".join(f" && {setting}" for setting in settings)
 
     def at(self, name: str) -> IPv4Address:
-        """The pinged address of ``name``."""
+        """Return the pinged address of ``name``."""
         return self.plan.address[name]
 
     def mark(self, name: str) -> Hashable:
-        """What formulas may tell an endpoint from the others of its subnet by."""
+        """Return what formulas may use to distinguish an endpoint from others of its subnet."""
         address = self.at(name)
         return (
             self.plan.subnet(name),
@@ -245,7 +249,7 @@ class Site:
 
     @cached_property
     def lost_routes(self) -> str:
-        """Shell words that add again what the kernel drops with the port or its address."""
+        """Shell words that restore routes that the kernel drops with the port or its address."""
         network = self.plan.networks[self.subnet]
         return "".join(
             f" && ip route add {route}"
@@ -255,7 +259,7 @@ class Site:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What templates may name."""
+        """Values for templates."""
         plan, ports, networks = self.plan, self.plan.ports, self.plan.networks
         other = IPv4Interface(ports[self.other].address)
         return {
@@ -293,7 +297,7 @@ def _leads_through(route: str, network: IPv4Network) -> bool:
     return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
 
 
-#: names of templates, and what of it must stay as it is for a formula to hold
+#: Template names, and the resource that must stay unchanged for a formula to hold.
 _COUNTED_ON = (
     ("{peer_ip}", "~{peer_ip}"),
     ("{gateway}", "~{gateway}"),
@@ -302,43 +306,43 @@ _COUNTED_ON = (
 
 
 def always(site: Site) -> bool:
-    """Fits everywhere that its scope is found."""
+    """Return True: the method fits every site of its scope."""
     del site
     return True
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to break something: a row of a table."""
+    """A method of breaking something: a row of a table."""
 
     name: str
     scope: Scope
     words: str
-    #: a command line on the machine
+    #: Command line that injects the fault on the machine.
     inject: str
-    #: a command line on the machine
+    #: Command line that repairs the fault on the machine.
     repair: str
-    #: whether a packet does not arrive
+    #: Whether a packet is lost.
     lost: Callable[[Site, Packet], bool]
-    #: what it takes hold of; two faults that share one are never combined, unless both have it
-    #: after ``~``: they count on it and leave it as it is
+    #: Resources that the method changes. Two faults that share one are never combined. A resource
+    #: after ``~`` is only relied on and stays unchanged, so that two faults may share it.
     holds: tuple[str, ...] = ()
-    #: where it has its effect and its repair is exact
+    #: Whether the method has its effect at a site and its repair is exact there.
     fits: Callable[[Site], bool] = always
-    #: whether it acts on the resolution of addresses, which permanent neighbours stand in for
+    #: Whether it acts on address resolution, which permanent ARP entries replace.
     resolves: bool = False
-    #: whether it needs the netem queue discipline
+    #: Whether it needs the netem queue discipline.
     netem: bool = False
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """All that it takes hold of: what it tells machines by is counted on, too."""
+        """All resources of the method, including those that its command relies on."""
         return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
 
 
 # rows that several tables share
 
-#: gives a port its healthy address and the routes that went with it
+#: Command that restores a port's intended address and the routes that depend on it.
 SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
 
 
@@ -353,7 +357,7 @@ def row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     fits: Callable[[Site], bool] = always,
     resolves: bool = False,
 ) -> Method:
-    """A method as a row reads: what it holds stands at its end."""
+    """Return a method; the resources that it holds come last."""
     return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
 
 
@@ -365,7 +369,7 @@ def filter_row(
     lost: Callable[[Site, Packet], bool],
     *holds: str,
 ) -> Method:
-    """An iptables rule too many, at the top of ``chain``: its name, after that of its table."""
+    """Return a method that inserts an iptables rule into ``chain`` ("CHAIN" or "TABLE CHAIN")."""
     *table, chain_name = chain.split()
     option = "".join(f"-t {entry} " for entry in table)
     return row(
@@ -382,7 +386,10 @@ def filter_row(
 def queue_rows(
     scope: Scope, lost: Callable[[Site, Packet], bool], queues: Iterable[tuple[str, str, str]]
 ) -> tuple[Method, ...]:
-    """Queue disciplines at the root of a port: name, discipline, what the machine does by it."""
+    """Return methods that add a queue discipline to a port.
+
+    Each of ``queues`` has a name, the discipline and a description of its effect.
+    """
     return tuple(
         row(
             scope,
@@ -397,7 +404,7 @@ def queue_rows(
     )
 
 
-#: queues that no ping of 98 bytes passes, in any kernel
+#: Queues that no ping of 98 bytes passes, with any kernel.
 TIGHT_QUEUES = (
     ("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
     ("no_queue", "pfifo limit 0", "drops all that it sends"),
@@ -407,7 +414,7 @@ TIGHT_QUEUES = (
 def port_rows(
     scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
 ) -> tuple[Method, Method]:
-    """A port that is down, and one that takes no ping."""
+    """Return two methods: a port that is down, and one with an MTU too small for pings."""
     return (
         row(
             scope,
@@ -426,7 +433,8 @@ def port_rows(
             "ip link set {port} mtu 1500",
             mtu,
             "{port}",
-            # two of a sort would take each other's pings, which they send in fragments
+            # Two ports with similar MTUs would accept each other's pings, which they send in
+            # fragments.
             "MTU {mtu_sort}",
         ),
     )
@@ -435,7 +443,7 @@ def port_rows(
 def neighbour_row(
     scope: Scope, name: str, whose: str, address: str, lost: Callable[[Site, Packet], bool]
 ) -> Method:
-    """A wrong hardware address for ``address``, a template, known for good."""
+    """Return a method that sets a permanent ARP entry with a wrong MAC address for ``address``."""
     return row(
         scope,
         name,
@@ -449,7 +457,7 @@ def neighbour_row(
 
 
 def arp_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
-    """A port that neither asks nor answers who has an address."""
+    """Return a method that disables ARP on a port."""
     return row(
         scope,
         "arp_off",
@@ -463,7 +471,7 @@ def arp_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
 
 
 def echo_row(scope: Scope, lost: Callable[[Site, Packet], bool]) -> Method:
-    """A machine that leaves echo requests unanswered."""
+    """Return a method that makes a machine ignore echo requests."""
     return row(
         scope,
         "echo_ignored",
@@ -481,7 +489,7 @@ def held_address_row(
     *holds: str,
     fits: Callable[[Site], bool] = always,
 ) -> Method:
-    """Another machine's address on one's own loopback."""
+    """Return a method that adds another machine's address to the machine's own loopback."""
     return row(
         scope,
         name,
@@ -497,7 +505,7 @@ def held_address_row(
 def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     scope: Scope, name: str, family: str, hook: str, rule: str, lost: Callable[[Site, Packet], bool]
 ) -> Method:
-    """A table of nftables too many."""
+    """Return a method that adds an nftables table."""
     table = f"{family} {{nft}}"
     chain = f"chain {table} in {{{{ type filter hook {hook} priority 0; }}}}"
     return row(
@@ -515,71 +523,71 @@ def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
 
 
 def forwards(site: Site, packet: Packet) -> bool:
-    """All that the router passes on."""
+    """Return whether the router forwards a packet."""
     del site
     return packet.forwarded
 
 
 def enters(site: Site, packet: Packet) -> bool:
-    """What comes in by the router's port."""
+    """Return whether a packet enters by the router's port."""
     return packet.enters == site.subnet
 
 
 def leaves(site: Site, packet: Packet) -> bool:
-    """What goes out by the router's port."""
+    """Return whether a packet leaves by the router's port."""
     return packet.leaves == site.subnet
 
 
 def crosses(site: Site, packet: Packet) -> bool:
-    """What passes the router's port, either way."""
+    """Return whether a packet passes the router's port in either direction."""
     return site.subnet in (packet.enters, packet.leaves)
 
 
 def enters_forwarded(site: Site, packet: Packet) -> bool:
-    """What comes in by the router's port and is passed on."""
+    """Return whether a forwarded packet enters by the router's port."""
     return packet.forwarded and packet.enters == site.subnet
 
 
 def leaves_by_main(site: Site, packet: Packet) -> bool:
-    """What the main table sends out by the router's port."""
+    """Return whether the main table sends a packet out by the router's port."""
     return packet.leaves == site.subnet and packet.table == MAIN
 
 
 def local(site: Site, packet: Packet) -> bool:
-    """The router's own pings through the port, and those for it."""
+    """Return whether a packet is a ping of or to the router itself, through the port."""
     return crosses(site, packet) and not packet.forwarded
 
 
 def half_by_main(site: Site, packet: Packet) -> bool:
-    """What the main table sends to the peer's half of the subnet."""
+    """Return whether the main table sends a packet to the peer's half of the subnet."""
     return leaves_by_main(site, packet) and site.at(packet.dst) in site.half
 
 
 def peer_by_main(site: Site, packet: Packet) -> bool:
-    """What the main table sends to the peer."""
+    """Return whether the main table sends a packet to the peer."""
     return leaves_by_main(site, packet) and packet.dst == site.peer.name
 
 
 def sends(site: Site, packet: Packet) -> bool:
-    """All that the machine sends."""
+    """Return whether the machine sends a packet."""
     return packet.src == site.machine.name
 
 
 def receives(site: Site, packet: Packet) -> bool:
-    """All that is sent to the machine."""
+    """Return whether a packet is addressed to the machine."""
     return packet.dst == site.machine.name
 
 
 def takes_part(site: Site, packet: Packet) -> bool:
-    """All that the machine sends or is sent."""
+    """Return whether the machine sends a packet or is its target."""
     return site.machine.name in (packet.src, packet.dst)
 
 
 def asked(site: Site, packet: Packet) -> bool:
-    """Echo requests to the machine."""
+    """Return whether a packet is an echo request to the machine."""
     return packet.dst == site.machine.name and not packet.reply
 
 
 def hands_on(site: Site, packet: Packet) -> bool:
-    """What the host sends by its gateway."""
+    """Return whether the host sends a packet to its gateway."""
     return packet.src == site.machine.name and packet.routed

@@ -1,7 +1,7 @@
-"""Kinds of fault that few pairs of machines show, often one alone: of tickets.
+"""Kinds of faults that affect few pairs of machines, often only one; they are used in tickets.
 
-They are drawn where a number of faults is asked for, and never by their name: ``extended`` stands
-for the kinds that it has always stood for.
+They are drawn only if a number of faults is asked for, not by name. The label ``extended`` does not
+include them, so that its meaning stays the same.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ def _asked_by_peer(site: Site, packet: Packet) -> bool:
 
 
 def _from_peer_to_other(site: Site, packet: Packet) -> bool:
-    """What the router passes on from the peer to the other subnet."""
+    """Return whether the router forwards a packet from the peer to the other subnet."""
     return packet.forwarded and packet.src == site.peer.name and packet.target == site.other
 
 
 def _comes_to_other(site: Site, packet: Packet) -> bool:
-    """What the router gets of the peer for the other subnet, its own address there too."""
+    """Return whether the router receives a packet from the peer to the other subnet.
+
+    The router's own address there is included.
+    """
     return (
         packet.enters is not None and packet.src == site.peer.name and packet.target == site.other
     )

@@ -1,7 +1,8 @@
-"""The five kinds of fault of the paper, on the router.
+"""The paper's five kinds of faults, all on the router.
 
-Methods of the reference that have no effect (masks that still cover the hosts, delay without
-netem, a gateway that the kernel refuses) are replaced by ones that have.
+Methods of the reference implementation that have no effect are replaced with effective ones.
+Examples are masks that still include the hosts, delays without netem, and a gateway that the kernel
+rejects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _accepts_forwarding(site: Site) -> bool:
 
 
 def _sent_on(site: Site, packet: Packet) -> bool:
-    """All that leaves the router, its own packets too."""
+    """Return whether a packet leaves the router, including the router's own packets."""
     del site
     return packet.leaves is not None
 
@@ -43,22 +44,32 @@ def _from_subnet(site: Site, packet: Packet) -> bool:
 
 
 def _gone(site: Site, packet: Packet) -> bool:
-    """The port has no address: no route to its hosts, nobody for them to ask."""
+    """Return whether a port without an address loses a packet.
+
+    The router has no route to the port's hosts, and the hosts cannot resolve the router's address.
+    """
     return crosses(site, packet) or (
         packet.dst == site.plan.router.name and packet.target == site.subnet
     )
 
 
 def _renamed(site: Site, packet: Packet) -> bool:
-    """The port has an address that nobody asks for; its hosts still answer whoever has it."""
+    """Return whether a port with a wrong address loses a packet.
+
+    The hosts cannot resolve the right address, but still answer the router's packets from the wrong
+    one.
+    """
     return (enters(site, packet) and packet.routed) or (
         packet.dst == site.plan.router.name and packet.target == site.subnet and not packet.reply
     )
 
 
 def _outside(site: Site, packet: Packet, length: int) -> bool:
-    """To a host that the narrower network leaves out; and by a table of its own, whose route
-    through the port goes with the address."""
+    """Return whether a packet goes to a host outside of the narrower network.
+
+    Packets that a table other than main routes are lost too, since its route through the port is
+    removed with the address.
+    """
     return leaves(site, packet) and (
         packet.table != MAIN or site.at(packet.dst) not in site.narrow[length]
     )
@@ -70,8 +81,10 @@ _SET_ROUTE = (
 
 
 def _no_edge(site: Site, length: int) -> bool:
-    """Whether the narrower network's own address and its broadcast are nobody's: what a kernel
-    does with these has changed over time."""
+    """Return whether no machine has the narrower network's own address or its broadcast address.
+
+    How a kernel treats these addresses has changed over time.
+    """
     network = IPv4Network((site.address.ip, length), strict=False)
     edges = set(network) - site.narrow[length]
     return edges.isdisjoint({site.address.ip, *map(site.at, site.plan.world.endpoints)})
@@ -132,7 +145,7 @@ PAPER: dict[str, tuple[Method, ...]] = {
             "sysctl -w net.ipv4.ip_forward=0",
             "sysctl -w net.ipv4.ip_forward=1{kept_settings}",
             forwards,
-            # switching it sets the forwarding of each port too
+            # Setting ip_forward also sets the forwarding of each port.
             holds=("{machine} forwarding",),
         ),
         Method(

@@ -1,4 +1,4 @@
-"""Kinds of fault beyond the paper's, on the router."""
+"""Kinds of faults beyond the paper's, on the router."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from netarena_route.world.path import MAIN, Packet
 
 
 def _own(site: Site, packet: Packet) -> bool:
-    """Echo requests for the router."""
+    """Return whether a packet is an echo request to the router."""
     return packet.dst == site.plan.router.name and not packet.reply
 
 
 def _sourced(site: Site, packet: Packet) -> bool:
-    """What leaves with a source of the subnet; the router's requests are looked up without."""
+    """Return whether a packet with a source in the subnet leaves the router.
+
+    The router's own requests are excluded, since their route lookup has no source address.
+    """
     known = packet.forwarded or packet.reply
     return packet.leaves is not None and packet.source == site.subnet and known
 
@@ -42,7 +45,7 @@ def _by_main(site: Site, packet: Packet) -> bool:
 
 
 def _of_peer(site: Site, packet: Packet) -> bool:
-    """What the peer sends or is sent through the router."""
+    """Return whether a packet from or to the peer passes the router."""
     routed = packet.enters is not None or packet.leaves is not None
     return routed and site.peer.name in (packet.src, packet.dst)
 
@@ -64,7 +67,7 @@ def _between(site: Site, packet: Packet) -> bool:
 
 
 def _translated(site: Site, packet: Packet) -> bool:
-    """Addresses are translated for what opens a connection and comes in by a port."""
+    """Return whether DNAT applies: to a packet that opens a connection and enters by a port."""
     return packet.dst == site.peer.name and not packet.reply and packet.enters is not None
 
 
@@ -85,7 +88,10 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """To the half by the main table, and from it where the way back is looked up there too."""
+    """Return whether a packet goes to the half by the main table, or comes from it.
+
+    The latter counts only if the main table also has the route back.
+    """
     return half_by_main(site, packet) or (
         packet.enters == site.subnet
         and site.at(packet.src) in site.half
@@ -94,7 +100,7 @@ def _half_back(site: Site, packet: Packet) -> bool:
 
 
 def _alone(site: Site) -> bool:
-    """Whether the peer is the only host of its subnet: others would be answered by two."""
+    """Return whether the peer is the only host of its subnet; other hosts would get two answers."""
     return len(site.plan.hosts[site.subnet]) == 1
 
 
@@ -104,7 +110,7 @@ _nft = partial(nft_row, Scope.ROUTER)
 
 
 def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: str) -> Method:
-    """A route too many."""
+    """Return a method that adds a route."""
     return _row(
         name,
         f"{{machine}} has the route {route}",
@@ -117,7 +123,7 @@ def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: 
 
 
 def _rule(name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "") -> Method:
-    """A policy rule too many, and the table that it looks up."""
+    """Return a method that adds a policy rule and, if named, the table that it uses."""
     return _row(
         name,
         f"{{machine}} has the policy rule {rule}",

@@ -1,4 +1,4 @@
-"""All kinds of fault, how one is drawn, and what a network shows that has some of them."""
+"""All kinds of faults, how faults are drawn, and the connectivity of a network that has some."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from netarena_route.fault.router import ROUTER
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: kind of fault -> its methods, the paper's five first
+#: Kind of fault -> its methods, beginning with the paper's five kinds
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, **HOST})
-#: and those that are drawn where a number of faults is asked for
+#: The same with the kinds that are drawn only if a number of faults is asked for.
 ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
-#: the paper's ten pairs
+#: The paper's ten pairs of kinds.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 
 METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
     {(kind, method.name): method for kind, methods in ALL_KINDS.items() for method in methods}
 )
-#: draws before a network is said to have no room for a method or a combination: where it has any,
-#: one draw in twenty succeeds at least
+#: Draws before a network counts as having no room for a method or a combination. If there is room,
+#: at least one draw in twenty succeeds.
 _TRIES = 400
-#: endpoints that it does not pay to sort before formulas are asked about each pair
+#: Up to this many endpoints, every pair is computed separately instead of grouping endpoints.
 _FEW = 24
 
 
 def draw(
     plan: Plan, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[Fault, ...] | None:
-    """One fault of each kind, each of which breaks something; no two get in each other's way.
+    """Return one fault of each kind, each of which breaks a pair, or None if there is no room.
 
-    ``netem`` says whether faults of that queue discipline may be drawn. None where the network
-    has no room for such a combination.
+    No two faults use the same resource (see ``Method.holds``). ``netem`` allows faults with the
+    netem queue discipline.
     """
     options = {kind: methods_of(kind, plan.world, netem=netem) for kind in kinds}
     for _ in range(_TRIES if all(options.values()) else 0):
@@ -63,29 +63,31 @@ def draw(
 
 
 def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
-    """The method of ``fault``, and where it acts in a network that has the machines of its own."""
+    """Return the method of ``fault`` and its site in a network with the same machines."""
     return METHODS[fault.kind, fault.method], Site.read(plan, fault.parameters)
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """The same fault in a network whose healthy state has more to it than when it was drawn."""
+    """Return the same fault in a network with a larger intended state than when it was drawn."""
     return apply(fault.kind, *read(plan, fault))
 
 
 def holds(method: Method, site: Site) -> set[str]:
-    """What ``method`` takes hold of at ``site``."""
+    """Return the resources that ``method`` uses at ``site``."""
     return {entry.format_map(site.names) for entry in method.needs}
 
 
 def clash(one: set[str], other: set[str]) -> bool:
-    """Whether two cannot be held at a time: see ``Method.holds``."""
+    """Return whether two sets of resources cannot be used at once (see ``Method.holds``)."""
     both = any(not entry.startswith("~") for entry in one & other)
     return both or any(f"~{a}" in b for x, b in ((one, other), (other, one)) for a in x)
 
 
 def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
-    """Those of a kind that may be drawn; none where neighbours are permanent and it is about
-    these."""
+    """Return the methods of a kind that may be drawn.
+
+    Methods that act on address resolution are left out if ARP entries are permanent.
+    """
     return [
         method
         for method in ALL_KINDS[kind]
@@ -94,7 +96,7 @@ def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
 
 
 def one_of_each(plan: Plan, rng: random.Random) -> Iterator[Fault]:
-    """A fault by each method for which the network has room, those of netem left out."""
+    """Yield a fault for each method that the network has room for, without netem."""
     for kind in ALL_KINDS:
         for method in methods_of(kind, plan.world, netem=False):
             sites = (Site.draw(plan, method.scope, rng) for _ in range(_TRIES))
@@ -105,7 +107,7 @@ def one_of_each(plan: Plan, rng: random.Random) -> Iterator[Fault]:
 
 
 def apply(kind: str, method: Method, site: Site) -> Fault:
-    """The fault of ``method`` at ``site``."""
+    """Return the fault of ``method`` at ``site``."""
     names = site.names
     machine = site.machine.name
     return Fault(
@@ -120,11 +122,12 @@ def apply(kind: str, method: Method, site: Site) -> Fault:
 
 
 def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
-    """The matrix of the network with these faults, rows of ``0`` and ``1`` as ``World.intended``.
+    """Return the connectivity matrix of the network with these faults, as ``World.intended``.
 
-    Each fault loses packets, whatever the others do: what is broken is the union. But one that
-    lets packets past another (``bypasses``) takes its effect, and one that ``opens`` pairs has
-    these work, as far as nothing else breaks them.
+    Each fault loses packets independently of the others, so that the broken pairs are the union.
+    There are two exceptions: a fault that lets packets bypass another one removes its effect
+    (``bypasses``), and the pairs that a fault opens (``opens``) work unless another fault breaks
+    them.
     """
     plan, there = Plan(world), list(faults)
     past = {name for fault in there for name in fault.bypasses}
@@ -143,19 +146,19 @@ def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
 
 
 def loses(plan: Plan, parts: Sequence[tuple[Method, Site]], source: str, target: str) -> bool:
-    """Whether methods at their sites lose a packet of a ping."""
+    """Return whether methods at their sites lose a packet of a ping."""
     packets = plan.ping(source, target)
     return any(method.lost(site, packet) for method, site in parts for packet in packets)
 
 
 def breaks(world: World, faults: Iterable[Fault]) -> frozenset[tuple[str, str]]:
-    """The ordered pairs that should work and do not."""
+    """Return the ordered pairs that should work and do not."""
     plan = Plan(world)
     return broken_by(plan, [read(plan, fault) for fault in faults])
 
 
 def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tuple[str, str]]:
-    """The ordered pairs that methods break at their sites."""
+    """Return the ordered pairs that methods break at their sites."""
     if len(plan.world.endpoints) <= _FEW:
         return frozenset(
             pair
@@ -174,7 +177,7 @@ def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tup
 
 
 def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -> bool:
-    """Whether a method breaks a pair of the machines ``names`` at its site."""
+    """Return whether a method at its site breaks a pair of the machines ``names``."""
     method, site = part
     return any(
         method.lost(site, packet)
@@ -184,7 +187,7 @@ def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -
 
 
 def shows(world: World, fault: Fault, matrix: Sequence[str]) -> bool:
-    """Whether every pair that ``fault`` breaks is broken in ``matrix``."""
+    """Return whether every pair that ``fault`` breaks is broken in ``matrix``."""
     rows = zip(world.intended, expected(world, [fault]), matrix, strict=True)
     return all(
         now == "0"
@@ -200,7 +203,10 @@ def _breaks_any(site: Site, method: Method) -> bool:
 
 
 def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...]:
-    """Endpoints that no formula can tell apart share a row: a million pairs take a second."""
+    """Return the connectivity matrix with some faults.
+
+    Endpoints that no formula distinguishes share a row, so that a million pairs take a second.
+    """
     marks = _marks(plan, broken)
     members: dict[Hashable, list[int]] = {}
     for index, mark in enumerate(marks):
@@ -219,7 +225,7 @@ def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...
 
 
 def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
-    """One for each endpoint: no formula tells those apart that have the same one."""
+    """Return a mark of each endpoint; no formula distinguishes endpoints with equal marks."""
     world = plan.world
     names = world.endpoints
     if len(names) <= _FEW:
@@ -229,7 +235,7 @@ def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
         (
             name == plan.router.name,
             plan.subnet(name),
-            # each host in reserve has pairs of its own that must not work, with some hosts or all
+            # Each reserve host has its own pairs that must not work, with some or all other hosts.
             name in world.reserve and name,
             *((world.intended[index][i], world.intended[i][index]) for i in reserve),
             *(site.mark(name) for _, site in broken),

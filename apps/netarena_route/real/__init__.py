@@ -1,1 +1,1 @@
-"""The real thing: networks of namespaces, what measures and restores them, what runs a command."""
+"""Real networks of namespaces: building, measuring and restoring them, and running commands."""

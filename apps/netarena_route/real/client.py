@@ -1,4 +1,4 @@
-"""Networks as the service sees them: processes of their own with asynchronous requests.
+"""Networks as the service uses them: separate processes with asynchronous requests.
 
     async with Warm() as warm:
         net = await warm.begin(world, "netns")
@@ -8,8 +8,8 @@
         finally:
             await net.close()
 
-``close`` returns when every process of the network is dead. If the service dies instead, the warm
-process ends, and all networks with it.
+``close`` returns when every process of the network has ended. If the service dies instead, the warm
+process ends, and with it all networks.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from netarena_route.world.model import World
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
-#: of one answer: a matrix of a million pairs, and what is gone of a thousand machines
+#: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
 _ANSWER_BYTES = 64 << 20
-#: a command's own timeout, and as much again for the sandbox around it on a busy machine
+#: Extra time for a command, in addition to its own timeout, for the sandbox on a busy machine.
 _RUN_GRACE_S = 90.0
-#: of everything else, and for each ordered pair: on a busy machine a round takes 0.1 ms a pair
+#: Timeout of other requests, and extra time per ordered pair. On a busy machine a probe round takes
+#: 0.1 ms per pair.
 _ANSWER_S = 60.0
 _ANSWER_PER_PAIR_S = 0.0005
 
 
 class Order(Protocol):
-    """A command of our own, and where it is run."""
+    """A command of our own and the machine that runs it."""
 
     @property
     def machine(self) -> str: ...
@@ -49,8 +50,11 @@ class Order(Protocol):
 
 
 class Output(Record):
-    """What a command of an agent came to: ``output`` is what it is told, the reason of a stop or
-    the exit status in the last line; see ``netarena.sandbox.shell.Result`` for the rest."""
+    """Result of an agent's command.
+
+    The last line of ``output`` gives the reason of a stop, or the exit status. See
+    ``netarena.sandbox.shell.Result`` for the other fields.
+    """
 
     output: str
     exit: int | None
@@ -59,31 +63,33 @@ class Output(Record):
 
 
 class Net:
-    """One network. Every method raises EnvironmentFailed when the network is no more, or fails."""
+    """One network; every method raises EnvironmentFailed if the network fails or has ended."""
 
     def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
-        """``made_of`` is what ``build`` is told, ``endpoints`` how many are measured."""
+        """``made_of`` are the arguments of ``build``, ``endpoints`` is the number of endpoints."""
         self._made_of = made_of
         self._endpoints = endpoints
         self._life = life
         self._busy = asyncio.Lock()
-        #: what was asked and cancelled before it was answered: the next answer would be that one's
+        #: Request that was cancelled before its answer; the next answer would belong to it.
         self._unanswered = ""
-        #: how long pings that never came were waited for, in all
+        #: Total time spent waiting for pings that never arrived.
         self.waited_s = 0.0
-        #: CPU time of its process and of what has ended below it
+        #: CPU time of the process and its ended children.
         self.cpu_s = 0.0
-        #: of the last ``build``: see ``Worker.build``
+        #: Times of the last ``build``; see ``Worker.build``.
         self.times: dict[str, float] = {}
 
     async def build(
         self, faults: Iterable[Order] = (), wanted: Sequence[str] = (), *, traced: bool = False
     ) -> None:
-        """Make it with its faults, and verify that exactly the pairs of ``wanted`` work, a row of
-        ``0`` and ``1`` for each source; without any, that exactly the intended ones do.
+        """Build the network with its faults and verify it.
 
-        With ``traced`` states report what is left of the faults, or, where there are none, what an
-        agent's commands change.
+        Exactly the pairs of ``wanted`` must work, which has a row of ``0`` and ``1`` per source. By
+        default these are the intended pairs.
+
+        With ``traced``, states report the remains of faults or, without faults, the changes by an
+        agent's commands.
         """
         broken: dict[str, Any] = {}
         if commands := [[one.machine, one.command] for one in faults]:
@@ -94,11 +100,11 @@ class Net:
         self.waited_s += self.times["waited_s"]
 
     async def inject(self, orders: Iterable[Order]) -> None:
-        """Run commands of our own as root of the network, each of which must succeed."""
+        """Run commands of our own as root of the network; each must succeed."""
         await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
-        """Run what an agent sent in the sandbox, on a machine of the world."""
+        """Run an agent's command in the sandbox on a machine."""
         answer = await self._ask(
             "run",
             _RUN_GRACE_S + timeout_s,
@@ -109,8 +115,11 @@ class Net:
         return Output.model_validate(answer)
 
     async def observe(self, neighbours: Iterable[Neighbour] | None = None) -> dict[str, JsonValue]:
-        """The settled state; ``state`` says what is in it. A backbone whose ``neighbours`` are
-        these is not waited for until others have been tried, nor what may still act later."""
+        """Return the settled state (see ``state``).
+
+        A backbone is expected to converge to ``neighbours``. If it has, the observation does not
+        wait for other neighbours or for settings that may still take effect.
+        """
         known: dict[str, Any] = {}
         if neighbours is not None:
             known["neighbours"] = sorted(neighbours)
@@ -120,7 +129,7 @@ class Net:
         return state
 
     async def close(self) -> None:
-        """End it; on return no process of it is left."""
+        """End the network; on return no process of it exists."""
         await self._life.close()
 
     async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
@@ -144,7 +153,7 @@ class Net:
 
 
 class _Life:
-    """A worker's socket, and its end."""
+    """Socket to a worker, and the worker's end."""
 
     def __init__(self, forker: Forker, talk: Talk) -> None:
         self._forker = forker
@@ -160,7 +169,7 @@ class _Life:
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(f"the network's process does not answer: {error}") from None
         if not line.endswith(b"\n"):
-            # it has closed its socket, by dying; the zygote tells of that at once
+            # The process has died and closed its socket; the zygote reports its end at once.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
             raise EnvironmentFailed(f"the network's process ended{self._last_words()}")
@@ -188,18 +197,18 @@ class _Life:
 
 
 class Warm(Forking):
-    """Starts networks."""
+    """Starts processes of networks."""
 
     def __init__(self) -> None:
         super().__init__(Forker("no networks", command, start_s=_START_S, stop_s=_STOP_S))
 
     async def begin(self, world: World, emulator: str) -> Net:
-        """A process for a network of ``world``; ``build`` makes it."""
+        """Return a process for a network of ``world``; its ``build`` creates the network."""
         made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
         return await self._begin(made_of, len(world.endpoints))
 
     async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
-        """The same for a backbone; its ``observe`` gives an ``Observation``."""
+        """Return a process for a backbone; its ``observe`` returns an ``Observation``."""
         made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
         return await self._begin(made_of, len(setup.endpoints))
 
@@ -209,7 +218,10 @@ class Warm(Forking):
 
 
 def lacking() -> str:
-    """Why this machine can run no network, in one line; empty when it can. Takes half a second."""
+    """Return the reason why this machine cannot run networks, in one line, or "".
+
+    The check takes half a second.
+    """
     try:
         return one_line(try_out(command(), _START_S))
     except EnvironmentFailed as failed:
@@ -217,5 +229,5 @@ def lacking() -> str:
 
 
 def command(*arguments: str) -> list[str]:
-    """The line that starts the warm process."""
+    """Return the command line that starts the warm process."""
     return program("netarena_route.real.zygote", *arguments)

@@ -1,8 +1,9 @@
-"""Remove the judge's connections from the connection trackers of machines.
+"""Removes the judge's connections from the connection trackers of machines.
 
-A tracker's entry outlives its ping by 30 s, and ``conntrack -L`` would list which pings of the
-judge were answered. ``Connections`` notes the entries that a measurement makes on a machine, and
-deletes them afterwards, except those of routing daemons. Entries of the agent's own traffic stay.
+A tracker's entry exists for 30 s after its ping, and ``conntrack -L`` would list which of the
+judge's pings were answered. ``Connections`` records the entries that a measurement creates on a
+machine and deletes them afterwards, except those of routing daemons. Entries of the agent's own
+traffic stay.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _TRACKER = 1 << 8
 _NEW, _GET, _DELETE = _TRACKER, _TRACKER | 1, _TRACKER | 2
 _HEADER = struct.Struct("=BBH")
 _IPV4 = 2
-#: of an entry (linux/netfilter/nfnetlink_conntrack.h): its first direction, its number, its zone
+#: Attributes of an entry (linux/netfilter/nfnetlink_conntrack.h): original direction, id, zone.
 _ORIGINAL, _ID, _ZONE = 1, 12, 18
-#: of a direction: the protocol, its number and ports
+#: Attributes of a direction: the protocol, with its number and its ports.
 _PROTOCOL, _NUMBER, _PORTS = 2, 1, (2, 3)
 _NESTED = 0x8000
 _ICMP, _TCP, _UDP = 1, 6, 17
 _BGP = (179).to_bytes(2, "big")
-#: the group that hears of new entries
+#: Multicast group for new entries.
 _NEW_ENTRIES = 1
 _TRACKED = Path("/proc/sys/net/netfilter")
 
@@ -40,11 +41,11 @@ class _Entry(NamedTuple):
 
 
 class Connections:
-    """Those of some machines.
+    """The tracked connections of several machines.
 
-    New entries are heard of as events: to list all takes some 20 ms for each machine. They are
-    listed where a command has turned events off, or where more came than a socket holds. In the
-    latter case the entries of before are not known, and all are deleted.
+    New entries are received as events, since listing all entries takes about 20 ms per machine.
+    They are listed only if a command has disabled events, or if more events arrive than a socket
+    buffers. In the latter case the earlier entries are unknown, and all entries are deleted.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Connections:
         self._poll = select.epoll()
 
     def add(self, netfilter: Netlink) -> None:
-        """The machine in whose namespace the thread is; ``netfilter`` is a socket of it."""
+        """Add the machine of the calling thread's namespace; ``netfilter`` is a socket in it."""
         tracker = _Tracker(netfilter)
         self._trackers[tracker.events.fileno()] = tracker
         self._poll.register(tracker.events.fileno(), select.EPOLLIN)
@@ -63,17 +64,17 @@ class Connections:
             one.close()
 
     def watch(self) -> None:
-        """Note new entries from now on."""
+        """Start to record new entries."""
         for one in self._trackers.values():
             one.watch()
 
     def hear(self) -> None:
-        """Note what has come: a socket holds some 300 entries."""
+        """Record the entries received so far; a socket buffers about 300 of them."""
         for descriptor, _ in self._poll.poll(0):
             self._trackers[descriptor].hear()
 
     def forget(self) -> None:
-        """Delete the entries that are new since ``watch``, except those of daemons."""
+        """Delete the entries created since ``watch``, except those of daemons."""
         for one in self._trackers.values():
             one.forget()
 
@@ -83,11 +84,11 @@ class _Tracker:
         self._netfilter = netfilter
         self.events = Netlink(NETFILTER)
         self._files: list[int] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without one
+        with contextlib.suppress(FileNotFoundError):  # a kernel without a tracker
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}
-        #: the entries before, where no event tells of new ones; whether all of these were heard of
+        #: Entries that existed before, if there are no events; whether all events were received.
         self._before: set[bytes] = set()
         self._heard_all = True
 
@@ -132,7 +133,7 @@ class _Tracker:
             for one in self._new.values()
             if _is_of_judge(one)
         ]
-        self._netfilter.send(found)  # one may have ended by now
+        self._netfilter.send(found)  # an entry may have ended meanwhile
         self._new = {}
 
     def _read(self, file: int) -> int:
@@ -150,7 +151,7 @@ def _entry(content: bytes) -> _Entry:
 
 
 def _is_of_judge(entry: _Entry) -> bool:
-    """Whether it is a ping, or a service that was asked; daemons speak OSPF and BGP."""
+    """Return whether an entry is a ping or a service test; daemons use OSPF and BGP."""
     protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
     number = protocol.get(_NUMBER, b"\0")[0]
     if number in {_TCP, _UDP}:

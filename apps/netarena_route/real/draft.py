@@ -1,9 +1,9 @@
 """Scratch namespaces in which machines are built as intended, broken, read and discarded.
 
-Faults and locks are shell commands, so their effect is known only after they have run. They run
-here: each machine with such commands is built in a namespace of its own, first as intended, then
-with its faults. Both states are read. The agent's network is written once, from the second state,
-and never had another.
+Faults and locks are shell commands, so that their effect is known only after they have run. They
+run here: each machine with such commands is built in a namespace of its own, first as intended,
+then with its faults. Both states are read. The agent's network is written only once, from the
+second state.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from netarena_route.real.netlink import Netlink, cable, raise_link
 from netarena_route.world.model import Machine, World
 
 T = TypeVar("T")
-#: what a reading of a machine needs: the machine, its namespace, a socket in it
+#: A function that reads a machine, given the machine, its namespace and a socket in it.
 Look = Callable[[Machine, int, Netlink], T]
 
 
 class Draft(NamedTuple, Generic[T]):
-    """A machine's form with its faults, and what was read of it before and after them."""
+    """A machine's form with its faults, and the readings before and after the faults."""
 
     form: Form
     intended: T
@@ -45,7 +45,7 @@ class Draft(NamedTuple, Generic[T]):
 
 
 class _Bench(NamedTuple):
-    """The namespace of the other ends of all ports, and a socket in it."""
+    """The namespace with the far ends of all ports, and a socket in it."""
 
     space: int
     netlink: Netlink
@@ -54,7 +54,7 @@ class _Bench(NamedTuple):
 def draft(
     world: World, faults: Mapping[str, Sequence[str]], look: Look[T]
 ) -> tuple[dict[str, Form], dict[str, Draft[T]]]:
-    """The form of each machine, and the drafts of those that had to be built for that.
+    """Return the form of each machine, and the drafts of machines that had to be built for it.
 
     ``faults`` are the commands that break machines, by machine. Raises OSError, pyroute2's
     NetlinkError, or subprocess.CalledProcessError for a command that fails.
@@ -87,7 +87,7 @@ def _current(stack: contextlib.ExitStack) -> int:
     return space
 
 
-def _build(  # noqa: PLR0913, PLR0917 -- what a machine is made of
+def _build(  # noqa: PLR0913, PLR0917 -- the parts of a machine
     machine: Machine,
     begun: Form,
     number: int,
@@ -95,7 +95,7 @@ def _build(  # noqa: PLR0913, PLR0917 -- what a machine is made of
     faults: Sequence[str],
     look: Look[T],
 ) -> Draft[T]:
-    """Build a machine in the calling thread's namespace, which is new."""
+    """Build a machine in the calling thread's namespace, which must be new."""
     texts = " ".join((*machine.filters, *machine.commands, *faults))
     filtered = machine.filters or "iptables " in texts or "nft " in texts
     with contextlib.ExitStack() as stack:

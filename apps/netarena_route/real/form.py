@@ -1,9 +1,10 @@
-"""The configuration of a machine as data: read in one network namespace, written once in another.
+"""Configuration of a machine as data: read in one network namespace, written once in another.
 
-A form holds everything that the methods of the fault tables can set: ports, addresses, routes,
-policy rules, permanent neighbours, queues, sysctls, and the rulesets of iptables and nftables. It
-holds no times, counters, handles and interface numbers, and its order depends on its content only.
-So a machine that is written from its form does not show which of its entries a fault has made.
+A form contains everything that the methods of the fault tables can set: ports, addresses, routes,
+policy rules, permanent ARP entries, queues, sysctls, and the rulesets of iptables and nftables. It
+contains no times, counters, handles and interface numbers, and its order depends only on its
+content. Therefore a machine that is written from its form does not show which entries a fault has
+made.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from netarena_route.real.netlink import (
 from netarena_route.world.model import Interface, Machine
 
 LOOPBACK = "lo"
-#: routes that a form has without a shell: destination and gateway
+#: Routes that a form expresses without a shell: destination and gateway.
 _PLAIN_ROUTE = re.compile(r"(default|[0-9.]+(?:/\d+)?) via ([0-9.]+)")
 _SYSCTLS = Path("/proc/sys/net/ipv4")
 _SYSCTL_BYTES = 1 << 14
-#: setting it sets the forwarding of each port, too
+#: This setting also sets the forwarding of each port.
 _FIRST_SETTING = "ip_forward"
 _FORWARDING = re.compile(r"conf/.*/forwarding")
 
@@ -63,14 +64,17 @@ _MAIN, _BOOT, _UNICAST, _ONLINK = 254, 3, 1, 0x4
 _FRA_PRIORITY, _INVERT = 6, 0x2
 _NDA_DST, _NDA_LLADDR, _PERMANENT = 1, 2, 0x80
 _TCA_KIND, _TCA_OPTIONS, _ROOT = 1, 2, 0xFFFFFFFF
-#: of each queue that is not the kernel's own: drawn by the kernel it would count all queues made
+#: Handle of each configured queue. Handles chosen by the kernel would show how many queues were
+#: created.
 _HANDLE = 0x80010000
 _CREATE, _EXCLUSIVE, _APPEND = 0x400, 0x200, 0x800
 
 
 class Item(NamedTuple):
-    """One entry of the kernel: the fields of its header (0 for an interface number), the name of
-    its interface if it has one, and its attributes."""
+    """One kernel entry: header fields, the name of its interface ("" without) and attributes.
+
+    The interface number in the header is 0.
+    """
 
     header: tuple[int, ...]
     port: str
@@ -86,16 +90,16 @@ class Port(NamedTuple):
 
 
 class _Sort(NamedTuple):
-    """Of entries: how they are dumped, made and deleted, and how they are read."""
+    """A kind of entries: the messages that list, create and delete them, and their format."""
 
     get: int
     new: int
     delete: int
     flags: int
     header: struct.Struct
-    #: place of the interface number in the header; -1 where an attribute holds it
+    #: Index of the interface number in the header; -1 if it is an attribute.
     index_at: int
-    #: the item of a dumped entry; None for one that nobody configures
+    #: Returns the item of a listed entry, or None if the entry is not configuration.
     clean: Callable[[Item], Item | None]
 
 
@@ -104,7 +108,7 @@ def _clean_address(item: Item) -> Item:
     values = dict(item.values)
     for kind in (_IFA_CACHEINFO, _IFA_FLAGS, _IFA_BROADCAST):
         values.pop(kind, None)
-    # with or without ``brd +``, an address has the broadcast of its network
+    # The broadcast address is set whether the address was added with ``brd +`` or not.
     if length <= _LONGEST_WITH_BROADCAST and scope == 0:
         local = socket.inet_ntoa(values[_IFA_LOCAL])
         network = IPv4Interface(f"{local}/{length}").network
@@ -152,7 +156,7 @@ _ROUTING = struct.Struct("=BBBBBBBBI")
 _ADDRESSES = _Sort(
     GETADDR, NEWADDR, DELADDR, _CREATE | _EXCLUSIVE, struct.Struct("=BBBBI"), 4, _clean_address
 )
-# appended: one that replaces a connected route is there before that is deleted
+# Appended, so that a route that replaces a connected one exists before that is deleted.
 _ROUTES = _Sort(GETROUTE, NEWROUTE, DELROUTE, _CREATE | _APPEND, _ROUTING, -1, _clean_route)
 _RULES = _Sort(GETRULE, NEWRULE, DELRULE, _CREATE | _EXCLUSIVE, _ROUTING, -1, _clean_rule)
 _NEIGHBOURS = _Sort(
@@ -172,27 +176,29 @@ _SORTS: Mapping[str, _Sort] = {
 
 @dataclass(frozen=True)
 class Form:
-    """What is configured on a machine."""
+    """Configuration of a machine."""
 
     ports: tuple[Port, ...]
     addresses: tuple[Item, ...]
-    #: beyond those that the kernel makes with addresses, where they were not read
+    #: All routes, or only those that the kernel does not create itself (see ``whole``).
     routes: tuple[Item, ...]
     rules: tuple[Item, ...]
     neighbours: tuple[Item, ...]
     queues: tuple[Item, ...] = ()
-    #: path below the sysctls of IPv4, and value: those that differ from a new machine's
+    #: Settings that differ from a new machine's: path below the IPv4 sysctls, and value.
     settings: tuple[tuple[str, str], ...] = ()
-    #: what iptables-restore and nft take
+    #: Input of iptables-restore and of nft.
     filters: str = ""
     ruleset: str = ""
-    #: whether ``routes`` and ``rules`` are all that there are
+    #: Whether ``routes`` and ``rules`` are complete.
     whole: bool = True
 
 
 def plain(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form | None:
-    """The form of a machine that has nothing but addresses, routes through gateways and sysctls;
-    None for others. ``neighbours`` are permanent: port, address, hardware address."""
+    """Return the form of a machine with only addresses, gateway routes and sysctls, else None.
+
+    ``neighbours`` are its permanent ARP entries: port, IP address, MAC address.
+    """
     if not all(map(is_plain, machine.routes)):
         return None
     if machine.rules or machine.filters or machine.commands:
@@ -201,12 +207,12 @@ def plain(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> For
 
 
 def is_plain(route: str) -> bool:
-    """Whether a route of the world leads through a gateway and says nothing more."""
+    """Return whether a route only names a destination and a gateway."""
     return _PLAIN_ROUTE.fullmatch(route) is not None
 
 
 def bare(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form:
-    """As ``plain``, of any machine: what of it needs no shell."""
+    """Return the part of any machine's form that needs no shell; see ``plain``."""
     found = [_PLAIN_ROUTE.fullmatch(entry) for entry in machine.routes]
     ports = tuple(Port(interface.name, _UP, 1500) for interface in machine.interfaces)
     return Form(
@@ -246,7 +252,7 @@ def _address(interface: Interface) -> Item:
 def _plain_route(machine: Machine, target: str, gateway: str) -> Item:
     address = IPv4Interface("0.0.0.0/0" if target == "default" else target)
     length = address.network.prefixlen
-    # as ``ip route add`` makes it
+    # The same fields as ``ip route add`` sets.
     header = (socket.AF_INET, length, 0, 0, _MAIN, _BOOT, 0, _UNICAST, 0)
     values = {
         _RTA_TABLE: _MAIN.to_bytes(4, sys.byteorder),
@@ -268,8 +274,10 @@ def _plain_route(machine: Machine, target: str, gateway: str) -> Item:
 
 
 def read(netlink: Netlink, listed: str) -> Form:
-    """The form of the machine that ``netlink`` is in, without settings; ``listed`` is what
-    ``LISTING`` printed there."""
+    """Return the form of the machine of ``netlink``, without settings.
+
+    ``listed`` is the output of ``LISTING`` on that machine.
+    """
     names = {}
     ports = []
     for link in links(netlink):
@@ -284,7 +292,7 @@ def read(netlink: Netlink, listed: str) -> Form:
         addresses=found["addresses"],
         routes=found["routes"],
         rules=found["rules"],
-        # the kernel's order of these depends on hashes
+        # The kernel's order of these entries depends on hashes.
         neighbours=tuple(sorted(found["neighbours"])),
         queues=found["queues"],
         filters=canonical_filters(saved),
@@ -310,8 +318,10 @@ def _dump(netlink: Netlink, sort: _Sort, names: Mapping[int, str]) -> Iterator[I
 
 
 def changed(fresh: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The settings of a form: those of ``values`` that a machine has not that is ``fresh``, in an
-    order in which none undoes another."""
+    """Return the settings in ``values`` that differ from those of a ``fresh`` machine.
+
+    They are in an order in which no setting undoes another.
+    """
     found = {name: value for name, value in values.items() if value != fresh.get(name)}
     if _FIRST_SETTING in found:
         found |= {name: value for name, value in values.items() if _FORWARDING.fullmatch(name)}
@@ -319,7 +329,7 @@ def changed(fresh: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[
 
 
 def sysctls() -> dict[str, str]:
-    """All settings of IPv4 of the namespace that the calling thread is in, by their path."""
+    """Return all IPv4 settings of the calling thread's namespace, by their path."""
     return dict(_texts(str(_SYSCTLS), ""))
 
 
@@ -331,11 +341,11 @@ def _texts(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
                 continue
             try:
                 file = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # one that can only be written
+            except OSError:  # a setting that can only be written
                 continue
             try:
                 text = os.read(file, _SYSCTL_BYTES)
-            except OSError:  # one that has no value
+            except OSError:  # a setting without a value
                 continue
             finally:
                 os.close(file)
@@ -343,16 +353,18 @@ def _texts(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 _MARK = "== nft\n"
-#: what prints the rulesets of a machine
+#: Command that prints the rulesets of a machine.
 LISTING = f"iptables-save && printf '{_MARK}' && nft --stateless list ruleset"
 _CHAINS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-#: tables of nftables that are those of iptables
+#: Tables of nftables that belong to iptables.
 _SHARED_TABLE = re.compile(r"table ip (?:filter|nat|mangle|raw|security) ")
 
 
 def canonical_filters(saved: str) -> str:
-    """What ``iptables-save`` printed in an order that depends on the rules only, without counters
-    and without chains and tables that let everything pass."""
+    """Return ``iptables-save`` output in an order that depends only on the rules.
+
+    Counters are removed, as are chains and tables that let everything pass.
+    """
     tables: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {}
     policies: dict[str, str] = {}
     rules: dict[str, list[str]] = {}
@@ -377,7 +389,7 @@ def canonical_filters(saved: str) -> str:
 
 
 def canonical_ruleset(listed: str) -> str:
-    """What ``nft list ruleset`` printed without the tables of iptables, sorted by table."""
+    """Return ``nft list ruleset`` output without iptables' tables, sorted by table."""
     tables = re.findall(r"^table .*?^}\n", listed, re.MULTILINE | re.DOTALL)
     return "".join(sorted(one for one in tables if not _SHARED_TABLE.match(one)))
 
@@ -386,9 +398,9 @@ def canonical_ruleset(listed: str) -> str:
 
 
 def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
-    """Configure the new machine that the calling thread and ``netlink`` are in, but for rulesets.
+    """Configure the new machine of the calling thread and ``netlink``, without rulesets.
 
-    ``hardware`` has the hardware address of each port. Raises OSError.
+    ``hardware`` has the MAC address of each port. Raises OSError.
     """
     indexes = {port.name: socket.if_nametoindex(port.name) for port in form.ports}
     names = {index: name for name, index in indexes.items()}
@@ -402,7 +414,7 @@ def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
 
 
 def loading(form: Form) -> str:
-    """The shell command that loads a form's rulesets; empty where it has none."""
+    """Return the shell command that loads a form's rulesets, or "" if it has none."""
     commands = []
     if form.filters:
         commands.append(f"iptables-restore -w <<'END'\n{form.filters}END\n")
@@ -420,7 +432,7 @@ def _link(port: Port, index: int, hardware: Mapping[str, bytes]) -> Message:
     return Message(SETLINK, body + attribute(_IFLA_MTU, struct.pack("=I", port.mtu)))
 
 
-def _bring(  # noqa: PLR0913 -- what a sort of entries is brought to
+def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
     netlink: Netlink,
     sort: _Sort,
     wanted: Sequence[Item],
@@ -429,16 +441,15 @@ def _bring(  # noqa: PLR0913 -- what a sort of entries is brought to
     *,
     whole: bool,
 ) -> None:
-    """Add the missing ones of ``wanted``, in their order, then delete others if they are the
-    whole."""
+    """Add the missing entries of ``wanted`` in their order; if ``whole``, delete all others."""
     present = list(_dump(netlink, sort, names)) if sort.delete else []
     kept = _kept(present, wanted)
     missing = [item for item in wanted if item not in kept]
     extra = [item for item in present if item not in kept]
-    # one that is there, but not in its place among those of the same destination
+    # Entries that exist, but in the wrong position among those of the same destination.
     moved = [item for item in extra if item in missing]
     _send(netlink, [Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
-    # those that others lead through come first
+    # Connected routes come first, since gateways are resolved through them.
     missing.sort(key=lambda item: sort is _ROUTES and _RTA_GATEWAY in dict(item.values))
     _send(netlink, [Message(sort.new, _pack(sort, item, indexes), sort.flags) for item in missing])
     if whole and sort.delete:
@@ -447,10 +458,10 @@ def _bring(  # noqa: PLR0913 -- what a sort of entries is brought to
 
 
 def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
-    """Those that stay, so that the rest of ``wanted`` can be appended in its order.
+    """Return the entries that stay, so that the rest of ``wanted`` can be appended in order.
 
-    Of the entries of one destination the kernel uses the first. So for each destination the
-    longest beginning of its wanted entries stays that is present in this order.
+    The kernel uses the first entry of a destination. Therefore, for each destination, the longest
+    beginning of its wanted entries stays that is already present in this order.
     """
     places: dict[tuple[object, ...], list[Item]] = {}
     for item in present:
@@ -469,7 +480,7 @@ def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
 
 
 def _destination(item: Item) -> tuple[object, ...]:
-    """Of a route what is looked up: prefix, service, table and metric."""
+    """Return the key by which the kernel finds a route: prefix, service, table and metric."""
     values = dict(item.values)
     keys = (_RTA_DST, _RTA_PRIORITY, _RTA_TABLE)
     return (item.header[1:4], *(values.get(key, b"") for key in keys))

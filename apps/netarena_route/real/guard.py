@@ -1,7 +1,7 @@
 """Limits on the kernel resources that episodes share.
 
-Packets use everybody's processor time. The ARP table is one for all namespaces of the kernel, and
-no limit of a process covers the kernel memory that a namespace holds. A guard measures these while
+Packets use processor time of all episodes. All namespaces of the kernel share one ARP table, and
+process limits do not cover the kernel memory of a namespace. A guard measures these resources while
 a command runs on a machine, and once after it has ended, since the kernel may continue sending, for
 example in a bridge loop. It measures usage, whatever the command is.
 """
@@ -35,16 +35,16 @@ from netarena_route.real.netlink import (
     ruleset_generation,
 )
 
-#: measured after each command, for this long
+#: Duration of the measurement after each command.
 _LISTEN_S = 0.003
-#: of all interfaces of a machine together; those are taken down that carry at least this part of
-#: what the loudest does, so often at most
+#: Maximum rate of all interfaces of a machine together. Beyond it, interfaces are taken down that
+#: carry at least 1/_LOUD of the busiest one's packets; this is repeated up to _LOOKS times.
 _STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
-#: of what is taken down, how many are named
+#: Maximum number of interfaces that a message names.
 _MOST_NAMED = 4
-#: what a machine may hold of the kernel's memory; a command is ended that takes more than this and
-#: more than it found. A socket takes up to 0.2 MB, a queue of a link 10 KB (a pair of links has two
-#: for each processor), and rules of nftables some ten times their size as ``netlink`` tells it.
+#: Limits of kernel objects per machine. A command is killed if it exceeds both the limit and the
+#: number before it started. A socket uses up to 0.2 MB, a queue of a link 10 KB (a pair of links
+#: has two per processor), and nftables rules about ten times their size in netlink messages.
 _MOST: Mapping[str, int] = {
     "interfaces": 512,
     "routes": 10_000,
@@ -56,47 +56,48 @@ _MOST: Mapping[str, int] = {
     "neighbours without ARP": 4_096,
     "bytes of nftables rules": 1 << 20,
 }
-#: what is asked by netlink waits for whoever changes things, and large sets are told slowly: after
-#: a look, none is taken for so many times as long
+#: Netlink queries wait for concurrent changes, and large sets are listed slowly. After a query, the
+#: next one waits this many times as long as the query took.
 _LOOK_AWAY = 4
-_PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>: the kernel does not count these
+_PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # no generation of rules
+_NONE = -2  # not a ruleset generation
 
 
-#: processes of each command that are not the agent's: bubblewrap, and the clock that it runs
+#: Processes of each command that are not the agent's: bubblewrap, and its timer.
 _ATTENDANTS = 2
 
 T = TypeVar("T")
 
 
 def process_limit(endpoints: int, netns: int) -> int:
-    """The kernel's limit on processes for one command, in a network of so many endpoints.
+    """Return the kernel's process limit for one command in a network with this many endpoints.
 
     The kernel counts the processes and threads of the user namespace that owns ``netns``: a
-    router's daemons count, other machines' processes do not. Call while no command runs there.
+    router's daemons count, other machines' processes do not. Call this while no command runs there.
     """
     return _running(netns) + _ATTENDANTS + 1 + most_processes(endpoints)
 
 
 def _running(netns: int) -> int:
-    """Threads in the user namespace that owns a network namespace."""
+    """Return the number of threads in the user namespace that owns a network namespace."""
     with ExitStack() as stack:
         user = user_namespace(stack, netns)
         inside = Path("/proc/self/ns/user").stat() if user is None else os.fstat(user)
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # of a process that has just ended
+            with suppress(OSError):  # the process may have just ended
                 if os.path.samestat((process / "ns" / "user").stat(), inside):
                     count += len(list((process / "task").iterdir()))
     return count
 
 
 class Guard:
-    """Of one command in the machine whose network namespace is ``netns``; made before it starts.
+    """Guard of one command on the machine whose network namespace is ``netns``.
 
-    ``neighbours`` is how many endpoints of its world it may know.
+    It must be created before the command starts. ``neighbours`` is the number of endpoints of the
+    network, which limits the ARP entries.
     """
 
     def __init__(self, netns: int, neighbours: int) -> None:
@@ -109,13 +110,13 @@ class Guard:
         self._began = self._look_again = time.monotonic()
 
     def watch(self, pid: int) -> str:
-        """Why the command must end, in words; ``pid`` is a process in the machine's namespace."""
+        """Return why the command must end, or ""; ``pid`` is a process on the machine."""
         folder = Path(f"/proc/{pid}/net")
         try:
             sent = _difference(self._before, _sent_packets(folder))
             known = _passing_neighbours(folder)
             held = _count(folder)
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             return ""
         allowed = FREE_PACKETS + MOST_PACKETS_PER_S * (time.monotonic() - self._began)
         if sum(sent.values()) > allowed:
@@ -131,11 +132,11 @@ class Guard:
         return ""
 
     def _look(self) -> Mapping[str, int]:
-        """What there is by netlink; nothing where it is not yet time to look again."""
+        """Return the counts from netlink, or nothing if the last query was too recent."""
         began = time.monotonic()
         if began < self._look_again:
             return {}
-        with suppress(OSError):  # of what changes meanwhile
+        with suppress(OSError):  # concurrent changes may cause errors
             held = self._ask()
             ended = time.monotonic()
             self._look_again = ended + _LOOK_AWAY * (ended - began)
@@ -157,7 +158,7 @@ class Guard:
             }
 
     def calm(self) -> str:
-        """End what the command left running in the kernel; words about it, empty if nothing."""
+        """End what the command left running in the kernel; return a description, or ""."""
         told = []
         if self._within(_passing_neighbours) > self._most_neighbours:
             self._command(_IP, "-4", "neigh", "flush", "all")
@@ -177,10 +178,10 @@ class Guard:
         return "; ".join(told)
 
     def _still(self) -> list[str]:
-        """Take down what carries a storm; the names.
+        """Take down interfaces that carry a packet storm; return their names.
 
-        Of many circles none carries much, for the processors are shared; and what is left when the
-        loudest are gone becomes louder.
+        Several loops share the processors, so that none of them carries much. When the busiest are
+        down, the others get busier; therefore the measurement is repeated.
         """
         stilled: list[str] = []
         for _ in range(_LOOKS):
@@ -193,7 +194,7 @@ class Guard:
                 break
             least = max(sent.values()) / _LOUD
             loud = sorted(name for name, packets in sent.items() if packets >= least)
-            # all at once: a process for each would wait for the storm each time
+            # One command for all interfaces, since each process would have to wait for the storm.
             lines = "".join(f"link set dev {name} down\n" for name in loud)
             self._command(_IP, "-force", "-batch", "-", fed=lines)
             stilled += loud
@@ -204,7 +205,7 @@ class Guard:
             return measure(Path("/proc/thread-self/net"))
 
     def _command(self, *line: str, fed: str = "") -> None:
-        # a storm may keep the processors from it; then the next look ends it
+        # A storm may starve this command of processor time; the next check then ends the storm.
         with entered(self._netns), suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 line, check=False, capture_output=True, timeout=_TIMEOUT_S, input=fed, text=True
@@ -212,7 +213,7 @@ class Guard:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """What the namespace holds of which the kernel keeps count, by the names of ``_MOST``."""
+    """Return the namespace's objects that the kernel counts, by the names of ``_MOST``."""
     return {
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
@@ -222,31 +223,31 @@ def _count(folder: Path) -> dict[str, int]:
 
 
 def _sent_packets(folder: Path) -> dict[str, int]:
-    """Interface -> packets sent, of the namespace that a process's ``net`` folder shows."""
+    """Return the packets sent per interface; ``folder`` is a process's ``net`` folder in /proc."""
     lines = (folder / "dev").read_text(encoding="ascii", errors="replace").splitlines()[2:]
     rows = (line.rpartition(":") for line in lines)
     return {name.strip(): int(numbers.split()[9]) for name, _, numbers in rows}
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """Interface -> packets since; one that was made anew counts from zero."""
+    """Return the packets since ``before`` per interface; a recreated interface counts from zero."""
     since = {name: sent - before.get(name, 0) for name, sent in after.items()}
     return {name: sent if sent >= 0 else after[name] for name, sent in since.items()}
 
 
 def _passing_neighbours(folder: Path) -> int:
-    """How many entries of the kernel's table the namespace holds."""
+    """Return the number of the namespace's entries in the kernel's ARP table."""
     return _neighbours(folder, 0)
 
 
 def _neighbours(folder: Path, permanent: int) -> int:
-    """How many IPv4 neighbours the namespace knows, the permanent ones or all others."""
+    """Return the number of the namespace's ARP entries, the permanent ones or all others."""
     lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
     return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
 
 
 def _routes(folder: Path) -> int:
-    """How many routes all its tables hold together; 0 where the kernel does not tell."""
+    """Return the number of routes in all tables of the namespace, or 0 if it is unknown."""
     count = 0
     with suppress(FileNotFoundError):
         lines = (folder / "fib_triestat").read_text(encoding="ascii").splitlines()
@@ -257,6 +258,6 @@ def _routes(folder: Path) -> int:
 
 
 def _sockets(folder: Path) -> int:
-    """How many sockets of the namespace are open."""
+    """Return the number of open sockets in the namespace."""
     first, *_ = (folder / "sockstat").read_text(encoding="ascii").splitlines()
     return int(first.split()[2])

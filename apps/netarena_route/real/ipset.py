@@ -1,4 +1,4 @@
-"""Have rules use copies of a machine's ipsets while a measurement runs.
+"""Makes rules use copies of a machine's ipsets while a measurement runs.
 
 Sets of ``ipset`` belong to the network namespace. Rules add elements to them, count, and renew
 timeouts. ``Sets`` gives each set a copy with the same elements and swaps the two, so that rules
@@ -26,11 +26,11 @@ from netarena_route.real.netlink import (
 
 _SETS = 6 << 8
 _CREATE, _DESTROY, _SWAP, _LIST, _ADD = (_SETS | one for one in (2, 3, 6, 7, 9))
-_HEADER = bytes([2, 0, 0, 0])  # of IPv4, whatever the set's family is
+_HEADER = bytes([2, 0, 0, 0])  # IPv4, whatever the set's family is
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
-#: numbers of references, bytes and elements, which are listed and cannot be set
+#: Numbers of references, bytes and elements, which are listed but cannot be set.
 _COUNTS = (24, 25, 26)
 _NAME_BYTES = 31
 
@@ -41,7 +41,7 @@ class _Copy(NamedTuple):
 
 
 def lacking() -> str:
-    """Why this kernel has no ipsets; empty where it has."""
+    """Return the reason why this kernel has no ipsets, or ""."""
     try:
         with Netlink(NETFILTER) as netfilter:
             list(netfilter.dump(_LIST, _HEADER + _PROTOCOL))
@@ -59,17 +59,17 @@ class Sets:
         self._absent = False
 
     def cast(self) -> None:
-        """Have rules use copies. Sets that cannot be copied stay in use."""
+        """Make rules use copies of the sets; sets that cannot be copied stay in use."""
         self._copies = []
         for made, added in _copied(self._listed()):
             if not any(self._netfilter.send([made.create])):
-                # an element that has just timed out may be refused
+                # An element that has just expired may be rejected.
                 self._netfilter.send(added)
                 self._copies.append(made.pair)
         self._swap()
 
     def lift(self) -> None:
-        """Have rules use the sets again, and destroy the copies."""
+        """Make rules use the original sets again, and destroy the copies."""
         if self._copies:
             self._swap()
             self._netfilter.send(
@@ -125,9 +125,9 @@ def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
 
 
 def _whole(body: bytes, but: Container[int] = ()) -> Iterator[bytes]:
-    """Yield attributes with their heads, without those of kind ``but``.
+    """Yield attributes with their headers, without those of a kind in ``but``.
 
-    A flag in the head says that a number is in network byte order. The kernel lists addresses
+    A flag in the header says that a number is in network byte order. The kernel lists addresses
     without this flag and accepts them with it only, so it is added.
     """
     at = 0

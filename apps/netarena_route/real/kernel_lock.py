@@ -1,8 +1,9 @@
-"""Turns of networks at resources that the kernel has once for all of them.
+"""Locks for kernel resources that all networks share.
 
 The kernel's ARP table holds about a thousand entries of all network namespaces together
-(gc_thresh3), and a round of pings in one large network takes hundreds. Beyond the limit packets are
-lost and a round is repeated, so networks that would not fit together measure one after the other.
+(gc_thresh3), and a probe round in one large network needs hundreds. Beyond the limit packets are
+lost and a round is repeated. Therefore networks that do not fit together measure one after the
+other.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-#: entries of a place, and how many there are: less than the table has by default, for others have
-#: entries too
+#: Number of ARP entries per slot, and number of slots. They use less than the default table, since
+#: other programs have entries too.
 PLACE, PLACES = 100, 9
-#: a turn is waited for so long: then whoever has it does not give it back, and one goes without
+#: Maximum time to wait for slots, and the pause between attempts. After that, the holder counts as
+#: stuck, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
-#: what all of a machine's root take turns by; nobody else may hold it
+#: Lock file of all networks that run as root on this machine; other users cannot open it.
 MACHINE = "/run/netarena-turns"
 
 
 class Turns:
-    """Locks of a file: a process holds them, and they end with it. One byte stands for a place,
-    one before them for whose turn it is to take some."""
+    """Locks on a file, which end with the process that holds them.
+
+    Byte 0 is the right to acquire slots; each further byte stands for one slot.
+    """
 
     def __init__(self, path: str = "") -> None:
-        """The file at ``path`` is shared with all who can open it. Without one, or where it cannot
-        be had, with those alone who are forked from this process."""
+        """Open the lock file at ``path``, which everybody who can open it shares.
+
+        Without a path, or if it cannot be opened, only processes forked from this one share it.
+        """
         self._file = -1
         if path:
             how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -40,7 +46,7 @@ class Turns:
 
     @contextmanager
     def take(self, entries: int) -> Iterator[None]:
-        """Have places for so many entries, all where they are more than there are."""
+        """Hold slots for this many entries, or all slots if there are fewer."""
         wanted = min(math.ceil(entries / PLACE), PLACES)
         deadline = time.monotonic() + _WAIT_S
         taken: list[int] = []
@@ -55,7 +61,7 @@ class Turns:
     def _wait(
         self, places: range | list[int], number: int, taken: list[int], deadline: float
     ) -> bool:
-        """Whether so many of ``places`` could be taken before ``deadline``."""
+        """Return whether ``number`` of ``places`` could be locked before ``deadline``."""
         before = len(taken)
         while True:
             for place in places:
@@ -67,7 +73,7 @@ class Turns:
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_PAUSE_S)  # of a round, or of whoever waits for one to end
+            time.sleep(_PAUSE_S)  # until a round, or a caller that waits for one, has ended
 
     def _give(self, places: Iterable[int]) -> None:
         for place in places:

@@ -1,4 +1,4 @@
-"""Links and settings of a world, the same for both emulators."""
+"""Links and settings of a network, the same for both emulators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NET = Path("/proc/sys/net")
 
 
 def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
-    """Each link: the machine, its interface, and the name of the switch's port."""
+    """Yield each link: the machine, its interface, and the name of the switch's port."""
     ports = [0] * len(world.switches)
     for machine in world.machines:
         for interface in machine.interfaces:
@@ -30,13 +30,13 @@ def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
 
 
 def mac(machine: int, port: int) -> bytes:
-    """The hardware address of a machine's port, both by their order: locally administered."""
+    """Return the locally administered MAC address of a machine's port, given both indices."""
     return b"\x02\x4e" + machine.to_bytes(2, "big") + port.to_bytes(2, "big")
 
 
-#: below /proc/sys/net: what a new namespace may have inherited from the machine, where it is there
+#: Settings below /proc/sys/net that a new namespace may inherit from the host, if they exist.
 BASELINE = {
-    "ipv6/conf/all/disable_ipv6": "1",  # nothing here uses it
+    "ipv6/conf/all/disable_ipv6": "1",  # not used here
     "ipv6/conf/default/disable_ipv6": "1",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
@@ -44,9 +44,9 @@ BASELINE = {
     "ipv4/conf/default/arp_ignore": "0",
     "ipv4/ip_forward": "0",
     "ipv4/icmp_echo_ignore_all": "0",
-    # bridges join 224.0.0.106 (RFC 4286) and report it at random times, which filters would count
+    # Bridges join 224.0.0.106 (RFC 4286) and report it at random times, which filters would count.
     "ipv4/igmp_link_local_mcast_reports": "0",
-    # else what is bridged passes the filters of the switches' namespace
+    # Otherwise bridged packets pass the filters of the switches' namespace.
     "bridge/bridge-nf-call-iptables": "0",
     "bridge/bridge-nf-call-arptables": "0",
     "bridge/bridge-nf-call-ip6tables": "0",
@@ -56,10 +56,10 @@ BASELINE = {
 def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]) -> None:
     """Write the form of each machine of a new network, once, and start its switches.
 
-    The thread is in the switches' namespace, ``spaces`` has the machines'. All machines are written
-    in their order by the same messages, whatever their forms hold, and rulesets after all else.
-    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for an entry that the
-    kernel refuses.
+    The calling thread must be in the switches' namespace; ``spaces`` has the machines'. All
+    machines are written in their order with the same messages, whatever their forms contain, and
+    rulesets come last. Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError
+    for an entry that the kernel rejects.
     """
     for space in (None, *spaces.values()):
         with entered(space):
@@ -78,16 +78,16 @@ def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]
 
 
 def set_baseline() -> None:
-    """Give a new namespace, the calling thread's, the settings that it may have inherited."""
+    """Reset the settings that the calling thread's new namespace may have inherited."""
     for name, value in BASELINE.items():
         with contextlib.suppress(FileNotFoundError):
             (_NET / name).write_text(value, encoding="ascii")
 
 
 def number_settings() -> None:
-    """Let the kernel number all settings of the calling thread's network, in one order.
+    """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
 
-    The inode of a setting is numbered when its path is first looked up. Without this call the
+    The inode of a setting is assigned when its path is first looked up. Without this call the
     inodes would show which settings we write or read later.
     """
     for _ in os.walk(_NET):
@@ -95,13 +95,16 @@ def number_settings() -> None:
 
 
 def hardware(number: int, machine: Machine) -> dict[str, bytes]:
-    """The hardware address of each port of a machine, which is ``number`` in the world's order."""
+    """Return the MAC address of each port of a machine with index ``number``."""
     return {one.name: mac(number, port) for port, one in enumerate(machine.interfaces)}
 
 
 def run_shell(text: str) -> subprocess.CompletedProcess[str]:
-    """Run our own commands where the thread is. Raises subprocess.CalledProcessError."""
-    return subprocess.run(  # the shell is named because entries are written for one
+    """Run a command of our own in the calling thread's namespaces.
+
+    Raises subprocess.CalledProcessError if it fails.
+    """
+    return subprocess.run(  # entries are written for a shell
         ["/bin/sh", "-c", text],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -114,13 +117,15 @@ def run_shell(text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-#: of our own commands
+#: Environment of our own commands.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
 def known_neighbours(world: World) -> Iterator[list[tuple[str, str, bytes]]]:
-    """Of each machine in the world's order, its permanent neighbours: port, address, hardware
-    address. Empty lists where neighbours are learnt."""
+    """Yield the permanent ARP entries of each machine in order: port, IP address, MAC address.
+
+    The lists are empty if machines use ARP.
+    """
     members: list[list[tuple[str, bytes]]] = [[] for _ in world.switches]
     for number, machine in enumerate(world.machines):
         for port, interface in enumerate(machine.interfaces):

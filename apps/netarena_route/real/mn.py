@@ -1,4 +1,4 @@
-"""Network made by Mininet with Linux bridges as switches: the default emulator."""
+"""Networks built by Mininet with Linux bridges as switches; the default emulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netarena_route.real.links import cables
 from netarena_route.world.model import World
 
 with warnings.catch_warnings():
-    # it imports distutils, and some of its patterns have escapes that Python will refuse one day
+    # Mininet imports distutils, and some of its patterns have invalid escape sequences.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", SyntaxWarning)
     from mininet.log import setLogLevel
@@ -20,15 +20,15 @@ with warnings.catch_warnings():
     from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
-#: keeps Mininet's objects, whose shells hold the namespaces, for as long as the process lives
+#: Keeps Mininet's objects alive, whose shells hold the namespaces.
 _networks: list[Mininet] = []
 
 
 class _Machine(Host):  # type: ignore[misc] # Mininet has no types
-    """A host whose network namespace is made here, owned by a user namespace of its own.
+    """A Mininet host whose network namespace is created here, owned by its own user namespace.
 
-    Mininet's mnexec would also mount a /sys, which a container without all rights refuses. The
-    shell stays in the user namespace of the episode and only enters the network.
+    Mininet's mnexec would also mount a /sys, which a container without full privileges refuses. The
+    shell stays in the user namespace of the episode and only enters the network namespace.
     """
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 -- Mininet's name
@@ -41,9 +41,9 @@ class _Machine(Host):  # type: ignore[misc] # Mininet has no types
 
 
 def begin() -> Mininet:
-    """A network of Mininet's without a machine yet."""
+    """Return a Mininet network without machines."""
     setLogLevel("critical")
-    # its init changes limits of the machine, which are not this episode's
+    # Mininet's initialisation changes limits of the whole host.
     Mininet.inited = True
     network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)
@@ -51,10 +51,10 @@ def begin() -> Mininet:
 
 
 def build(world: World) -> Mapping[str, int]:
-    """Make machines, switches and links; return a descriptor of each machine's namespace.
+    """Create machines, switches and links; return a descriptor of each machine's namespace.
 
-    Links are without addresses. The thread is in what becomes the switches' namespace. Mininet's
-    shells stay idle: what an agent sends never goes there, since a command could break the next.
+    Links have no addresses. The calling thread must be in the switches' future namespace. Mininet's
+    shells stay idle: agents' commands never run there, since a command could break the next one.
     Raises OSError, or Exception as Mininet does.
     """
     network = begin()

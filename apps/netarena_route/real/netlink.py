@@ -1,6 +1,6 @@
-"""Netlink in bulk, for the kernel queries that each round repeats.
+"""Netlink in batches, for the kernel queries that each probe round repeats.
 
-pyroute2 makes the networks. It takes about 0.2 ms per message, too long for the ARP entries, links
+pyroute2 builds the networks. It takes about 0.2 ms per message, too long for the ARP entries, links
 and routes of a thousand machines before and after every command. Here messages are made with
 ``struct`` and sent in batches (netlink(7), rtnetlink(7)); only the parts that rounds need exist.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-#: the families of sockets and of nftables (linux/netlink.h; Python does not name them)
+#: Netlink families of sockets and of nftables (linux/netlink.h), which Python does not name.
 SOCK_DIAG, NETFILTER = 4, 12
 
 NEWLINK, GETLINK, SETLINK = 16, 18, 19
@@ -29,26 +29,26 @@ NEWQDISC, DELQDISC, GETQDISC = 36, 37, 38
 _GETNEIGHTBL = 66
 
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
-CREATE = 0x400 | 0x100  # also in place of what is there
-_REPLACE = 0x100  # of what is there
+CREATE = 0x400 | 0x100  # create or replace
+_REPLACE = 0x100  # replace an existing entry
 _ERROR, _DONE = 2, 3
 _SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP = 270, 1, 2
-#: of transactions of nftables
+#: Begin and end of nftables transactions.
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _OF_NFTABLES = struct.pack("!BBH", 0, 0, 10)
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NESTED = 0x8000
-#: fewer answers, of some 4 KB each, than a socket's buffer holds
+#: Number of messages whose answers, about 4 KB each, fit into a socket's buffer.
 _BATCH = 32
 _READ_BYTES = 1 << 18
 _COUNTERS_BYTES = 1 << 16
-#: the kernel gives as much of it as its limit allows
+#: The kernel grants as much of it as its limit allows.
 _BUFFER_BYTES = 1 << 20
 
 
 class Message(NamedTuple):
-    """One request: a number of above, the type's own header and attributes, further flags."""
+    """One request: message type, body with the type's own header and attributes, further flags."""
 
     kind: int
     body: bytes
@@ -56,23 +56,23 @@ class Message(NamedTuple):
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded as the kernel wants it."""
+    """Return one attribute, padded as the kernel requires."""
     length = _ATTRIBUTE.size + len(value)
     return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
 
 
 def nest(kind: int, *attributes: bytes) -> bytes:
-    """An attribute that holds others."""
+    """Return an attribute that contains others."""
     return attribute(kind | _NESTED, b"".join(attributes))
 
 
 def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
-    """The attributes that begin at ``start``: kind to value."""
+    """Return the attributes from ``start`` on, by kind."""
     return dict(each_attribute(body, start))
 
 
 def each_attribute(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The attributes that begin at ``start`` in their order, of which several may be of a kind."""
+    """Yield the attributes from ``start`` on in order; a kind may occur several times."""
     while start + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, start)
         if length < _ATTRIBUTE.size:
@@ -82,15 +82,17 @@ def each_attribute(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 class Netlink:
-    """A socket of the network namespace that the thread is in when it is made: for routes and
-    all that goes with them, or for another family of netlink."""
+    """A netlink socket in the network namespace of the calling thread.
+
+    The default family is routing; others are possible.
+    """
 
     def __init__(self, family: int = socket.NETLINK_ROUTE) -> None:
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        self._socket.bind((0, 0))  # else nothing comes of groups
+        self._socket.bind((0, 0))  # required to receive messages of groups
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -106,22 +108,24 @@ class Netlink:
         return self._socket.fileno()
 
     def join(self, group: int) -> None:
-        """Have the kernel send what concerns a group, as it comes."""
+        """Subscribe to the messages of a multicast group."""
         self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
 
     def leave(self, group: int) -> None:
         self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
 
     def heard(self) -> Iterator[tuple[int, bytes]]:
-        """What has come of the groups: kind, header and attributes. Raises OSError where more came
-        than the socket holds."""
+        """Yield received messages of the groups: type, and body with header and attributes.
+
+        Raises OSError if more messages arrived than the socket buffers.
+        """
         with contextlib.suppress(BlockingIOError):
             while True:
                 for kind, _, content in self._receive(socket.MSG_DONTWAIT):
                     yield kind, content
 
     def send(self, messages: Sequence[Message]) -> list[int]:
-        """Have all of them done; return the error number of each, 0 where it went well."""
+        """Send requests, wait for all, and return the error number of each (0: success)."""
         errors: list[int] = []
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -141,8 +145,11 @@ class Netlink:
         return errors
 
     def batch(self, messages: Iterable[Message], most_bytes: int = 1 << 17) -> None:
-        """Have changes of nftables done, all or none of those of one transaction, which has up to
-        ``most_bytes``. Raises OSError for the first that was refused."""
+        """Apply nftables changes in transactions of up to ``most_bytes`` each.
+
+        A transaction is applied as a whole or not at all. Raises OSError for the first rejected
+        change.
+        """
         packed: list[tuple[Message, int]] = []
         for one in messages:
             packed.append((one, packed[-1][1] + len(one.body) if packed else len(one.body)))
@@ -159,7 +166,7 @@ class Netlink:
         packet += self._pack(_BATCH_END, _REQUEST, _OF_NFTABLES)
         self._socket.send(packet)
         problem = 0
-        # the kernel has answered when it returns from ``send``, and only what it refused
+        # The kernel has answered when ``send`` returns, and it answers only rejected changes.
         with contextlib.suppress(BlockingIOError):
             while True:
                 for kind, sequence, body in self._receive(socket.MSG_DONTWAIT):
@@ -169,7 +176,7 @@ class Netlink:
             raise OSError(problem, f"netlink: {os.strerror(problem)}")
 
     def ask(self, kind: int, body: bytes) -> bytes:
-        """The one answer to a question, as its header and attributes. Raises OSError."""
+        """Return the single answer to a request, as header and attributes; raises OSError."""
         self._socket.send(self._pack(kind, _REQUEST, body))
         for found, number, content in self._receive():
             if number == self._sequence and found != _ERROR:
@@ -177,7 +184,7 @@ class Netlink:
         raise OSError("netlink: no answer")
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """All entries of a kind (GET…), each as its header and attributes."""
+        """Yield all entries of a kind (GET…), each as header and attributes."""
         self._socket.send(self._pack(kind, _REQUEST | _DUMP, body))
         sequence = self._sequence
         while True:
@@ -205,7 +212,7 @@ class Netlink:
             start += length + -length % 4
 
 
-# ---------------------------------------------------------------------------- what rounds ask
+# ---------------------------------------------------------------------- queries of probe rounds
 
 _LINK = struct.Struct("=BxHiII")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
@@ -213,7 +220,7 @@ _IFLA_EXT_MASK, _SKIP_STATISTICS = 29, struct.pack("=I", 1 << 3)
 _IFLA_PROTINFO, _BRPORT_STATE = 12, 1
 IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
 _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
-_IFLA_QUEUES = (31, 32)  # to send from, and to receive with
+_IFLA_QUEUES = (31, 32)  # transmit and receive queues
 _IFF_UP = 0x1
 _IFLA_IFNAME, _IFLA_NET_NS_FD, _INFO_DATA, _VETH_PEER = 3, 28, 2, 1
 _OPER_UP = b"\6"  # of RFC 2863
@@ -227,21 +234,21 @@ _NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
 _NDTA_NAME, _NDTA_STATS = 1, 7
-#: of struct ndt_stats (linux/neighbour.h)
+#: Offset in struct ndt_stats (linux/neighbour.h).
 _NDTS_TABLE_FULLS_AT = 80
-#: states of entries that nobody put there for good: all but NOARP and PERMANENT
+#: States of learnt entries: all but NOARP and PERMANENT.
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
-#: those whose address was found, or that were given up
+#: States of learnt entries whose resolution has ended, successfully or not.
 _KNOWN = _LEARNT & ~_INCOMPLETE
-#: not used for a while; about to be asked whether they are still there; not found
+#: States: unused for a while; being probed again; failed.
 _STALE, _CHECKED, _FAILED = 0x4, 0x8 | 0x10, 0x20
 _EXTERNALLY = 0x10  # a flag
 _NOARP, _PERMANENT = 0x40, 0x80
 
 
 class Link(NamedTuple):
-    """A network interface as ``dump`` gives it."""
+    """A network interface as ``dump`` returns it."""
 
     ifindex: int
     flags: int
@@ -249,7 +256,7 @@ class Link(NamedTuple):
 
 
 def links(netlink: Netlink) -> Iterator[Link]:
-    """All interfaces, without their statistics."""
+    """Yield all interfaces, without their statistics."""
     body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     for content in netlink.dump(GETLINK, body):
         _, _, index, flags, _ = _LINK.unpack_from(content)
@@ -257,8 +264,7 @@ def links(netlink: Netlink) -> Iterator[Link]:
 
 
 def cable(name: str, end: str, space: int) -> Message:
-    """A new pair of veths: ``name`` here, and ``end`` in the network namespace of descriptor
-    ``space``."""
+    """Return a message that creates a veth pair: ``name`` here, ``end`` in namespace ``space``."""
     other = _LINK.pack(0, 0, 0, 0, 0)
     other += attribute(_IFLA_IFNAME, end.encode() + b"\0")
     other += attribute(_IFLA_NET_NS_FD, struct.pack("=I", space))
@@ -271,19 +277,21 @@ def cable(name: str, end: str, space: int) -> Message:
             attribute(IFLA_INFO_KIND, b"veth\0"),
             nest(_INFO_DATA, attribute(_VETH_PEER, other)),
         ),
-        0x400 | 0x200,  # new, and no other
+        0x400 | 0x200,  # create, and fail if it exists
     )
 
 
 def raise_link(name: str) -> Message:
-    """Bring an interface up."""
+    """Return a message that brings an interface up."""
     body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP)
     return Message(SETLINK, body + attribute(_IFLA_IFNAME, name.encode() + b"\0"))
 
 
 def unsettled(link: Link) -> bool:
-    """Whether the kernel has not yet acted on the carrier of a cable's end: it drops what it is to
-    send, and as a bridge's port it takes no part."""
+    """Return whether the kernel has not yet acted on the carrier of a cable's end.
+
+    Until then it drops packets to send, and a bridge port does not take part.
+    """
     found = link.attributes
     info = attributes(found.get(IFLA_LINKINFO, b""))
     return bool(
@@ -295,22 +303,22 @@ def unsettled(link: Link) -> bool:
 
 
 def settle_link(index: int) -> Message:
-    """Asking for one link makes the kernel act on a change of its carrier now.
+    """Return a request for one link, which makes the kernel act on its carrier change now.
 
-    Otherwise it may do so up to a second later (rtnl_getlink of the kernel, since 6.4, says why).
+    Otherwise the kernel may do so up to a second later (see rtnl_getlink of the kernel, since 6.4).
     """
     return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
 
 
 def blocked(link: Link) -> bool:
-    """Whether it is a bridge's port that does not forward."""
+    """Return whether a link is a bridge port that does not forward."""
     info = attributes(link.attributes.get(IFLA_LINKINFO, b""))
     port = attributes(info.get(IFLA_INFO_SLAVE_DATA, b""))
     return port.get(_BRPORT_STATE, bytes([_FORWARDING])) != bytes([_FORWARDING])
 
 
 def forward(index: int) -> Message:
-    """Have a bridge's port forward now."""
+    """Return a message that makes a bridge port forward now."""
     return Message(
         SETLINK,
         _LINK.pack(socket.AF_BRIDGE, 0, index, 0, 0)
@@ -319,17 +327,17 @@ def forward(index: int) -> Message:
 
 
 class Queue(NamedTuple):
-    """A queue discipline in which packets may wait: one of another kind than none."""
+    """A queue discipline in which packets may wait, thus not of the kind "noqueue"."""
 
     ifindex: int
-    #: packets that are in it now, those of its classes included
+    #: Number of packets in it now, including those of its classes.
     waiting: int
-    #: packets that it has sent, which the kernel counts modulo 2**32
+    #: Number of packets that it has sent, modulo 2**32.
     sent: int
 
 
 def queues(netlink: Netlink) -> list[Queue]:
-    """Those of all links of the namespace."""
+    """Return the queues of all links of the namespace."""
     found = []
     for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
         told = attributes(content, _TRAFFIC.size)
@@ -343,7 +351,7 @@ def queues(netlink: Netlink) -> list[Queue]:
 
 
 def hardware_queues(netlink: Netlink) -> int:
-    """How many queues of their own the links have together, each some 10 KB of the kernel's."""
+    """Return the total number of the links' hardware queues, each about 10 KB of kernel memory."""
     return sum(
         int.from_bytes(link.attributes.get(kind, b""), sys.byteorder)
         for link in links(netlink)
@@ -352,19 +360,19 @@ def hardware_queues(netlink: Netlink) -> int:
 
 
 def policy_rules(netlink: Netlink) -> int:
-    """How many policy rules there are, of all families."""
+    """Return the number of policy rules of all families."""
     return sum(1 for _ in netlink.dump(GETRULE, bytes(_RULE_BYTES)))
 
 
 def nexthops(netlink: Netlink) -> int:
-    """How many nexthop objects there are, which no route need use."""
+    """Return the number of nexthop objects, whether a route uses them or not."""
     return sum(1 for _ in netlink.dump(GETNEXTHOP, bytes(_NEXTHOP_BYTES)))
 
 
 def stop_queues(netlink: Netlink) -> bool:
-    """Let go of all packets that wait in queues; whether there were any.
+    """Drop all packets that wait in queues; return whether there were any.
 
-    From then on these links drop what they are to send: what held it is not repaired by this.
+    These links drop all further packets too, so this does not repair what held the packets.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([drop_all(index) for index in sorted(waiting)])
@@ -372,7 +380,7 @@ def stop_queues(netlink: Netlink) -> bool:
 
 
 def drop_all(index: int) -> Message:
-    """A queue without room, in place of what the link has."""
+    """Return a message that replaces a link's queue with one without room."""
     return Message(
         NEWQDISC,
         _TRAFFIC.pack(0, index, 0, _ROOT, 0)
@@ -383,30 +391,30 @@ def drop_all(index: int) -> Message:
 
 
 def drop_none(index: int) -> Message:
-    """The queue that the link had at first."""
+    """Return a message that restores the default queue of a link."""
     return Message(DELQDISC, _TRAFFIC.pack(0, index, 0, _ROOT, 0))
 
 
 def fixed_neighbours(netlink: Netlink) -> int:
-    """How many neighbours of IPv4 are there without being asked for, of which no file tells
-    (``nud noarp``)."""
+    """Return the number of IPv4 neighbours in state NOARP, which no file in /proc lists."""
     return sum(bool(state & _NOARP) for _, state, _, _ in _neighbours(netlink))
 
 
 def release_neighbours(netlink: Netlink) -> bool:
-    """Delete the neighbours that are still asked for, and with them the packets that wait for
-    their answer; whether there were any."""
+    """Delete unresolved neighbours with their waiting packets; return whether any existed."""
     return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
 
 
 def forget_neighbours(netlink: Netlink) -> None:
-    """Delete the neighbours that were learnt, or that could not be found."""
+    """Delete learnt and failed neighbours."""
     _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
 
 
 def learnt_neighbours(netlink: Netlink) -> list[Message]:
-    """What makes the neighbours again that were learnt, or that could not be found. Those that are
-    still asked for are left out: such an entry holds packets, and ends within seconds."""
+    """Return messages that create the learnt and failed neighbours again.
+
+    Unresolved ones are left out, since such an entry holds packets and ends within seconds.
+    """
     found = []
     for index, state, flags, told in _neighbours(netlink):
         if state & _KNOWN:
@@ -420,10 +428,10 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
 
 
 def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
-    """Link and address of each neighbour entry in state NOARP.
+    """Return link and address of each neighbour entry in state NOARP.
 
-    The kernel makes such entries itself. Example: a ping finds no target, so the host sends itself
-    an ICMP error over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
+    The kernel creates such entries itself. Example: a ping finds no target, so the host sends an
+    ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     return {
         (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP
@@ -431,8 +439,10 @@ def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
 
 
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
-    """Make the permanent neighbours anew, and those without ARP that are ``kept``: their age tells
-    when each was last used. Others without ARP are deleted."""
+    """Recreate permanent neighbours and the NOARP entries in ``kept``; delete other NOARP entries.
+
+    The age of an entry would otherwise show when it was last used.
+    """
     found = []
     for index, state, flags, told in _neighbours(netlink):
         if not state & (_PERMANENT | _NOARP):
@@ -449,9 +459,11 @@ def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ())
 
 
 def set_neighbours_aside(netlink: Netlink) -> None:
-    """Have the kernel's limit no longer count the neighbours that were learnt, or that could not
-    be found: they stay as they are, flagged as learnt externally, which exempts them
-    (``neigh_alloc`` of the kernel's net/core/neighbour.c, since 5.0)."""
+    """Exempt learnt and failed neighbours from the kernel's limit.
+
+    They stay unchanged except for the flag "learnt externally", which exempts them (``neigh_alloc``
+    of the kernel's net/core/neighbour.c, since 5.0).
+    """
     found = []
     for index, state, flags, told in _neighbours(netlink):
         if state & _KNOWN and not flags & _EXTERNALLY:
@@ -460,7 +472,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
             if _NDA_LLADDR in told:
                 body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
             found.append(Message(NEWNEIGH, body, _REPLACE))
-    netlink.send(found)  # one may be gone by now
+    netlink.send(found)  # an entry may have ended meanwhile
 
 
 def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
@@ -472,12 +484,12 @@ def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
         for index, state, _, told in _neighbours(netlink)
         if which(state)
     ]
-    netlink.send(found)  # one may be gone by now
+    netlink.send(found)  # an entry may have ended meanwhile
     return bool(found)
 
 
 def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
-    """Those of IPv4 that the kernel tells an address of: link, state, flags, attributes."""
+    """Yield the IPv4 neighbours with an address: link, state, flags, attributes."""
     for content in netlink.dump(GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)):
         _, index, state, flags, _ = _NEIGHBOUR.unpack_from(content)
         told = attributes(content, _NEIGHBOUR.size)
@@ -486,7 +498,7 @@ def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, byt
 
 
 def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
-    """A neighbour that is there for good, and that the kernel's limit does not count."""
+    """Return a message that creates a permanent neighbour, exempt from the kernel's limit."""
     return Message(
         NEWNEIGH,
         _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
@@ -497,10 +509,10 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
 
 
 def neighbours_refused() -> int:
-    """How often the kernel's one table of IPv4 neighbours, of all its network namespaces together,
-    had no room for one since the kernel started (gc_thresh3); the packet was dropped.
+    """Return how often the kernel's IPv4 neighbour table was full since the kernel started.
 
-    Told in every network namespace (rtnetlink(7)). Raises OSError.
+    All network namespaces share this table (gc_thresh3), and a packet was dropped each time. Every
+    network namespace shows the number (rtnetlink(7)). Raises OSError.
     """
     with Netlink() as netlink:
         for body in netlink.dump(_GETNEIGHTBL, struct.pack("=Bxxx", socket.AF_INET)):
@@ -512,25 +524,33 @@ def neighbours_refused() -> int:
 
 
 def queue_drops() -> int:
-    """Packets that the processors' queues between namespaces had no room for since the kernel
-    started, anybody's (the second column of softnet_stat, see net/core/net-procfs.c)."""
+    """Return the packets dropped by the processors' full queues since the kernel started.
+
+    These queues are between namespaces, and all networks share them (second column of softnet_stat,
+    see net/core/net-procfs.c).
+    """
     lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1], 16) for line in lines)
 
 
 class Unsent(NamedTuple):
-    """What a network namespace could not send. Where both grow, a reply to a ping found no room in
-    the buffer of the kernel's own socket; one that is too large for its way counts as the former
-    alone."""
+    """Numbers of messages and packets that a network namespace could not send.
 
-    #: ICMP messages
+    If both grow, the buffer of the kernel's own socket was full for a ping reply. A reply that is
+    too large for its path counts only as a message.
+    """
+
+    #: ICMP messages.
     messages: int
-    #: packets of any protocol, for want of memory
+    #: Packets of any protocol that lacked memory.
     packets: int
 
 
 def unsent(counters: int) -> Unsent:
-    """By a namespace's open ``/proc/net/snmp`` (RFC 1213's icmpOutErrors and ipOutDiscards)."""
+    """Read the numbers from a namespace's open ``/proc/net/snmp``.
+
+    They are RFC 1213's icmpOutErrors and ipOutDiscards.
+    """
     lines = os.pread(counters, _COUNTERS_BYTES, 0).decode("ascii").splitlines()
     found: dict[str, dict[str, str]] = {}
     for names, values in zip(lines[::2], lines[1::2], strict=True):
@@ -546,22 +566,25 @@ _NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _
 _NFT_HEADER = struct.Struct("=BBH")
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
-#: for an element that a set keeps room for before it comes: it takes a tenth of one that has come
+#: Bytes counted per element that a set reserves room for. It needs a tenth of an existing element's
+#: memory.
 _PLACE_BYTES = 1
 
 
 def ruleset_generation(netfilter: Netlink) -> int:
-    """A number that changes with each change of the rules of nftables; -1 without any."""
+    """Return a number that changes with each change of nftables rules; -1 without nftables."""
     try:
         found = attributes(netfilter.ask(_NFT_GETGEN, _NFT_HEADER.pack(0, 0, 0)), _NFT_HEADER.size)
-    except OSError:  # of a kernel without nftables
+    except OSError:  # a kernel without nftables
         return -1
     return int.from_bytes(found[_GEN_ID], "big")
 
 
 def ruleset_bytes(netfilter: Netlink, most: int) -> int:
-    """The size of the rules of nftables: of rules and elements as the kernel tells them, and what
-    sets keep room for. Counting ends beyond ``most``, and the socket is of no use then."""
+    """Return the size of nftables rules and elements in netlink messages, and of reserved room.
+
+    Counting stops above ``most``, and the socket cannot be used after that.
+    """
     total = 0
     sets = []
     for content in netfilter.dump(_NFT_GETSET, _NFT_HEADER.pack(0, 0, 0)):
@@ -582,7 +605,7 @@ def ruleset_bytes(netfilter: Netlink, most: int) -> int:
         for family, table, name in sets
     ]
     for kind, body in questions:
-        with contextlib.suppress(FileNotFoundError):  # a set may be gone by now
+        with contextlib.suppress(FileNotFoundError):  # a set may have been deleted meanwhile
             for content in netfilter.dump(kind, body):
                 total += len(content)
                 if total > most:

@@ -1,8 +1,8 @@
-"""Network made directly through netlink: for training, and for sizes at which Mininet is slow.
+"""Networks built directly with netlink, for training and for sizes at which Mininet is slow.
 
-It has the same namespaces, bridges, veths and names as ``mn`` makes with Mininet: each machine has
-a network namespace, owned by a user namespace of its own. All switches are bridges in the initial
-namespace of the episode.
+They have the same namespaces, bridges, veths and names as those that ``mn`` builds with Mininet.
+Each machine has a network namespace, owned by a user namespace of its own. All switches are bridges
+in the initial namespace of the episode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from netarena_route.world.model import World
 
 
 def build(world: World) -> Mapping[str, int]:
-    """Make machines, switches and links; return a descriptor of each machine's namespace.
+    """Create machines, switches and links; return a descriptor of each machine's namespace.
 
-    Links are down and without addresses. The thread is in the switches' namespace. Raises OSError,
-    or pyroute2's NetlinkError.
+    Links are down and have no addresses. The calling thread must be in the switches' namespace.
+    Raises OSError, or pyroute2's NetlinkError.
     """
     spaces = {machine.name: new_network() for machine in world.machines}
     with IPRoute() as route:

@@ -1,25 +1,25 @@
-"""Measurement of which ordered pairs of machines can ping each other.
+"""Measures which ordered pairs of machines can ping each other.
 
 Each machine has one raw ICMP socket that stays in its network namespace. The socket sends what
-``ping`` of iputils sends, field for field, so that no rule separates one from the other.
+``ping`` of iputils sends, field for field, so that no rule distinguishes the two.
 
 A measurement always sends the same requests, whatever comes back: three conversations with each
-pair, two of ``ping -c 2`` and one of ``ping -c 1`` (``PINGS``). A pair works if most of its
-conversations do. One lost packet therefore changes no verdict, and a rule that drops every second
+pair, two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most of its
+conversations do. Therefore one lost packet changes no verdict, and a rule that drops every second
 packet breaks all conversations of two pings.
 
 The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
 conversation one has the current time, and the other that of a ping sent earlier or later. A
-conversation works if its requests **arrived** in the target's namespace, arrived in no other, and
-the replies came back to the source from the pinged address. A reply alone proves little: an alias
-on the loopback, a translated address or another machine answers too.
+conversation works if its requests **arrived** in the target's namespace and in no other, and the
+replies came back to the source from the pinged address. A reply alone proves little: an alias on
+the loopback, a translated address or another machine answers too.
 
 Requests that fail when they are sent (no route, a filter on the output) are not waited for.
 
-The kernel sends all its ICMP replies, those of all namespaces, through one socket per processor
-with room for some 340. If more wait (for an ARP entry that does not resolve, in a queue), no
-machine of any network gets replies. A round therefore lets few of its own wait, and no round counts
-while the kernel answers nobody (``Pulse``).
+The kernel sends all ICMP replies of all namespaces through one socket per processor, with room for
+about 340. If more wait (for an unresolved ARP entry, or in a queue), no machine of any network gets
+replies. Therefore a round lets few of its own replies wait, and no round counts while the kernel
+answers no pings (``Pulse``).
 """
 
 from __future__ import annotations
@@ -37,63 +37,65 @@ from typing import NamedTuple
 from netarena.errors import EnvironmentFailed
 from netarena_route.real.netlink import Queue
 
-#: bytes after the ICMP header, those of ``ping``: small packets would miss a fault of the MTU
+#: Size of the ICMP payload, as ``ping`` has it. Smaller packets would miss faults of the MTU.
 PAYLOAD_BYTES = 56
 
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
 _ICMP_FILTER = 1  # of level SOL_RAW
 _SOL_RAW = 255
 _HEADER = struct.Struct("!BBHHH")
-#: the time of sending as the machine has it, seconds and microseconds, and what fills the rest
+#: Time of sending in seconds and microseconds, in host byte order.
 _STAMP = struct.Struct("=QQ")
 _SECOND_US = 1_000_000
-#: from one ping's time to the next one's: a prime, so that any range of microseconds has some
+#: Time between two consecutive pings: a prime, so that every range of microseconds occurs.
 _PACE_US = 618_029
-#: what a number in the machine's order counts for among such words, by what is left beyond 65,535
+#: Weight of a number in host byte order in the sum of 16-bit words, modulo 65,535.
 _STAMP_WORDS = 256 if sys.byteorder == "little" else 1
-#: where the program is the only one of its namespace, it has a small number: in turn from these
+#: Identifiers of pings from a namespace with few processes, used in turn.
 _SMALL = range(2, 64)
-#: in each round others from these, for a new conversation
+#: Difference of large identifiers between conversations, so that each is a new connection.
 _STEP = 0x9E37
-#: pings of a measurement in their order: the conversation, and whether it is the second ping of it
+#: Pings of a measurement in order: the conversation, and whether it is its second ping.
 PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
-#: conversations with each pair
+#: Conversations with each pair.
 CONVERSATIONS = 3
-#: measurements in a row, at least, of which no two pings have the same time
+#: In this many consecutive measurements, no two pings have the same time.
 _TOLD_APART = 3
-#: others that each machine asks a second time: all, in networks of up to one more
+#: Number of other machines that each machine pings a second time; in smaller networks all of them.
 _AGAIN = 32
-_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: whatever was learnt of the way
-_FREEBIND = 15  # to an address that the machine has not yet
+_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: ignores the learnt path MTU
+_FREEBIND = 15  # allows an address that the machine does not have yet
 _SOURCE = slice(12, 16)  # of an IPv4 header
-#: what a socket's buffer of the size that every user may have holds, with room to spare
+#: Packets that a socket's default buffer holds, with a margin.
 _BURST = 64
 _BUFFER_BYTES = 1 << 20
-#: veths and bridges that a request and its reply pass, neighbours asked for on the way included
+#: Veths and bridges that a request and its reply pass, including ARP requests on the way.
 _HOPS = 24
 _THERE_AND_BACK = 3
-#: a datagram that is away for so long was dropped; one that is dropped for so long: starved, s
+#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
+#: datagrams counts as starved.
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
-#: a measurement is over when nothing has come for so long, and while a packet waits in a queue on
-#: the way
+#: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
+#: queue on its path.
 PATIENCE_S, QUEUES_S = 0.05, 0.25
-#: the next ping is sent when nothing has come for so long and the kernel has done what it was given
+#: Seconds without a packet after which the next ping is sent, once the kernel has processed all
+#: packets.
 _SHORT_S = 0.004
-#: pings without a reply, after which it is looked whether replies wait: several networks may have
-#: so many at once
+#: Pings without a reply, after which waiting replies are checked. Several networks may have this
+#: many at once.
 _MOST_WAITING = 64
-#: between looks whether the kernel answers again, and whether a queue holds something
+#: Interval of checks whether the kernel answers again, and whether queues hold packets.
 _LOOK_S = 0.02
-#: pings of the kernel by itself, of which one must come back
+#: Pings of the kernel to itself, of which one must be answered.
 _PINGS = 3
 
 
 class Round(NamedTuple):
-    """What one measurement showed.
+    """Result of one measurement.
 
-    ``rows`` is a text of ``1`` and ``0`` per source, the diagonal ``1``; ``waited_s`` is how much
-    of the time went into waiting for what never came.
+    ``rows`` is a string of ``1`` and ``0`` per source, with ``1`` on the diagonal. ``waited_s`` is
+    the time spent waiting for packets that never arrived.
     """
 
     rows: tuple[str, ...]
@@ -101,14 +103,14 @@ class Round(NamedTuple):
 
 
 class Echo:
-    """A socket that hears itself, to ask whether the kernel has done what it was given before.
+    """A socket that receives its own datagrams, to check that the kernel has processed all others.
 
-    Packets between namespaces wait in a queue of each processor, which a busy machine may leave
-    waiting. One that goes through the same queue afterwards comes back when those are done.
+    Packets between namespaces wait in a queue per processor, possibly for long on a busy machine. A
+    datagram that enters the same queue later returns only after the earlier packets were processed.
     """
 
     def __init__(self) -> None:
-        """In a namespace whose loopback is up. Raises OSError."""
+        """Open the socket in a namespace whose loopback is up; raises OSError."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.connect(self._socket.getsockname())
@@ -119,9 +121,9 @@ class Echo:
         self._socket.close()
 
     def wait(self) -> None:
-        """Return when every processor's queue has been worked off, hop after hop.
+        """Return when every processor has processed its queue, hop after hop.
 
-        Raises TimeoutError if the kernel does not come to it at all.
+        Raises TimeoutError if the kernel does not process packets at all.
         """
         mine = os.sched_getaffinity(0)
         try:
@@ -133,8 +135,10 @@ class Echo:
             os.sched_setaffinity(0, mine)
 
     def follows(self) -> bool:
-        """Whether what was sent before, from where the thread runs, has been there and back for
-        sure: a busy kernel is not waited for."""
+        """Return whether all packets sent before from this processor have certainly returned.
+
+        A busy kernel is not waited for.
+        """
         self._socket.settimeout(_FOLLOW_S)
         try:
             return all(self._passes() for _ in range(_THERE_AND_BACK))
@@ -142,12 +146,12 @@ class Echo:
             self._socket.settimeout(_LOST_S)
 
     def follow(self) -> None:
-        """Return when that is so. Raises TimeoutError as ``wait`` does."""
+        """Wait until all earlier packets have returned; raises TimeoutError as ``wait`` does."""
         for _ in range(_THERE_AND_BACK):
             self._pass()
 
     def _pass(self) -> None:
-        """One datagram through the queue; a full queue drops it, so it may take several."""
+        """Pass one datagram through the queue; a full queue drops it, so several may be needed."""
         deadline = time.monotonic() + _STARVED_S
         while True:
             if self._passes():
@@ -156,7 +160,7 @@ class Echo:
                 raise TimeoutError("the kernel does not pass a packet to itself")
 
     def _passes(self) -> bool:
-        """Whether a datagram comes back in time."""
+        """Return whether a datagram comes back in time."""
         self._number += 1
         sent = self._number.to_bytes(8)
         self._socket.send(sent)
@@ -168,10 +172,10 @@ class Echo:
 
 
 class Pulse:
-    """Whether the kernel answers pings at all, those of this namespace to itself."""
+    """Checks whether the kernel answers pings at all, with pings of this namespace to itself."""
 
     def __init__(self, echo: Echo) -> None:
-        """In a namespace whose loopback is up. Raises OSError."""
+        """Open a socket in a namespace whose loopback is up; raises OSError."""
         self._echo = echo
         self._socket = open_socket()
         self._pings = 0
@@ -180,10 +184,10 @@ class Pulse:
         self._socket.close()
 
     def stands(self, *, patient: bool = False) -> bool:
-        """Whether some processor's socket for replies has no room for one more, for sure.
+        """Return whether the reply socket of some processor is certainly full.
 
-        A kernel that is too busy to tell is waited for if ``patient``, else it does not stand.
-        Raises TimeoutError if it does not come to it at all.
+        If the kernel is too busy to answer, wait for it if ``patient``, else return False. Raises
+        TimeoutError if the kernel does not process packets at all.
         """
         mine = os.sched_getaffinity(0)
         try:
@@ -191,9 +195,9 @@ class Pulse:
         finally:
             os.sched_setaffinity(0, mine)
 
-    def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- of ``stands``
+    def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- passed by ``stands``
         os.sched_setaffinity(0, {processor})
-        for _ in range(_PINGS):  # a full queue of the processor drops one
+        for _ in range(_PINGS):  # a full queue of the processor may drop one ping
             sight = _Sight(2, [_LOOPBACK, _LOOPBACK], self._pings)
             self._pings += 1
             with contextlib.suppress(OSError):
@@ -211,10 +215,10 @@ class Pulse:
 
 
 class Prober:
-    """Pings between endpoints, each a socket in its namespace and the address it is pinged at.
+    """Pings between endpoints, each with a socket in its namespace and the address to ping.
 
-    ``echo`` is asked before it is believed that nothing more will come; ``release`` drops what
-    waits in the network for a neighbour that does not answer, and, if told so, in any queue.
+    ``echo`` confirms that no more packets will arrive. ``release`` drops packets that wait for
+    unresolved ARP entries and, with a true argument, in queues.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -229,10 +233,10 @@ class Prober:
         fresh: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        """``meanwhile`` is called again and again while requests are sent.
+        """``meanwhile`` is called repeatedly while requests are sent.
 
-        ``fresh`` identifiers repeat only by chance: connection trackers, which matter in some
-        networks, keep them for 30 s.
+        With ``fresh``, identifiers repeat only by chance. Some networks need that, since connection
+        trackers keep them for 30 s.
         """
         self._meanwhile = meanwhile
         self._payload_bytes = payload_bytes
@@ -245,7 +249,7 @@ class Prober:
         self._packed = [socket.inet_aton(address) for address in addresses]
         self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
         self._rounds = 0
-        # which machines ask which a second time, an agent cannot foretell
+        # An agent cannot predict which pairs are pinged a second time.
         self._looks = int.from_bytes(os.urandom(2))
         self.look()
         self._poll = select.epoll()
@@ -260,10 +264,11 @@ class Prober:
             one.close()
 
     def look(self) -> None:
-        """Draw anew what the rounds from now on ask: rounds that ask the same can be compared."""
+        """Draw new parameters for the next rounds; rounds with equal parameters can be compared."""
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
-        # the kernel passes a packet on where it was sent: a rule may match one processor only
+        # The processor is random too: the kernel forwards a packet on the processor that sent it,
+        # and a rule may match only one processor.
         self._processors = sorted(os.sched_getaffinity(0), key=lambda _: os.urandom(4))
 
     def measure(
@@ -272,12 +277,12 @@ class Prober:
         ready: Callable[[], object] = lambda: None,
         conversations: int = CONVERSATIONS,
     ) -> Round:
-        """Ping all pairs; ``queues`` lists those in which packets may wait on the way.
+        """Ping all pairs; ``queues`` lists the queues in which packets may wait on their path.
 
         ``ready`` is called before each conversation. Requests and their order are always the same.
-        The measurement ends when nothing has come for ``PATIENCE_S`` and no queue holds a packet,
-        or for ``QUEUES_S``. If the kernel answered nobody it is made again. Raises
-        EnvironmentFailed when that does not end.
+        The measurement ends after ``PATIENCE_S`` without a packet if no queue holds one, else after
+        ``QUEUES_S``. It is repeated if the kernel answered no pings. Raises EnvironmentFailed if
+        that continues.
         """
         deadline = time.monotonic() + _STARVED_S
         while (found := self._measure(queues, ready, conversations)) is None:
@@ -287,7 +292,7 @@ class Prober:
                     raise EnvironmentFailed(
                         f"the kernel has answered no ping for {_STARVED_S:g} s", proven_ours=True
                     )
-                time.sleep(_LOOK_S)  # of a kernel that others keep from it
+                time.sleep(_LOOK_S)  # other networks may be blocking the kernel
         return found
 
     def _measure(
@@ -296,7 +301,7 @@ class Prober:
         ready: Callable[[], object],
         conversations: int,
     ) -> Round | None:
-        """One measurement; none if the kernel could not answer."""
+        """Return one measurement, or None if the kernel could not answer."""
         sight = _Sight(
             len(self._sockets),
             self._packed,
@@ -307,9 +312,10 @@ class Prober:
             fresh=self._fresh,
         )
         self._rounds += 1
-        self._drain_all(sight)  # packets of earlier measurements, by the look of their time
+        self._drain_all(sight)  # packets of earlier measurements, recognised by their time
         waited_s = 0.0
-        # waited for as long when all was answered: else the time would tell, on a busy machine too
+        # The waiting time is the same if all pings were answered, so that the duration reveals
+        # nothing.
         for ping, (conversation, again) in enumerate(PINGS):
             if conversation == conversations:
                 break
@@ -325,7 +331,7 @@ class Prober:
         self._release(False)
         if self._pulse.stands(patient=True):
             return None
-        self._drain_all(sight)  # a request that arrived where it should not, before its reply
+        self._drain_all(sight)  # a request that arrived at the wrong machine before its reply
         return Round(sight.rows(), waited_s)
 
     def _collect(
@@ -335,8 +341,10 @@ class Prober:
         queues: Callable[[], Sequence[Queue]],
         patience_s: float,
     ) -> float:
-        """Read until all that was sent has been answered, or nothing came for so long; how long
-        was waited in vain."""
+        """Read until all pings are answered or nothing arrives for ``patience_s``.
+
+        Returns the time spent waiting in vain.
+        """
         began = time.monotonic()
         pause_s = patience_s
         queues_s = max(patience_s, 0.0 if sight.stuck else QUEUES_S)
@@ -347,7 +355,7 @@ class Prober:
             if sight.seen == seen:
                 self._echo.wait()
                 on_the_way = self._holds(queues)
-                self._drain_all(sight)  # what a queue has let go of, too
+                self._drain_all(sight)  # includes packets that a queue has just released
             waited_s = time.monotonic() - began
             if sight.seen > seen:
                 began, pause_s = time.monotonic(), patience_s
@@ -359,9 +367,9 @@ class Prober:
         return 0.0
 
     def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
-        """Whether a packet is in a queue, or passes from one to the next, for all that is known.
+        """Return whether a packet may be in a queue or on its way from one to the next.
 
-        While none is let go of, none is between two looks at them in turn.
+        If two consecutive reads of the queues are equal, no packet was on its way between them.
         """
         before = queues()
         if not before:
@@ -372,8 +380,10 @@ class Prober:
         return queues() != before
 
     def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
-        """Send every request, reading in between; return how many could be sent, none if the
-        kernel could not answer."""
+        """Send every request, reading in between.
+
+        Returns the number of sent requests, or None if the kernel could not answer.
+        """
         sent = lost = 0
         for source, one in enumerate(self._sockets):
             for target, address in enumerate(self._addresses):
@@ -407,17 +417,17 @@ class Prober:
 
     def _drain(self, index: int, sight: _Sight) -> None:
         receive, take = self._sockets[index].recv, sight.take
-        with contextlib.suppress(OSError):  # nothing more, or an error of the past
+        with contextlib.suppress(OSError):  # no more packets, or an earlier error
             while True:
                 take(index, receive(2048))
 
 
 class _Sight:
-    """What has been seen of one measurement, the ``number``-th of its network, in its ``look``-th
-    look.
+    """Packets seen in one measurement, the ``number``-th of its network.
 
-    A ping is identified by its place: its index in ``PINGS`` times the number of pairs, plus the
-    pair's number. ``drawn`` has random bits for each pair, which say how it is asked.
+    ``look`` numbers the parameters of ``Prober.look``. A ping is identified by its place: its index
+    in ``PINGS`` times the number of pairs, plus the pair's number. ``drawn`` has random bits for
+    each pair, which determine its requests.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -434,14 +444,14 @@ class _Sight:
         self.size = size
         self._fresh = fresh
         self._filling = bytes(one & 0xFF for one in range(_STAMP.size, payload_bytes))
-        # of 16-bit words, of what is the same in all
+        # Sum of the 16-bit words that all requests share.
         words = struct.unpack(f"!{len(self._filling) // 2}H", self._filling)
         self._sum = (_ECHO_REQUEST << 8) + sum(words)
         self._addresses = addresses
         self._number = number
-        #: packets of this measurement that were new
+        #: Number of new packets of this measurement.
         self.seen = 0
-        #: whether a queue has held packets for ``QUEUES_S`` in which nothing came
+        #: Whether a queue has held packets for ``QUEUES_S`` without releasing any.
         self.stuck = False
         self._pairs = size * size
         pings = len(PINGS) * self._pairs
@@ -449,14 +459,16 @@ class _Sight:
         self._arrived = bytearray(pings)
         self._replied = bytearray(pings)
         self._astray = bytearray(pings)
-        for marks in (self._arrived, self._replied):  # of machines to themselves
+        for marks in (self._arrived, self._replied):  # machines to themselves
             for start in range(0, pings, max(1, self._pairs)):
                 marks[start : start + self._pairs : size + 1] = b"\1" * size
         self._noise = _draw(size) if drawn is None else drawn
-        # each look others are asked again: in so many looks that all were, no pair was left out
+        # Each value of ``look`` repeats other pairs; after enough values, all pairs have been
+        # repeated.
         self._nearest = 1 + look * _AGAIN
-        # the times of some measurements all differ within so many seconds. Those of sooner and
-        # later differ from these by whole numbers of them: what is left tells number and place
+        # All times of consecutive measurements differ within a span of this many seconds. Earlier
+        # and later times differ from these by whole spans, and the remainder gives number and
+        # place.
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
         self._turn_us = self._turn_s * _SECOND_US
         self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us
@@ -466,39 +478,41 @@ class _Sight:
         self.begin(0)
 
     def begin(self, ping: int) -> None:
-        """Ask by a ping of ``PINGS``."""
+        """Start to send the given ping of ``PINGS``."""
         self._ping = ping
         self._again = PINGS[ping][1]
-        #: of what is asked now, pings whose request has come, whose reply has, and both
+        #: Of the current ping: arrived requests, received replies, and pairs with both.
         self.arrived = self.replied = self.working = 0
 
     def asks(self, source: int, target: int) -> bool:
-        """Whether the pair is asked now: each, and in large networks some a second time."""
+        """Return whether a pair is pinged now; of many pairs, only some get a second ping."""
         if not self._again or source == target:
             return source != target
-        # as in a ring, of which the machine itself is no part
+        # The positions form a ring without the machine itself.
         return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:
-        """The ICMP message (RFC 792)."""
+        """Return the ICMP message (RFC 792) of a pair's request."""
         place = self._ping * self._pairs + source * self.size + target
         self._asked[place] = 1
         identifier, sequence, seconds, microseconds = self._fields(place)
-        # the complement of the words' sum, in ones' complement: 65,535 is 0
+        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
         total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
         _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
         _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
         return self._packet
 
     def _fields(self, place: int) -> tuple[int, int, int, int]:
-        """What a request has of its own: identifier, sequence number, seconds and microseconds.
+        """Return the fields of a request: identifier, sequence number, seconds and microseconds.
 
-        As of any ping, the first has the number 1; the other has that of one soon after or much
-        later. The time of one of them is now, that of the other seconds to days earlier or later.
+        As with any ping, the first request has sequence number 1, and the other one a number
+        shortly or much later. The time of one of them is now; that of the other is seconds to days
+        earlier or later.
         """
         ping, pair = divmod(place, self._pairs)
         conversation, again = PINGS[ping]
-        # one of its own for each conversation, which a connection tracker takes for a new one
+        # Each conversation has its own identifier, which connection trackers treat as a new
+        # connection.
         turn = self._number * CONVERSATIONS + conversation
         noise = self._noise[pair]
         large = self._fresh or noise >> 16 & 1
@@ -517,7 +531,7 @@ class _Sight:
         return identifier, sequence, seconds, microseconds
 
     def take(self, index: int, packet: bytes) -> None:
-        """Note an IPv4 packet that came to machine ``index``; those of others are nothing."""
+        """Record an IPv4 packet that machine ``index`` received; other packets are ignored."""
         start = (packet[0] & 15) * 4
         payload = start + _HEADER.size
         if len(packet) != payload + _STAMP.size + len(self._filling):
@@ -528,7 +542,7 @@ class _Sight:
         if not 0 <= place < len(self._asked) or not self._asked[place]:
             return
         kind, code, _, _, sequence = _HEADER.unpack_from(packet, start)
-        # all but type and checksum, and the identifier, which translation of addresses may change
+        # All fields are compared except type, checksum and identifier, which NAT may change.
         asked = self._fields(place)[1:] == (sequence, seconds, microseconds)
         if code or not asked or packet[payload + _STAMP.size :] != self._filling:
             return
@@ -551,15 +565,15 @@ class _Sight:
                 self.working += others[place]
 
     def rows(self) -> tuple[str, ...]:
-        """See ``Round``. A pair works if most of the conversations with it that began do."""
+        """Return the rows of ``Round``: a pair works if most of its begun conversations do."""
         conversations = [_ONE] * (1 + PINGS[self._ping][0])
         for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
             part = slice(ping * self._pairs, (ping + 1) * self._pairs)
             marks = (self._asked, self._arrived, self._replied, self._astray)
-            # a byte of 0 or 1 for each pair, all pairs at once
+            # One byte of 0 or 1 per pair; the operators work on all pairs at once.
             asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
             works = arrived & replied & ~astray
-            # a pair that is not asked again need not work again
+            # A pair that is not pinged a second time needs only the first ping.
             conversations[conversation] &= works | ~asked if again else works
         counts = sum(conversations).to_bytes(self._pairs)
         text = counts.translate(_FEW[len(conversations)])
@@ -571,7 +585,7 @@ class _Sight:
 
 @contextlib.contextmanager
 def _on(processor: int) -> Iterator[None]:
-    """Run on one processor only, where that is still allowed."""
+    """Run on one processor only, if that is still allowed."""
     mine = os.sched_getaffinity(0)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {processor})
@@ -582,25 +596,25 @@ def _on(processor: int) -> Iterator[None]:
 
 
 def _draw(size: int) -> memoryview:
-    """64 random bits for each pair of so many machines."""
+    """Return 64 random bits for each pair of this many machines."""
     return memoryview(os.urandom(8 * size * size)).cast("Q")
 
 
 _LOOPBACK = socket.inet_aton("127.0.0.1")
-#: by the number of conversations, a digit for how many of them work: whether these are most
+#: By number of conversations: translation from the number of working ones to "1" or "0".
 _FEW = {
     one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
     for one in range(1, CONVERSATIONS + 1)
 }
-#: of an endless row of pairs, all bits: what each works with at first
+#: All bits are 1: every pair works at first.
 _ONE = -1
 
 
 def open_socket(address: str = "", *, whole: bool = False) -> socket.socket:
-    """A socket for ``Prober`` in the network namespace that the thread is in.
+    """Return a socket for ``Prober`` in the network namespace of the calling thread.
 
-    With an ``address`` of the machine it pings from that and hears what comes to it alone. What a
-    ``whole`` one sends nobody may fragment, whatever was learnt of the way.
+    With an ``address`` of the machine, it pings from that and receives only packets to it. Packets
+    of a ``whole`` socket are never fragmented, whatever path MTU was learnt.
     """
     one = socket.socket(
         socket.AF_INET,

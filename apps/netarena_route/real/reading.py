@@ -19,13 +19,13 @@ from netarena_route.real.netlink import (
     links,
 )
 
-#: of nftables, as it lists rules and sets, those of iptables included: what changes by itself
+#: Parts of rules and sets listed by nftables, including those of iptables, that change over time.
 _CLOCKS = re.compile(
     r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day|random)\b|\bct expiration\b|"
     r"\b(?:quota|limit (?:rate|name)|numgen)\b|"
     r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
 )
-#: rules that decide nothing and set nothing, and only log packets
+#: Rules that only log packets, without deciding or setting anything.
 _LOGS = re.compile(
     r"^(?!.*\b(?:accept|drop|reject|return|queue|jump|goto|set|add|update|delete|dup|fwd|target)\b)"
     r".*\blog(?: .*)?\n",
@@ -34,25 +34,27 @@ _LOGS = re.compile(
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
 _IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
 
-#: of a link, its kind; of a bridge, whether it keeps ports shut for a while (STP); of its port, the
-#: states from which the kernel moves on by itself: listening, learning, blocking
+#: Attributes of links: their kind; for bridges, whether STP keeps ports closed for a while; for
+#: ports, the states that the kernel leaves by itself (listening, learning, blocking).
 _LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA, _IFNAME = 18, 1, 2, 4, 5, 3
 _BRIDGE, _STP_STATE, _PORT_STATE, _PASSING = b"bridge\0", 5, 1, frozenset({1, 2, 4})
-#: of a queue its kind; a token bucket lets through for a while, as much as it holds
+#: Attribute of a queue with its kind. A token bucket passes packets only until it is empty.
 _KIND, _BUCKET = 1, b"tbf\0"
-#: ifa_cacheinfo of if_addr.h begins with how long an address is preferred and valid, s
+#: ifa_cacheinfo of if_addr.h begins with an address's preferred and valid lifetimes, in s.
 _IFA_LOCAL, _IFA_CACHEINFO, _FOREVER_S = 2, 6, 0xFFFFFFFF
 
 
 def effective(rules: str) -> str:
-    """Rules as nftables lists them, without chains and tables that let everything pass, which
-    programs leave behind."""
+    """Return listed nftables rules without chains and tables that let everything pass.
+
+    Programs leave such chains and tables behind.
+    """
     lines = "".join(f"{line}\n" for line in rules.splitlines() if line and not line.startswith("#"))
     return _IDLE_TABLE.sub("", _IDLE_CHAIN.sub("", lines))
 
 
 def unfold(title: str, text: str) -> Iterator[str]:
-    r"""Each line of a text with those that it stands below, which are indented less.
+    r"""Yield each line of a text with the lines of its enclosing blocks, which are indented less.
 
     >>> [*unfold("ospfd", "interface a\n ip ospf cost 9\nexit\n")]
     ['ospfd: interface a', 'ospfd: interface a / ip ospf cost 9', 'ospfd: exit']
@@ -67,13 +69,12 @@ def unfold(title: str, text: str) -> Iterator[str]:
 
 
 def are_fleeting(filters: str) -> bool:
-    """Whether rules of nftables, as it lists them, let through more or less after a while."""
+    """Return whether listed nftables rules change over time what they let pass."""
     return bool(_CLOCKS.search(_LOGS.sub("", filters)))
 
 
 def waits(link: Mapping[int, bytes]) -> bool:
-    """Whether a link, by its attributes, is a bridge or a bridge's port that lets packets through
-    later than it is up."""
+    """Return whether a link's attributes show a bridge or port that forwards only after a delay."""
     info = attributes(link.get(_LINKINFO, b""))
     if info.get(_INFO_KIND) == _BRIDGE and any(
         attributes(info.get(_INFO_DATA, b"")).get(_STP_STATE, b"")
@@ -84,20 +85,22 @@ def waits(link: Mapping[int, bytes]) -> bool:
 
 
 def is_bucket(queue: Mapping[int, bytes]) -> bool:
-    """Whether a queue, by its attributes, is a token bucket."""
+    """Return whether a queue's attributes show a token bucket."""
     return queue.get(_KIND) == _BUCKET
 
 
 def ages(address: Mapping[int, bytes]) -> bool:
-    """Whether an address, by its attributes, is deprecated or ends after a while."""
+    """Return whether an address's attributes show that it is deprecated or expires."""
     times = address.get(_IFA_CACHEINFO, b"\xff" * 8)
     preferred_s, valid_s = (int.from_bytes(times[at : at + 4], sys.byteorder) for at in (0, 4))
     return valid_s != _FOREVER_S or preferred_s not in {0, _FOREVER_S}
 
 
 def fleeting(netlink: Netlink, filters: str) -> frozenset[str]:
-    """What on a machine ends or begins by itself after a while, a line each, by a socket in its
-    namespace and its rules of nftables as they are listed."""
+    """Return settings of a machine that end or begin by themselves later, one line each.
+
+    ``netlink`` is a socket in the machine's namespace, ``filters`` are its listed nftables rules.
+    """
     return frozenset(_fleeting(netlink, filters))
 
 

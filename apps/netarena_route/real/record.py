@@ -1,10 +1,10 @@
-"""Put back what a measurement leaves on machines.
+"""Restores the state of machines after a measurement.
 
-Whatever an agent can read on a machine after a measurement must show no more than before it:
-filters (``shadow``), sets (``ipset``), connections (``connection``) and learnt ARP entries are as
-they were. All ARP entries have one age then, that of the measurement. Counters of interfaces, of
-the kernel (SNMP), of queue disciplines and of connection trackers cannot be put back; each
-measurement adds the same packets to them, whatever it finds.
+A measurement must leave no traces that an agent could read on a machine: filters (``shadow``), sets
+(``ipset``), connections (``connection``) and learnt ARP entries are as before. All ARP entries then
+have the same age, that of the measurement. Counters of interfaces, of the kernel (SNMP), of queue
+disciplines and of connection trackers cannot be restored; each measurement adds the same packets to
+them, whatever it finds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from netarena_route.real.shadow import Shadow
 
 
 class Records:
-    """Those of all machines of a network."""
+    """The records of all machines of a network."""
 
     def __init__(self) -> None:
         self._netlinks: list[Netlink] = []
@@ -37,11 +37,11 @@ class Records:
         self._stack.callback(self._connections.close)
 
     def add(self, space: int, netlink: Netlink) -> None:
-        """A machine: its network namespace, and a socket of it for routes."""
+        """Add a machine: its network namespace, and a routing netlink socket in it."""
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        # rules that use a set are copied while it is the machine's
+        # Rules are copied first, while the sets that they use are still the machine's.
         self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 
@@ -49,12 +49,12 @@ class Records:
         self._stack.close()
 
     def hear(self) -> None:
-        """Note which connections are new: called while a measurement runs."""
+        """Record new connections; called while a measurement runs."""
         self._connections.hear()
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Whatever is measured within leaves nothing."""
+        """Undo all traces that a measurement in this context leaves."""
         neighbours = [
             (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
         ]

@@ -1,21 +1,21 @@
-"""Measure with copies of a machine's filters, so that the measurement leaves nothing in them.
+"""Measures with copies of a machine's filters, so that the measurement leaves no traces in them.
 
-Rules of nftables (those of iptables, arptables and ebtables included) record what passes: counters,
-dynamic sets, meters, quotas, limits, lists of recent addresses. ``Shadow`` copies each table,
-makes the originals dormant, and lets the copies filter the judge's packets. Afterwards the
-copies are deleted and the originals become active again. They have seen no packet in between: their
-counters, elements, expiry times and handles are those of before.
+Rules of nftables (including those of iptables, arptables and ebtables) record packets in counters,
+dynamic sets, meters, quotas, limits and lists of recent addresses. ``Shadow`` copies each table,
+makes the originals dormant, and lets the copies filter the judge's packets. Afterwards the copies
+are deleted and the originals become active again. The originals see no packet in between, so that
+their counters, elements, expiry times and handles are unchanged.
 
-Copies are made of netlink attributes as the kernel lists them (linux/netfilter/nf_tables.h), not of
-text: the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
+Copies are made from netlink attributes as the kernel lists them (linux/netfilter/nf_tables.h),
+since the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
 quotas and elements of its original, and with full limits. The lists of ``recent`` and the buckets
 of ``hashlimit`` belong to the network namespace and not to a table: copies use lists of their own,
-which start empty. The accounts of ``nfacct`` belong there too: copies use copies of them.
+which start empty. The accounts of ``nfacct`` belong there too, and copies use copies of them.
 
-The kernel allows some targets of iptables in a table of one name only. In a copy, whose name is
-another, expressions of nftables do the same. A table with a target for which there are none stays
-active and sees the judge's packets. Its rules are then replaced by themselves, with the counters
-of before.
+The kernel allows some targets of iptables only in a table with a certain name. In a copy, which has
+another name, expressions of nftables replace them. A table with a target that has no replacement
+stays active and sees the judge's packets. Afterwards its rules are replaced with themselves, with
+the earlier counters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from netarena_route.real.netlink import Message, Netlink, attribute, attributes,
 
 
 class _Nat(NamedTuple):
-    """An expression of nftables, and its attributes for the first port's register and for flags."""
+    """An nftables expression, with its attributes for the first port's register and for flags."""
 
     expression: bytes
     ports: int
@@ -40,7 +40,7 @@ class _Nat(NamedTuple):
 
 
 _NFT = 10 << 8
-#: kinds of messages: to make, and to list
+#: Message types that create objects; adding _LIST gives those that list them.
 _TABLE, _CHAIN, _RULE, _SET, _ELEMENT, _OBJECT, _FLOWTABLE = (
     *(_NFT | 0, _NFT | 3, _NFT | 6, _NFT | 9, _NFT | 12, _NFT | 18, _NFT | 22),
 )
@@ -48,11 +48,11 @@ _LIST, _DELETE_TABLE, _FLUSH = 1, _NFT | 2, _NFT | 14
 _HEADER = struct.Struct("=BBH")
 _CREATE, _APPEND, _REPLACE = 0x400, 0x800, 0x100
 _CHAIN_COUNTERS = 8
-#: of most kinds the table is attribute 1
+#: In most kinds of objects, attribute 1 is the table.
 _OF_TABLE = 1
 _NAME, _FLAGS = 1, 2  # of a table
 _DORMANT = 0x1
-#: attributes of each kind that a copy is made with; the rest are handles, uses and counters
+#: Attributes of each kind that a copy is made with; the others are handles, uses and counters.
 _KEPT: Mapping[int, tuple[int, ...]] = {
     _CHAIN: (3, 4, 5, 7, 12),  # name, hook, policy, type, user data
     _OBJECT: (2, 3, 4, 8),  # name, type, data, user data
@@ -63,7 +63,7 @@ _KEPT: Mapping[int, tuple[int, ...]] = {
 }
 _NESTED = 0x8000
 _SET_NAME, _SET_FLAGS, _SET_ID = 2, 3, 10
-#: a set of one rule only, one that never changes, ranges, and keys of several parts
+#: Flags: a set of only one rule, a constant set, ranges, and keys with several parts.
 _ANONYMOUS, _CONSTANT, _INTERVAL, _CONCATENATED = 0x1, 0x2, 0x4, 0x80
 _ELEMENTS = 3
 _EXPRESSIONS, _COMPAT = 4, 5
@@ -73,40 +73,41 @@ _OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
 _QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
 _COMMENT_BYTES = 256
-#: matches of iptables that keep lists by a name in the namespace: where in their data the name
-#: begins, and its bytes (xt_recent.h, xt_hashlimit.h by revision)
+#: Matches of iptables that use named lists of the namespace: offset and size of the name in their
+#: data (xt_recent.h, xt_hashlimit.h by revision).
 _RECENT, _RECENT_AT, _RECENT_BYTES = b"recent", 10, 200
 _HASHLIMIT, _HASHLIMIT_BYTES = b"hashlimit", (16, 255)
-#: of a comparison, and of what loads the protocol above IP: from metadata, or from the header
+#: Attributes of comparisons, and of expressions that load the protocol above IP from metadata or
+#: from the header.
 _CMP_OP, _CMP_DATA, _NOT_EQUAL = 2, 3, 1
 _COMPAT_PROTOCOL, _COMPAT_FLAGS, _COMPAT_INVERTED = 1, 2, 2
 _META_KEY, _L4PROTO = 2, 16
 _PAYLOAD_BASE, _PAYLOAD_OFFSET, _NETWORK, _PROTOCOL_AT = 2, 3, 1, 9
-#: targets of iptables that translate addresses, and what does the same in nftables
+#: Targets of iptables that translate addresses, and the equivalent nftables expressions.
 _NATS: Mapping[bytes, _Nat] = {
     b"SNAT": _Nat(b"nat", 5, 7),
     b"DNAT": _Nat(b"nat", 5, 7),
     b"MASQUERADE": _Nat(b"masq", 2, 1),
     b"REDIRECT": _Nat(b"redir", 1, 3),
 }
-#: of a range of nf_nat.h
+#: Flags of a range in nf_nat.h.
 _NAT_ADDRESSES, _NAT_PORTS, _NAT_SHIFTED = 0x1, 0x2, 0x20
-#: of families: nothing of the judge is IPv6
+#: Address families; the judge sends no IPv6 packets.
 _IPV4, _IPV6 = 2, 10
 _NOTRACK = struct.pack("=H", 1)
-#: where in the header the time to live stands, and what the target does to it
+#: Offset of the TTL in the header, and operations of the target TTL.
 _TTL_AT, _TTL_SET, _TTL_RAISED = 8, 0, 1
-#: of ECN: which of the bits of IP and TCP it sets, and where those of TCP and its checksum stand
+#: Target ECN: its flags for bits of IP and TCP, and offsets of TCP's flags and checksum.
 _ECN_IP, _ECN_ECE, _ECN_CWR = 0x01, 0x10, 0x20
 _TCP_FLAGS_AT, _TCP_ECE, _TCP_CWR, _TCP_CHECKSUM_AT = 12, 0x40, 0x80, 16
 _TRANSPORT, _IP_CHECKSUM_AT, _INET_CHECKSUM = 2, 10, 1
-#: the first register
+#: The first register.
 _FIRST = (1).to_bytes(4, "big")
-#: the flag of a map, and from which number on the copy's own maps are numbered
+#: Flag of a map, and first number of the copy's own maps.
 _MAP, _OWN_SETS = 0x8, 1 << 16
-#: of REJECT, by its number: kind and code of nftables
+#: By number of the target REJECT: type and code of nftables.
 _REJECTS = ((0, 0), (0, 1), (0, 2), (0, 3), None, (0, 9), (0, 10), (1, 0), (0, 13))
-#: bytes of one batch, less than any socket may send
+#: Size of one batch, below every socket's limit.
 _BATCH_BYTES = 1 << 17
 
 
@@ -118,18 +119,18 @@ class _Table(NamedTuple):
 
 
 class Shadow:
-    """The filters of one machine; ``netfilter`` is a socket of its namespace."""
+    """The filters of one machine; ``netfilter`` is a socket in its namespace."""
 
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
         self._tables: list[_Table] = []
-        #: whether copies have lists of their own
+        #: Whether copies have lists of their own.
         self._lists = False
-        #: of tables that stay active: transactions that put back what they hold now
+        #: For tables that stay active: transactions that restore their current content.
         self._kept: list[list[Message]] = []
 
     def cast(self) -> None:
-        """Have copies filter in place of the tables. Tables that cannot be copied stay active."""
+        """Make copies filter instead of the tables; tables that cannot be copied stay active."""
         self._tables = []
         self._kept = []
         self._lists = False
@@ -144,7 +145,7 @@ class Shadow:
                 self._netfilter.batch(self._copies(table), _BATCH_BYTES)
             except OSError:
                 self._tables.remove(table)
-                with contextlib.suppress(OSError):  # if not even the table was made
+                with contextlib.suppress(OSError):  # if even the table was not created
                     self._netfilter.batch([_delete(table)])
                 self._kept += self._now(table)
         if self._tables:
@@ -156,7 +157,7 @@ class Shadow:
             )
 
     def lift(self) -> None:
-        """Have the tables filter as before, and delete the copies. Raises OSError."""
+        """Make the tables filter as before, and delete the copies; raises OSError."""
         if self._tables:
             self._netfilter.batch(
                 [
@@ -168,13 +169,15 @@ class Shadow:
             if self._lists:
                 self._await_end()
         for transaction in self._kept:
-            with contextlib.suppress(OSError):  # of a set of one rule: it cannot have two
+            with contextlib.suppress(OSError):  # a set that belongs to one rule cannot exist twice
                 self._netfilter.batch(transaction)
         self._kept = []
 
     def _await_end(self) -> None:
-        """Return when the lists of the copies are gone, which the kernel deletes in its own time:
-        it waits for that before it makes a match of iptables (nft_compat.c)."""
+        """Wait until the kernel has deleted the lists of the copies, which it does asynchronously.
+
+        The kernel waits for that itself before it creates a match of iptables (nft_compat.c).
+        """
         table = _Table(_IPV4, b"", 0, b"s" + os.urandom(8).hex().encode() + b"\0")
         chain = attribute(_OF_TABLE, table.copy) + attribute(3, b"c\0")
         match = attribute(_MATCH_NAME, b"comment\0") + attribute(_MATCH_REVISION, bytes(4))
@@ -182,7 +185,7 @@ class Shadow:
         rule = attribute(_OF_TABLE, table.copy) + attribute(2, b"c\0")
         rule += attribute(_EXPRESSIONS | _NESTED, _expression(b"match", match))
         header = _HEADER.pack(_IPV4, 0, 0)
-        with contextlib.suppress(OSError):  # of a kernel without matches of iptables
+        with contextlib.suppress(OSError):  # a kernel without matches of iptables
             self._netfilter.batch(
                 [
                     _table(_IPV4, table.copy, _DORMANT),
@@ -193,8 +196,11 @@ class Shadow:
             )
 
     def _now(self, table: _Table) -> Iterator[list[Message]]:
-        """Transactions that put back the counters and elements that a table has now: of each chain,
-        set and rule. A rule that is replaced by itself keeps its handle and place."""
+        """Yield transactions that restore a table's current counters and elements.
+
+        There is one for each chain, set and rule. A rule that is replaced with itself keeps its
+        handle and position.
+        """
         for found in self._of(_CHAIN, table):
             if _CHAIN_COUNTERS in found:
                 yield [_again(_CHAIN, table, found, (3, _CHAIN_COUNTERS), 0)]
@@ -216,7 +222,7 @@ class Shadow:
             ]
 
     def _elements(self, table: _Table, found: Mapping[int, bytes]) -> Iterator[Mapping[int, bytes]]:
-        """What a message has that makes the elements of a set, several such."""
+        """Yield the attributes of messages that create the elements of a set."""
         flags = int.from_bytes(found.get(_SET_FLAGS, b""), "big")
         ranges = flags & _INTERVAL and not flags & _CONCATENATED
         name = found[_SET_NAME]
@@ -226,13 +232,13 @@ class Shadow:
             for content in self._dump(_ELEMENT, table.family, named)
             for _, one in each_attribute(attributes(content, _HEADER.size).get(_ELEMENTS, b""))
         ]
-        # the kernel lists the end of a range first, and expects its begin first
+        # The kernel lists the end of a range first, but expects its beginning first.
         for some in _some(parts[::-1] if ranges else parts):
             elements = b"".join(attribute(1 | _NESTED, one) for one in some)
             yield {_SET_NAME: name, _ELEMENTS: elements}
 
     def _copies(self, table: _Table) -> Iterator[Message]:
-        """What makes the copy of a table, dormant, in an order in which all names are known."""
+        """Yield messages that create a dormant copy of a table, with names before their uses."""
         yield _table(table.family, table.copy, _DORMANT)
         for kind in (_CHAIN, _OBJECT, _FLOWTABLE, _SET):
             for number, found in enumerate(self._of(kind, table)):
@@ -291,7 +297,7 @@ def _copy(kind: int, table: _Table, found: Mapping[int, bytes], more: bytes = b"
 def _again(
     kind: int, table: _Table, found: Mapping[int, bytes], kept: Sequence[int], flags: int
 ) -> Message:
-    """What puts an object of the table itself back; ``kept`` are its attributes that are sent."""
+    """Return a message that restores an object of the table; ``kept`` are the attributes sent."""
     body = attribute(_OF_TABLE, table.name)
     body += b"".join(attribute(one, found[one]) for one in kept if found.get(one))
     return Message(kind, _HEADER.pack(table.family, 0, 0) + body, flags)
@@ -302,7 +308,7 @@ def _numbered(number: int) -> bytes:
 
 
 def _maps(expressions: bytes) -> dict[bytes, bytes]:
-    """The maps of times to live that a rule's copy needs, by name: the data of the target TTL."""
+    """Return the TTL maps that a rule's copy needs: name -> data of the target TTL."""
     found = {}
     for _, one in each_attribute(expressions):
         parts = attributes(one)
@@ -315,7 +321,7 @@ def _maps(expressions: bytes) -> dict[bytes, bytes]:
 
 
 def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Message]:
-    """What makes a map from times to live to those that the target TTL makes of them."""
+    """Yield messages that create a map from a TTL to the result of the target TTL."""
     byte, change = _FIRST, ttl[1] if ttl[0] == _TTL_RAISED else -ttl[1]
     found = {_SET_NAME: name, _SET_FLAGS: _MAP.to_bytes(4, "big")}
     found |= {4: bytes(4), 5: byte, 6: bytes(4), 7: byte}  # types and lengths of key and data
@@ -332,7 +338,7 @@ def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Mess
 
 
 def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Parts of a list that fit an attribute."""
+    """Yield parts of a list that fit into an attribute."""
     some: list[bytes] = []
     size = 0
     for one in parts:
@@ -346,9 +352,12 @@ def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
-    """The expressions of a rule for a copy, and the protocol that its matches of iptables are
-    checked against: the kernel does not list it, but a rule states it before them. Without a copy,
-    the expressions are those that make the rule itself again."""
+    """Return a rule's expressions for a copy, and the attribute for the protocol of its matches.
+
+    The kernel checks matches of iptables against a protocol that it does not list, but the rule
+    states it in a comparison before them. With an empty ``copy``, return the expressions that
+    create the rule itself again.
+    """
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
     for _, listed in each_attribute(expressions):
@@ -359,7 +368,7 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
         if name == b"match" and copy:
             one = _part(name, {**data, _MATCH_INFO: _renamed(data, copy)})
         elif name == b"dynset" and not any(data.get(_DYNSET_TIMEOUT, b"")):
-            # the kernel lists it for sets that refuse it, too
+            # The kernel also lists it for sets that reject it.
             one = _part(name, {kind: data[kind] for kind in data if kind != _DYNSET_TIMEOUT})
         elif name == b"quota":
             one = _expression(name, _limited(data))[4:]
@@ -382,14 +391,14 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
 
 
 def _limited(quota: Mapping[int, bytes]) -> bytes:
-    """What makes a quota: the kernel lists a flag of what is used up, and refuses it."""
+    """Return the data that creates a quota, without the "used up" flag that the kernel rejects."""
     flags = int.from_bytes(quota.get(_QUOTA_FLAGS, b""), "big") & _QUOTA_INVERTED
     found = {**quota, _QUOTA_FLAGS: flags.to_bytes(4, "big")}
     return b"".join(attribute(kind, value) for kind, value in found.items())
 
 
 def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
-    """Whether an expression loads the protocol above IP."""
+    """Return whether an expression loads the protocol above IP."""
     if name == b"meta":
         return int.from_bytes(data.get(_META_KEY, b""), "big") == _L4PROTO
     if name != b"payload":
@@ -400,7 +409,7 @@ def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
 
 
 def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
-    """The data of a match of iptables, which names a list of the copy's own where it has one."""
+    """Return the data of an iptables match, with the copy's own list instead of a shared one."""
     name, info = match[_MATCH_NAME].rstrip(b"\0"), match[_MATCH_INFO]
     if name == _RECENT:
         at, size = _RECENT_AT, _RECENT_BYTES
@@ -414,8 +423,11 @@ def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
 
 
 def _native(target: Mapping[int, bytes]) -> bytes:
-    """Expressions of nftables that do what a target of iptables does, for those that the kernel
-    allows in one table by its name only; empty for others."""
+    """Return nftables expressions that are equivalent to a target of iptables.
+
+    They exist for targets that the kernel allows only in a table with a certain name. Returns b""
+    for other targets.
+    """
     name = target[_MATCH_NAME].rstrip(b"\0")
     if name in _NATS:
         return _translated(name, target)
@@ -423,7 +435,7 @@ def _native(target: Mapping[int, bytes]) -> bytes:
 
 
 def _untracked(info: bytes) -> bytes:
-    """CT, which copies may have for other purposes than not to track."""
+    """Return the expression for CT; copies may use that target only to disable tracking."""
     return _expression(b"notrack") if info[:2] == _NOTRACK else b""
 
 
@@ -437,7 +449,7 @@ def _rejected(info: bytes) -> bytes:
 
 
 def _lived(info: bytes) -> bytes:
-    """TTL."""
+    """Return the expressions for TTL."""
     if info[0] == _TTL_SET:
         return _changed(_NETWORK, _TTL_AT, (0, 0xFF), (info[1], 0), _IP_CHECKSUM_AT)
     looked_up = attribute(1, _lives(info)) + attribute(2, _FIRST) + attribute(3, _FIRST)
@@ -449,7 +461,7 @@ def _lived(info: bytes) -> bytes:
 
 
 def _served(keep: int, value: int) -> bytes:
-    """DSCP and TOS: bits that are kept of the byte, and others that are inverted."""
+    """Return the expressions for DSCP and TOS, which keep some bits of a byte and invert others."""
     return _changed(_NETWORK, 0, (0xFF, keep), (0, value), _IP_CHECKSUM_AT)
 
 
@@ -460,7 +472,7 @@ def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
         ports = info[36:40]
         if flags & _NAT_SHIFTED:
             return b""
-    else:  # of an older form: the number of ranges, and the first of them
+    else:  # an older format: the number of ranges, and the first of them
         flags, first, last, ports = struct.unpack_from("=4xI4s4s4s", info)
     text, registers = b"", []
     if flags & _NAT_ADDRESSES and name in {b"SNAT", b"DNAT"}:
@@ -480,7 +492,7 @@ def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
 
 
 def _notified(ecn: bytes) -> bytes:
-    """What the target ECN does: to IP's bits, and to those of TCP."""
+    """Return the expressions for ECN, which changes bits of IP and TCP."""
     operation, value = ecn[0], ecn[1]
     text = b""
     if operation & _ECN_IP:
@@ -496,7 +508,7 @@ def _notified(ecn: bytes) -> bytes:
 def _changed(
     base: int, at: int, keep: tuple[int, int], value: tuple[int, int], checksum: int
 ) -> bytes:
-    """Two bytes of a header, of which bits are kept and others inverted."""
+    """Return expressions that keep some bits of two header bytes and invert others."""
     parts = {1: 1, 2: 1, 3: 2}  # from and to a register, bytes
     data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in parts.items())
     data += attribute(4 | _NESTED, attribute(1, bytes(keep)))
@@ -505,21 +517,21 @@ def _changed(
 
 
 def _payload(base: int, at: int, size: int) -> bytes:
-    """Load bytes of a header into a register."""
+    """Return an expression that loads header bytes into a register."""
     numbers = enumerate((1, base, at, size), 1)
     data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in numbers)
     return _expression(b"payload", data)
 
 
 def _written(base: int, at: int, size: int, checksum: int) -> bytes:
-    """Write the register back to a header, and correct its checksum."""
+    """Return an expression that writes the register back to a header and corrects its checksum."""
     numbers = enumerate((base, at, size, 1, _INET_CHECKSUM, checksum), 2)
     data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in numbers)
     return _expression(b"payload", data)
 
 
 def _lives(ttl: bytes) -> bytes:
-    """The name of a map from times to live to those that the target TTL makes of them."""
+    """Return the name of the map from a TTL to the result of the target TTL."""
     return b"ttl%b%d\0" % (b"+" if ttl[0] == _TTL_RAISED else b"-", ttl[1])
 
 
@@ -536,12 +548,12 @@ def _expression(name: bytes, data: bytes = b"") -> bytes:
 
 
 def _part(name: bytes, data: Mapping[int, bytes]) -> bytes:
-    """An expression without the head of its attribute."""
+    """Return an expression without the header of its attribute."""
     parts = b"".join(attribute(kind, value) for kind, value in data.items())
     return _expression(name, parts)[4:]
 
 
-#: by the name of a target; those of the last row change nothing that a measurement shows
+#: Target -> function that returns its replacement; those in the last row have no effect on pings
 _NATIVE: Mapping[bytes, Callable[[bytes], bytes]] = {
     b"CT": _untracked,
     b"REJECT": _rejected,

@@ -1,8 +1,8 @@
 """State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
 It is taken once in the intended state. Later it shows addresses that belong to another machine
-(``stolen``), missing parts of the intended state (``collateral``) and changes in the switches'
-namespace (``switches``).
+(``stolen``), missing intended entries (``collateral``) and changes in the switches' namespace
+(``switches``).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from netarena_route.real.netlink import (
 )
 from netarena_route.world.model import Machine, World
 
-#: (what it is: address, route, rule, filter or sysctl; its text)
+#: (kind: address, route, rule, filter or sysctl; text)
 Entry = tuple[str, str]
 
 _ADDRESS = struct.Struct("=BBBBI")
 _IFA_LOCAL = 2
-#: of a route and of a rule: family, lengths of destination and source, service, table, protocol
-#: (routes), scope (routes), type or action, flags
+#: Fields of a route or rule: family, lengths of destination and source, type of service, table,
+#: protocol (routes), scope (routes), type or action, flags.
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _DST, _SRC = 1, 2
 _RTA_OIF, _RTA_GATEWAY, _PRIORITY, _RTA_MULTIPATH, _TABLE = 4, 5, 6, 9, 15
 _FRA_IIFNAME, _FRA_OIFNAME, _FRA_PROTECTED = 3, 17, 21
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
-#: of a bridge's port: cost, priority, hairpin mode, guard, protection, fast leave, learning,
-#: flooding, proxy ARP, isolation (<linux/if_link.h>); the rest are counters and timers
+#: Settings of a bridge port: cost, priority, hairpin mode, guard, protection, fast leave, learning,
+#: flooding, proxy ARP, isolation (<linux/if_link.h>). Its other attributes are counters and timers.
 _BRPORT_SETTINGS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 33)
 _UP = 0x1
 _LOCAL_TYPE = 2
@@ -67,18 +67,20 @@ _SET = re.compile(r"sysctl -w ([^\s=]+)=")
 
 
 class Held(NamedTuple):
-    """What a machine holds: its entries, and the networks that it takes for its own, each with
-    its first address and its length."""
+    """Entries of a machine, and the networks that it accepts as local.
+
+    A network is given by its first address and its prefix length.
+    """
 
     entries: dict[Entry, None]
     networks: list[tuple[int, int]]
 
 
 class Snapshot:
-    """The intended state of one network, for what comes later to be held against.
+    """The intended state of one network, with which later states are compared.
 
-    ``netlinks`` has a socket for each machine and, under the empty name, the switches'.
-    ``intended`` is what those machines hold as intended that hold something else now.
+    ``netlinks`` has a socket for each machine and, with an empty name, one for the switches.
+    ``intended`` has the intended entries of those machines that now have others.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Snapshot:
             for machine in world.machines
         }
         self._healthy = {name: list(one.entries) for name, one in held.items()}
-        #: what locks have one machine hold of another's, by design
+        #: Addresses of other machines that locks put on a machine by design.
         self._granted = {
             (name, address)
             for name, one in held.items()
@@ -110,10 +112,10 @@ class Snapshot:
         self._switches = self._switch_lines()
 
     def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
-        """What is stolen, collateral, and different in the switches' namespace, now.
+        """Return the current differences: stolen, collateral, and those of the switches.
 
-        Rows of the first are (machine, address), of the second (machine, what, text). Lines of
-        the third begin with ``-`` (gone) or ``+`` (new).
+        Rows of the first are (machine, address), rows of the second (machine, kind, text). Lines of
+        the third begin with ``-`` (missing) or ``+`` (new).
         """
         stolen, collateral = [], []
         for machine in self._world.machines:
@@ -139,7 +141,7 @@ class Snapshot:
         return hold(machine, self._spaces[machine.name], self._netlinks[machine.name])
 
     def _stolen(self, name: str, held: Sequence[tuple[int, int]]) -> list[str]:
-        """Addresses of others in what a machine holds: networks as (first address, length)."""
+        """Return other machines' addresses in the networks (first address, length) of a machine."""
         found = {
             owned
             for first, length in held
@@ -177,7 +179,7 @@ class Snapshot:
 
 
 def hold(machine: Machine, space: int, netlink: Netlink) -> Held:
-    """What a machine holds now, by its namespace and a socket in it."""
+    """Return the current entries of a machine, given its namespace and a socket in it."""
     found: dict[Entry, None] = {}
     held: list[tuple[int, int]] = []
     names: dict[int, str] = {}
@@ -210,10 +212,10 @@ def _text(value: bytes) -> str:
 
 
 def _route(content: bytes, names: Mapping[int, str]) -> tuple[int, str, tuple[int, int]]:
-    """Type, text and destination of a route; no text for broadcasts, which come with addresses.
+    """Return type, text and destination of a route; the text of broadcast routes is empty.
 
-    Who made a route, its scope and its preferred source are left out: one that leads the same way
-    is the same.
+    The origin, scope and preferred source of a route are left out, since they do not change its
+    path.
     """
     _, length, _, service, table, _, _, kind, _ = _ROUTE.unpack_from(content)
     found = attributes(content, _ROUTE.size)
@@ -254,7 +256,7 @@ def _rule(content: bytes) -> str:
     words.append(_RULE_ACTIONS.get(action, str(action)))
     if action == 1:
         words.append(_TABLES.get(table, str(table)))
-    # who made it, and "suppress nothing", are in each dump
+    # The origin, and "suppress nothing", are in each dump.
     found.pop(_FRA_PROTECTED, None)
     words += [
         f"{kind}={value.hex()}"
@@ -265,7 +267,7 @@ def _rule(content: bytes) -> str:
 
 
 def _link(link: Link, names: Mapping[int, str]) -> str:
-    """What of a link stays the same as long as nobody works on it: no carrier, no counter."""
+    """Return the properties of a link that only configuration changes: no carrier or counters."""
     found = link.attributes
     words = [
         "link",
@@ -284,18 +286,19 @@ def _link(link: Link, names: Mapping[int, str]) -> str:
 
 
 def _filters(machine: Machine) -> Iterator[Entry]:
-    """The lines of ``iptables-save`` without comments and counters."""
+    """Yield the lines of ``iptables-save`` without comments and counters."""
     if not machine.filters and not any("iptables " in text for text in machine.commands):
         return
     table = ""
     try:
         saved = run_shell("iptables-save").stdout
-    except (CalledProcessError, TimeoutExpired):  # an agent left what it cannot read: all is gone
+    except (CalledProcessError, TimeoutExpired):
+        # the agent left rules that cannot be listed: all of them count as missing
         return
     for line in saved.splitlines():
         if line.startswith("*"):
             table = line[1:]
-        elif line.startswith(":") and line.split()[1] != "ACCEPT":  # that is there of itself
+        elif line.startswith(":") and line.split()[1] != "ACCEPT":  # ACCEPT is the default
             yield "filter", f"-t {table} -P {' '.join(line[1:].split()[:2])}"
         elif line.startswith("-"):
             yield "filter", f"-t {table} {line.strip()}"
@@ -304,6 +307,6 @@ def _filters(machine: Machine) -> Iterator[Entry]:
 def _sysctls(machine: Machine) -> Iterator[Entry]:
     set_by_locks = (name for text in machine.commands for name in _SET.findall(text))
     for name in dict.fromkeys((*(name for name, _ in machine.sysctls), *set_by_locks)):
-        with contextlib.suppress(OSError):  # gone with its interface
+        with contextlib.suppress(OSError):  # the sysctl is missing if its interface is
             value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
             yield "sysctl", f"{name}={value}"

@@ -1,8 +1,8 @@
-"""Complete dump of a machine's settings, for remains of faults and changes of commands.
+"""Complete dump of a machine's settings, to find remains of faults and changes by commands.
 
-It has more than a snapshot, which every network is compared with: filter tables (also if the
-intended machine has none), queues, permanent ARP entries, links, and settings. Used in tickets,
-whose repairs may be right by every ping and still incomplete.
+It contains more than a snapshot, which all networks use: filter tables (also if the intended
+machine has none), queues, permanent ARP entries, links and settings. Tickets use it, since their
+repairs may pass all pings and still be incomplete.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from netarena_route.real.netlink import Netlink, links
 from netarena_route.real.reading import effective, unfold
 from netarena_route.real.snapshot import Entry
 
-#: each with a line for what it is about, in the form of ``_PROGRAMS``
+#: Prefix of a line that names the kind of the following entries, as in ``_PROGRAMS``.
 _MARK = "== "
-#: what prints entries, by what these are
+#: Kind of entries -> command that prints them
 _PROGRAMS: Mapping[str, str] = {
     "filter": "iptables-save",
     "nft": "nft --stateless list ruleset",
     "queue": "tc qdisc show",
-    # those that are expected are shown whatever is asked for
+    # externally learnt entries are printed for every state; grep removes them
     "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
 }
 _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
-#: of a queue, which the kernel numbers
+#: Number of a queue, which the kernel chooses.
 _HANDLE = re.compile(r"^(qdisc \S+) \S+")
-#: in the names of settings that say what the kernel has
+#: Part of the names of settings that list the kernel's capabilities.
 _AVAILABLE = "available"
-#: rows that are told, and characters of each: in a false alarm they are whatever commands left
+#: Maximum number of reported rows, and of characters of each. In a false alarm, commands decide on
+#: the rows.
 _MAX_ROWS, _MAX_CHARS = 200, 300
 _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 
 
 class Trace:
-    """What is on machines, for what comes later to be held against.
+    """Earlier states of machines, with which later states are compared.
 
-    ``look`` reads a machine. ``faults`` has what those machines held that have faults, before and
-    with them; without any, whatever commands change is told.
+    ``look`` reads a machine. ``faults`` has the entries of each machine with faults, before and
+    with the faults. Without faults, all changes by commands are reported.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
-        #: what machines hold on which no command was run, and those on which one was
+        #: Current entries of machines without commands, and names of machines with commands.
         self._untouched = {name: now for name, (_, now) in faults.items()}
         self._touched: set[str] = set()
-        #: what was added to a machine, and taken from it
+        #: Entries that faults added to a machine, and entries that they removed.
         self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
 
     def touch(self, machine: str) -> None:
-        """Before a command is run on a machine; the first time counts."""
+        """Record a machine's state before the first command on it; later calls have no effect."""
         if machine not in self._touched:
             self._touched.add(machine)
             now = self._look(machine)
@@ -67,11 +68,14 @@ class Trace:
                 self._before[machine] = now
 
     def left(self) -> list[list[str]]:
-        """Rows (machine, what, text): what was done to it and is still so; of a machine without a
-        mark, whatever differs. What is missing has a minus before its text. Where there are many,
-        the last row says how many more."""
+        """Return rows (machine, kind, text) of faults' changes that still exist.
+
+        On machines without faults, every difference is reported. Missing entries have a minus in
+        front of their text. If there are too many rows, the last one has the number of the others.
+        """
         found = []
-        # the same machines whether there are faults or not: the time that it takes reveals nothing
+        # The same machines are read whether there are faults or not, so that the time reveals
+        # nothing.
         touched = {machine: self._look(machine) for machine in sorted(self._touched)}
         for machine, before in self._before.items():
             now = touched[machine] if machine in touched else self._untouched[machine]
@@ -89,8 +93,10 @@ class Trace:
 
 
 def state(space: int, netlink: Netlink, held: Iterable[Entry]) -> frozenset[Entry]:
-    """What is on a machine now, by its namespace and a socket in it; ``held`` are the entries of a
-    snapshot."""
+    """Return the current entries of a machine, given its namespace and a socket in it.
+
+    ``held`` are the entries of a snapshot.
+    """
     return frozenset(_read(space, netlink, held))
 
 
@@ -112,7 +118,7 @@ def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry
 
 
 def _list(printed: str) -> Iterator[Entry]:
-    """The entries of what programs printed, without what is there of itself."""
+    """Yield the entries that programs printed, without those that exist by default."""
     what = table = ""
     rules: list[str] = []
     for text in printed.splitlines():

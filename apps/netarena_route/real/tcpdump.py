@@ -1,9 +1,9 @@
-"""``tcpdump`` of agents' commands: tcpdump's own output of a capture by this program.
+"""``tcpdump`` for agents' commands: a capture by this program, printed by the real tcpdump.
 
-libpcap captures through a ring that the kernel shares with it. No limit counts the ring's memory,
-so commands may not have one. This program captures without a ring and passes the packets to
-``tcpdump -r -``: texts, filters, counts and files are tcpdump's. It runs inside the sandbox with
-the system's Python, so nothing of this project may be imported here.
+libpcap captures with a ring that the kernel shares with it. No limit counts the ring's memory, so
+commands may not have one. This program captures without a ring and passes the packets to ``tcpdump
+-r -``, which does all formatting, filtering, counting and writing of files. It runs inside the
+sandbox with the system's Python, so it must not import anything of this project.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 REAL = next(filter(os.path.exists, ("/usr/bin/tcpdump", "/usr/sbin/tcpdump")), "tcpdump")
-#: of tcpdump 4.99
+#: Options of tcpdump 4.99.
 SHORT = "aAbB:c:C:dDeE:fF:G:hHi:IjJ:KlLm:M:nNOpqQ:r:s:StT:uUvV:w:W:xXy:Yz:Z:#"
 LONG = [
     *("absolute-tcp-sequence-numbers", "buffer-size=", "count", "direction="),
@@ -32,12 +32,12 @@ LONG = [
     *("print", "relinquish-privileges=", "snapshot-length=", "time-stamp-precision="),
     *("time-stamp-type=", "version"),
 ]
-#: with these there is nothing to capture
+#: Options with which tcpdump captures nothing.
 _ITSELF = {
     *("-r", "-V", "-d", "-L", "-h", "-J", "--help", "--version"),
     *("--list-data-link-types", "--list-time-stamp-types"),
 }
-#: of capturing, which is done here
+#: Capture options, which this program handles.
 _OURS = {
     *("-i", "-B", "-I", "-j", "-p", "-Q", "-s", "-y", "-Z", "--interface", "--buffer-size"),
     *("--monitor-mode", "--time-stamp-type", "--no-promiscuous-mode", "--direction"),
@@ -52,16 +52,16 @@ _TIME = struct.Struct("=qq")
 _GET_HARDWARE, _ETHERNET, _LOOPBACK = 0x8927, 1, 772
 _OUTGOING = 4
 _SNAPSHOT = 262_144
-#: link types of capture files: Ethernet, bare IP, and the cooked one of "any"
+#: Link types of capture files: Ethernet, raw IP, and Linux cooked capture for "any".
 _EN10MB, _RAW, _COOKED = 1, 101, 113
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit status of tcpdump."""
+    """Run the capture and return the exit status of tcpdump."""
     try:
         options, expression = getopt.gnu_getopt(list(arguments), SHORT, LONG)
     except getopt.GetoptError:
-        _be_tcpdump(arguments)  # which says what is wrong
+        _be_tcpdump(arguments)  # prints the error message
     given = dict(options)
     if not _ITSELF.isdisjoint(given):
         _be_tcpdump(arguments)
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     line = [REAL, "-Z", "root", "-r", "-", *kept, *expression]
     for number in _ENDS:
         signal.signal(number, _end)
-    # ended by the end of what it reads alone, so that nothing that was seen is lost
+    # The reader ends only at the end of its input, so that no captured packet is lost.
     with subprocess.Popen(line, stdin=subprocess.PIPE, process_group=0) as reader:
         assert reader.stdin is not None
         with suppress(SystemExit, BrokenPipeError), reader.stdin as file:
@@ -102,8 +102,8 @@ def _end(*_: object) -> NoReturn:
 
 
 def _be_tcpdump(arguments: Sequence[str]) -> NoReturn:
-    # it cannot become another user here
-    os.execv(REAL, [REAL, "-Z", "root", *arguments])  # noqa: S606 -- all is of one command
+    # -Z: the sandbox does not allow tcpdump to change to another user.
+    os.execv(REAL, [REAL, "-Z", "root", *arguments])  # noqa: S606 -- the arguments are the agent's own
 
 
 def _spell(name: str, value: str) -> list[str]:
@@ -118,7 +118,7 @@ def _first() -> str:
 
 
 def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
-    """A socket that sees what passes an interface, or ``any``, and how that is written."""
+    """Return a socket that captures from an interface or ``any``, and its link type."""
     if interface.isdigit():
         interface = socket.if_indextoname(int(interface))
     kind, link_type, index = socket.SOCK_DGRAM, _COOKED, 0
@@ -133,7 +133,7 @@ def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
     if index and promiscuous:
         request = struct.pack("=iHH8x", index, _PROMISCUOUS, 0)
         capture.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
-    if index:  # of one interface nothing is heard before
+    if index:  # before it is bound, the socket receives nothing
         capture.bind((interface, _EVERYTHING))
     capture.setblocking(False)
     return capture, link_type
@@ -142,7 +142,7 @@ def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
 def _records(
     capture: socket.socket, reader: int, link_type: int, snapshot: int, way: str
 ) -> Iterator[bytes]:
-    """What is seen, as records of a capture file, until the reader ends."""
+    """Yield captured packets as records of a capture file, until the reader ends."""
     life = os.pidfd_open(reader)
     while True:
         ready, _, _ = select.select([capture.fileno(), life], [], [])
@@ -150,7 +150,7 @@ def _records(
             return
         data, about, _, source = capture.recvmsg(_SNAPSHOT, socket.CMSG_SPACE(_TIME.size))
         name, protocol, kind, hardware, address = source
-        if kind == _OUTGOING and (way == "in" or name == "lo"):  # of lo, it comes in as well
+        if kind == _OUTGOING and (way == "in" or name == "lo"):  # packets on lo are also received
             continue
         if kind != _OUTGOING and way == "out":
             continue

@@ -1,7 +1,7 @@
-"""Programs that a command finds in addition to the system's, and those that are hidden from it.
+"""Programs that commands find in addition to the system's, and programs that are hidden from them.
 
-A command sees the programs of the host. Consoles of programs that do not run on the emulated
-machine would only mislead, and tcpdump needs what commands may not have.
+Commands see the programs of the host. Consoles of daemons that do not run on the emulated machine
+would only mislead, and tcpdump needs privileges that commands may not have.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from netarena.sandbox import namespace
 from netarena.sandbox.shell import ENVIRONMENT, Room
 
-#: consoles of routing and switching programs and of managers of networks: none runs in a machine
+#: Consoles of routing daemons, switches and network managers, none of which runs on a machine.
 CONSOLES = (
     *("vtysh", "birdc", "birdc6", "birdcl", "gobgp", "bgpctl", "ospfctl"),
     *("ovs-vsctl", "ovs-ofctl", "ovs-dpctl", "ovs-appctl"),
     *("nmcli", "networkctl", "resolvectl"),
 )
 _FOLDERS = (Path("/usr/bin"), Path("/usr/sbin"))
-#: of the network's files, what a command sees below /sys
+#: Folders of the network in /sys, which commands see.
 _NETWORK = ("class/net", "devices/virtual/net")
 _PYTHON = "/usr/bin/python3"
 
@@ -36,12 +36,12 @@ def _scripts() -> dict[str, str]:
     return {"/usr/local/bin/tcpdump": f"#!{_PYTHON} -IS\n{text}"}
 
 
-#: names come from files: there is no server of names, and where a filter drops what is sent to one
-#: each lookup, of ``iptables -L`` or ``arp`` too, would wait for ten seconds
+#: Names are resolved from files only. Where a filter drops DNS queries, each lookup, also one of
+#: ``iptables -L`` or ``arp``, would otherwise wait for ten seconds.
 _NAMES = "".join(
     f"{name}: files\n" for name in ("passwd", "group", "hosts", "networks", "protocols", "services")
 )
-#: path -> text; read where everything can be: a network's process may be nobody
+#: Path -> text. The files are read at import, because a network's process may run as user nobody.
 TEXTS = {
     "/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n",
     "/etc/group": "root:x:0:\n",
@@ -52,15 +52,15 @@ TEXTS = {
 
 
 def hide_consoles(but: Container[str] = ()) -> None:
-    """Have commands of this process not find what has nothing to talk to."""
+    """Hide consoles without a daemon from commands of this process."""
     for folder in _FOLDERS:
-        with suppress(OSError):  # of a kernel that cannot: they say that there is nothing
+        with suppress(OSError):  # without kernel support, the consoles find no daemon
             names = [name for name in CONSOLES if name not in but]
             if found := [name for name in names if (folder / name).exists()]:
                 namespace.hide(folder, found)
 
 
 def room(network: Path | None) -> Room:
-    """What is there; ``network`` is where the kernel shows the machine's, if it does."""
+    """Return the files of a command; ``network`` is the machine's part of /sys, if available."""
     views = {} if network is None else {f"/sys/{name}": network / name for name in _NETWORK}
     return Room(texts=TEXTS, views=views)

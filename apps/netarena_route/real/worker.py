@@ -1,9 +1,9 @@
 """Process of one episode's network: builds it, breaks it, runs commands in it, measures it.
 
-It is process 1 of its own namespaces (started by ``zygote``) and speaks JSON lines over one socket:
-it reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one at a time,
-with ``cpu_s``: the CPU time of the process and its children so far. It ends with the socket, and
-everything that it made ends with it.
+It is process 1 of its own namespaces (started by ``zygote``) and uses JSON lines over one socket.
+It reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one request at
+a time. Each answer has ``cpu_s``: the CPU time of the process and its children so far. The process
+ends with the socket, and everything that it created ends with it.
 """
 
 from __future__ import annotations
@@ -65,26 +65,27 @@ EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
     "netns": netns.build,
 }
 
-#: links are waited for so long before a round: one may be told to never come up
+#: Maximum time to wait for links before a round; a link may be configured to never come up.
 READY_S = 1.5
-#: a network that is new must be healthy after so long, beyond the time of one round, and after so
-#: many rounds at least
+#: A new network must be as computed after this time, in addition to the time of one round, and
+#: after at least this many rounds.
 HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
-#: a round is made again for so long, and so often at least, where the kernel had no room for its
-#: neighbours; rounds are for so long in all where a queue had none
+#: A round is repeated for up to ROOM_S, at least _ROOM_TRIES times, if the kernel's ARP table was
+#: full. Rounds are repeated for up to CROWD_S in all if a queue was full.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
-#: pauses in between, which double up to the second: others come to their end meanwhile
+#: Pauses between repetitions, which double up to the second value so that other networks can
+#: finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-#: between looks at what commands left in the kernel, while nothing is asked for
+#: Interval of checks, between requests, of what commands left running in the kernel.
 _CALM_S = 0.5
-#: rows of what is unsettled; the generation of a ruleset that nobody has changed
+#: Maximum number of rows of unsettled settings; generation of an unchanged ruleset.
 _MOST_UNSETTLED, _NO_RULES = 20, 1
-#: of all machines' sockets, and a few for each
+#: Limit of open files: the sockets of all machines, and a few files for each.
 OPEN_FILES = 16384
 
 
 class _Look(NamedTuple):
-    """A reading of a machine: what a snapshot has of it, and what a trace has, if it is to."""
+    """Reading of a machine: the part for snapshots and, if requested, the part for traces."""
 
     held: Held
     entries: frozenset[Entry]
@@ -97,11 +98,11 @@ def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[s
 
 
 class Worker:
-    """One network, from its world to its end."""
+    """One network from its creation to its end."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        #: of the kernel's table, which a round takes
+        #: Number of entries of the kernel's ARP table that a round needs.
         self._places = 0
         self._stack = contextlib.ExitStack()
         self._spaces: Mapping[str, int] = {}
@@ -110,25 +111,26 @@ class Worker:
         self._counters: list[int] = []
         self._records = Records()
         self._stack.callback(self._records.close)
-        #: process 1 of namespaces of its own: what it mounts is seen by its commands alone
+        #: Whether this is process 1 of its own namespaces, so that only its commands see its
+        #: mounts.
         self._alone = os.getpid() == 1
-        #: of the machines in which commands of agents ran
+        #: Guards of the machines on which agents' commands ran.
         self._guards: dict[str, Guard] = {}
-        #: what was ended in them since the last command, which the next one is told
+        #: Messages about what was ended on machines since the last command, for the next one's
+        #: output.
         self._notes: list[str] = []
-        #: of a ticket: what faults left, or where there is none, what commands changed
+        #: In tickets: finds remains of faults or, in false alarms, changes by commands.
         self._trace: Trace | None = None
-        #: of machines in which commands of agents ran: what ended or began by itself before them
+        #: By machine with commands: settings that ended or began by themselves before the commands.
         self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
     def _names(self) -> Sequence[str]:
-        """Of the machines."""
+        """Names of the machines."""
         return self._world.endpoints
 
     def serve(self, connection: socket.socket, lines: BinaryIO, first: bytes = b"") -> None:
-        """Answer the ``first`` of a connection's lines, if one was read, and the others until it
-        is closed."""
+        """Answer the requests of a connection until it closes; ``first`` is one already read."""
         with self._stack:
             line = first or self._next_line(connection, lines)
             while line:
@@ -136,10 +138,10 @@ class Worker:
                 line = self._next_line(connection, lines)
 
     def _next_line(self, connection: socket.socket, lines: BinaryIO) -> bytes:
-        """Wait for a request, of which there is one at a time; empty at the end.
+        """Wait for the next request and return it, or b"" at the end.
 
-        Meanwhile what agents' commands left in the kernel is kept calm: it may come to life only
-        by the pings that measure the network.
+        Meanwhile the guards stop what agents' commands left in the kernel, since some of it becomes
+        active only with the pings that measure the network.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
             self._keep_calm()
@@ -149,12 +151,12 @@ class Worker:
         with contextlib.suppress(OSError):
             self._note(self._revive())
         for machine, guard in self._guards.items():
-            # it is looked at again soon, and the next request tells what is broken
+            # Errors are ignored: the check is repeated soon, and the next request reports failures.
             with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
                 self._note(guard.calm(), machine)
 
     def _note(self, note: str, machine: str = "") -> None:
-        """Keep it for the next command, once."""
+        """Store a message once for the next command's output."""
         if note and (text := f"{machine}: {note}" if machine else note) not in self._notes:
             self._notes.append(text)
 
@@ -171,7 +173,7 @@ class Worker:
             answer = {"failed": f"{error.cmd[-1]}: {error.stdout.strip()}"}
         except EnvironmentFailed as error:
             answer = {"failed": error.detail, "ours": error.proven_ours}
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the service must hear of it
+        except Exception as error:  # noqa: BLE001 -- the service must receive every error
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answer["cpu_s"] = cpu_used_s()
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
@@ -182,14 +184,14 @@ class Worker:
         emulator: str,
         faults: Sequence[tuple[str, str]] = (),
         wanted: Sequence[str] = (),
-        traced: bool = False,  # noqa: FBT001, FBT002 -- of a message
+        traced: bool = False,  # noqa: FBT001, FBT002 -- a field of a message
     ) -> dict[str, float]:
-        """Make the network with its faults and verify it; how long each took, in s.
+        """Build the network with its faults and verify it; return the durations in s.
 
-        ``faults`` are commands of our own, each with its machine; ``wanted`` is the matrix that
-        they come to, by default the intended one. With ``traced`` each state reports what is left
-        of the faults, and without any what commands change. ``cpu_s`` is what making the network
-        used, ``waited_s`` the part of verifying that was waiting for pings that never came.
+        ``faults`` are commands of our own, each with its machine. ``wanted`` is the resulting
+        matrix, by default the intended one. With ``traced``, each state reports the remains of
+        faults or, without faults, the changes by commands. ``cpu_s`` is the CPU time of building,
+        and ``waited_s`` the part of verifying that was spent waiting for pings that never arrived.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
@@ -234,7 +236,7 @@ class Worker:
         }
 
     def _look_at(self, machine: str) -> frozenset[Entry]:
-        """What is on a machine now, as a trace has it."""
+        """Return the current entries of a machine for a trace."""
         return _look(
             self._world.machine(machine),
             self._spaces[machine],
@@ -243,13 +245,13 @@ class Worker:
         ).entries
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run (machine, command) pairs of our own, each of which must succeed: for tests."""
+        """Run (machine, command) pairs of our own, each of which must succeed; used by tests."""
         for machine, command in commands:
             with entered(self._spaces[machine]):
                 run_shell(command)
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
-        """Run what an agent sent, in the sandbox; an unknown machine is a KeyError."""
+        """Run an agent's command in the sandbox; raises KeyError for an unknown machine."""
         space = self._spaces[machine]
         machines = len(self._names)
         guard = self._guards[machine] = Guard(space, machines)
@@ -288,18 +290,18 @@ class Worker:
         }
 
     def _watch(self) -> str:
-        """Why a command must end, by what else it may harm; empty if it need not."""
+        """Return a further reason to end the running command, or ""; subclasses override this."""
         return ""
 
     def _room(self, machine: str, network: Path | None) -> Room:
-        """What a command finds on a machine."""
+        """Return the files that a command finds on a machine."""
         del machine
         return room(network)
 
     def observe(self) -> dict[str, Any]:
-        """The settled state (see ``state``), and ``waited_s`` as ``build`` has it.
+        """Return the settled state (see ``state``), and ``waited_s`` as in ``build``.
 
-        Packets and time are the same whatever is found.
+        Packets and duration are the same whatever is found.
         """
         began = time.monotonic()
         size = len(self._names)
@@ -319,7 +321,7 @@ class Worker:
         return {"state": state, "waited_s": found.waited_s + padding_s}
 
     def _unsettled(self) -> list[list[str]]:
-        """Rows (machine, text): what commands have set that ends or begins by itself later."""
+        """Return rows (machine, text) of commands' settings that end or begin by themselves."""
         return [
             [machine, text]
             for machine, before in self._fleeting.items()
@@ -334,7 +336,7 @@ class Worker:
         return fleeting(self._netlinks[machine], listed)
 
     def _listen(self) -> None:
-        """Open what rounds need in each namespace, and keep it."""
+        """Open the sockets and files that rounds need in each namespace, and keep them open."""
         self._netlinks[""] = self._stack.enter_context(Netlink())
         sockets = []
         for name in self._names:
@@ -361,8 +363,10 @@ class Worker:
         self._stack.callback(self._prober.close)
 
     def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
-        """Drop what waits for neighbours that do not answer, in queues too if ``queued``;
-        whether anything did."""
+        """Drop packets that wait for unresolved ARP entries and, if ``queued``, in queues.
+
+        Returns whether there were any.
+        """
         machines = [self._netlinks[name] for name in self._names]
         released = [release_neighbours(machine) for machine in machines]
         if queued:
@@ -370,10 +374,10 @@ class Worker:
         return any(released)
 
     def _revive(self) -> str:
-        """Where the kernel answers nobody's pings since replies wait, let go of those that wait
-        here; words about it if that was the cause.
+        """If waiting replies block all of the kernel's pings, drop those of this network.
 
-        Others do the same in theirs: whoever began it, all are free at once.
+        Other networks do the same, so that all are free at once, whichever caused it. Returns a
+        message if this network was the cause, else "".
         """
         if not self._guards or not self._pulse.stands():
             return ""
@@ -383,14 +387,15 @@ class Worker:
         return ""
 
     def _make_ready(self) -> None:
-        """Have the kernel act on what has changed, and forget what it has learnt.
+        """Make the kernel act on changes now, and forget what it has learnt.
 
-        Links and bridges take up to a second to see that their other end is up, and a neighbour
-        that did not answer is asked for again after a second only: a round would measure these.
+        Links and bridges need up to a second to detect their other end, and the kernel repeats an
+        unanswered ARP request only after a second. Without this, a round would measure these
+        delays.
         """
         deadline = time.monotonic() + READY_S
         while not self._settle_links() and time.monotonic() < deadline:
-            time.sleep(0.01)  # of a kernel that does so in its own time only
+            time.sleep(0.01)  # some kernels act only in their own time
         switches = self._netlinks[""]
         switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
         for name in self._names:
@@ -398,12 +403,12 @@ class Worker:
         self._forget_paths()
 
     def _forget_paths(self) -> None:
-        """Flush what the kernels have learnt of paths to others: redirects and smaller MTUs."""
+        """Flush the redirects and path MTUs that the kernels have learnt."""
         for descriptor in self._flushers:
             os.write(descriptor, b"1")
 
     def _settle_links(self) -> bool:
-        """Whether all links have settled; those that had not are asked to."""
+        """Return whether all links have settled; ask the others to do so."""
         settled = True
         for netlink in self._netlinks.values():
             if waiting := [link.ifindex for link in links(netlink) if unsettled(link)]:
@@ -412,16 +417,17 @@ class Worker:
         return settled
 
     def _queues(self) -> Callable[[], list[Queue]]:
-        """What tells of the queues of those machines that have any now."""
+        """Return a function that lists the queues of those machines that have any now."""
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
     def _verify(self, wanted: tuple[str, ...]) -> float:
-        """Measure until each pair that works in ``wanted`` has worked, and no other ever; how long
-        pings that never came were waited for.
+        """Measure until each pair that works in ``wanted`` has worked, and no other one.
 
-        No command of an agent has run yet: what is lost in one round and not in the next is lost
-        to others, who keep the kernel busy or fill its queues. Raises RuntimeError.
+        Returns the time spent waiting for pings that never arrived. No agent's command has run yet,
+        so a packet lost in one round but not in the next was lost because of other networks, which
+        keep the kernel busy or fill its queues. Raises RuntimeError if the network is not as
+        computed.
         """
         seen = ("0" * len(self._world.endpoints),) * len(self._world.endpoints)
         waited_s, pause_s = 0.0, _FIRST_PAUSE_S
@@ -434,17 +440,18 @@ class Worker:
             seen = _combine(max, seen, found.rows)
             if seen == wanted:
                 return waited_s
-            if deadline is None:  # one round at the largest sizes takes longer than all waiting
+            # the time starts now, since one round at the largest sizes takes longer than HEALTHY_S
+            if deadline is None:
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 raise RuntimeError(
                     f"not as computed after {HEALTHY_S:g} s: {self._first_wrong(wanted, seen)}"
                 )
-            time.sleep(pause_s)  # of a kernel that others keep busy
+            time.sleep(pause_s)  # other networks may keep the kernel busy
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _rounds(self) -> Round:
-        """Measure what works, and leave nothing of it on any machine."""
+        """Measure which pairs work, leaving no traces on any machine."""
         self._prober.look()
         with self._records.kept():
             found = self._measure(time.monotonic() + CROWD_S)
@@ -452,14 +459,16 @@ class Worker:
         return found
 
     def _measure(self, crowd_until: float, conversations: int = CONVERSATIONS) -> Round:
-        """Measure once while nothing is lost for want of room in what the kernel has once for all
-        its namespaces: the table of neighbours, each processor's queue, the buffer of its replies.
-        Others may fill these at any time, and what is lost then says nothing about this network;
-        so the measurement is made again, whatever it found.
+        """Measure once, and repeat the measurement while shared kernel resources were full.
 
-        One that loses for want of room in queues after ``crowd_until`` (monotonic, s) counts: these
-        may be its own packets. Raises EnvironmentFailed when the table stays full and packets are
-        lost. It is proven ours if others were seen to fill it while this network was silent.
+        These resources are the ARP table, each processor's packet queue, and the buffer of ping
+        replies. Other networks may fill them at any time, and a loss then says nothing about this
+        network. The measurement is repeated whatever it found.
+
+        After ``crowd_until`` (monotonic, s) a measurement counts even if queues were full, since
+        its own packets may have filled them. Raises EnvironmentFailed if the ARP table stays full
+        and packets are lost. The failure is a proven environment failure if other networks filled
+        the table while this network was silent.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
@@ -483,15 +492,18 @@ class Worker:
                     proven_ours=others,
                 )
             self._keep_calm()
-            self._make_ready()  # what this network holds of the table is free for others
+            self._make_ready()  # frees this network's ARP entries for others
             silent = neighbours_refused()
-            time.sleep(pause_s)  # none of its packets is on its way
+            time.sleep(pause_s)  # no packet of this network is on its way
             others |= neighbours_refused() > silent
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _crowd(self) -> Callable[[], bool]:
-        """Whether, since now, a processor's queue had no room for a packet, anybody's, or the
-        kernel's buffer none for a reply of this network."""
+        """Return a function that reports whether a shared buffer has overflowed since now.
+
+        The buffers are the processors' packet queues, which all networks share, and the kernel's
+        buffer for this network's ping replies.
+        """
         drops, before = queue_drops(), [unsent(one) for one in self._counters]
 
         def grown() -> bool:
@@ -513,7 +525,7 @@ class Worker:
         return "no pair differs"
 
     def _reap(self) -> None:
-        """Bury what a command left to process 1: zombies count as processes."""
+        """Reap processes that a command left to process 1, since zombies count as processes."""
         if self._alone:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -521,7 +533,7 @@ class Worker:
 
 
 def cpu_used_s() -> float:
-    """What this process and those that it has seen the end of have used since their start."""
+    """Return the CPU time of this process and its ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + used.ru_utime + used.ru_stime
 
@@ -529,8 +541,10 @@ def cpu_used_s() -> float:
 def _combine(
     choose: Callable[[tuple[str, str]], str], rows: tuple[str, ...], others: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Pair by pair, what works in both (``min``: what works now and then does not work) or in
-    either (``max``)."""
+    """Return, for each pair, whether it works in both (``min``) or in either (``max``).
+
+    With ``min``, a pair that works only sometimes does not work.
+    """
     return tuple(
         "".join(map(choose, zip(row, other, strict=True)))
         for row, other in zip(rows, others, strict=True)

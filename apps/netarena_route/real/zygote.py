@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import encodings.ascii
 import encodings.idna
-import encodings.latin_1  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
+import encodings.latin_1  # noqa: F401 -- loaded early, since user nobody may be unable to read the files
 import json
 import os
 import socket
@@ -29,16 +29,16 @@ from netarena_route.real.worker import Worker
 if TYPE_CHECKING:
     from resource import struct_rusage
 
-#: of a worker's last words
+#: Maximum size of a worker's error report.
 _MOST_BYTES = 2048
 
 
 class Zygote(Forks):
-    """Of each worker it holds the process that waits outside of its namespaces."""
+    """Forks workers, and waits for each outside of its namespaces."""
 
     def __init__(self, control: socket.socket) -> None:
         super().__init__(control)
-        #: process -> the pipe of its worker's last words
+        #: Process -> pipe with its worker's error report
         self._words: dict[int, int] = {}
         self._turns = Turns(MACHINE)
 
@@ -61,7 +61,7 @@ class Zygote(Forks):
 
 
 def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
-    """Of a new child: wait outside of new namespaces, and serve inside of them."""
+    """In a new child: wait outside of new namespaces, and serve inside of them."""
     try:
         inner = isolate()
         if inner > 0:
@@ -69,16 +69,16 @@ def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
             os.close(words)
             os.waitpid(inner, 0)
         else:
-            # the pipe stays open: that it is closed tells that the worker is gone
+            # The pipe stays open in the worker, so that its end shows that the worker has ended.
             serve(socket.socket(fileno=descriptor), turns)
     except Unavailable as error:
         os.write(words, str(error).encode())
-    except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
+    except BaseException as error:  # noqa: BLE001 -- the child must not return to the parent's loop
         os.write(words, f"{type(error).__name__}: {error}".encode())
 
 
 def serve(connection: socket.socket, turns: Turns) -> None:
-    """Be the process of the kind of network that is asked for first."""
+    """Serve the kind of network that the first request names."""
     with connection, connection.makefile("rb") as lines:
         if line := lines.readline():
             kind = Lab if "setup" in json.loads(line) else Worker
@@ -86,7 +86,7 @@ def serve(connection: socket.socket, turns: Turns) -> None:
 
 
 def main() -> None:
-    """See the module's description."""
+    """Run the warm process, or print what this machine lacks."""
     if len(sys.argv) == 1:
         sys.stdout.write(lacking())
         return

@@ -1,1 +1,1 @@
-"""World as data: the machines, their addresses and routes, and the paths of packets."""
+"""Network as data: the machines, their addresses and routes, and the paths of packets."""

@@ -1,9 +1,9 @@
-"""Network as data: the cabling, and the intended state of each machine.
+"""Data model of a network: its cabling and the intended state of each machine.
 
 A world is one router, ``num_switches`` subnets (each a switch) and ``num_hosts_per_subnet`` hosts
-on each. It is pure: emulators build it, faults are drawn for it, the prompt describes it, and the
-judge asks it which pairs must work. Endpoints, the router first, are the ends of pings; of a
-machine with several addresses the first one is pinged.
+on each. It is immutable data: emulators build it, faults are drawn for it, the prompt describes it,
+and the judge asks it which pairs must work. Endpoints, the router first, are the sources and
+targets of pings. If a machine has several addresses, the first one is pinged.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import NamedTuple
 
 from netarena.model import Record
 
-#: numbers of routing tables, of those drawn and of those that faults make
+#: Numbers of routing tables, both of generated networks and of faults.
 TABLES = range(1, 253)
-#: what makes a router of a machine
+#: The sysctl that makes a machine a router.
 FORWARDING = ("net.ipv4.ip_forward", "1")
 
-# what a varied world draws from
+# values of varied networks
 
-#: prefix lengths of its subnets
+#: Prefix lengths of subnets.
 _LENGTHS = range(20, 30)
-#: the /16 networks of which each subnet has one of its own: those of RFC 1918
+#: The /16 networks of RFC 1918, of which each subnet uses a different one.
 _SLOTS = tuple(
     slot
     for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
     for slot in IPv4Network(block).subnets(new_prefix=16)
 )
-#: harmless to pings, and none that a fault or its repair sets
+#: Sysctls that do not affect pings and that no fault or repair sets.
 _SYSCTLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "net.ipv4.ip_default_ttl": ("96", "128", "255"),
@@ -44,7 +44,7 @@ _SYSCTLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "net.ipv4.tcp_ecn": ("0", "1"),
     }
 )
-#: of the router, harmless to pings: a reset that flushes filters takes them too
+#: Router filters that do not affect pings; a reset that flushes all filters removes them too.
 _GUARDS = (
     "-A INPUT -p tcp --dport 23 -j REJECT",
     "-A INPUT -p udp --dport 161 -j DROP",
@@ -52,59 +52,60 @@ _GUARDS = (
     "-A FORWARD -p udp --dport 137:139 -j DROP",
     "-A OUTPUT -p tcp --sport 179 -j DROP",
 )
-#: of the router: networks for documentation (RFC 5737), to which nothing may leak
+#: Router routes for documentation networks (RFC 5737), to which nothing may leak.
 _SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
-#: hosts in reserve, and how many of them are on subnets of their own
+#: Number of reserve hosts, and number of subnets with only reserve hosts.
 NUM_RESERVE = 6
 NUM_RESERVE_SUBNETS = 2
-#: a host has a route for each other subnet, not a default one, in networks of at most so many
+#: Maximum number of subnets in networks whose hosts may have a route per other subnet instead of a
+#: default route.
 _MAX_SPELLED_OUT = 8
 
 
-#: of a network whose machines learn each other by ARP: (8,8) has 576
+#: Maximum number of ARP entries for which machines use ARP; the (8,8) network has 576.
 MAX_NEIGHBOURS = 900
 
 
 class Interface(Record):
-    """A port of a machine: its name (at most 15 characters), its subnet's index, its address."""
+    """A port of a machine: its name (at most 15 characters), its subnet's index and its address."""
 
     name: str
     subnet: int
-    #: with its prefix length, as ``ip address add`` takes it
+    #: With a prefix length, as ``ip address add`` expects it.
     address: str
 
 
 class Machine(Record):
-    """The router or a host: what is healthy there, each entry as its command takes it."""
+    """The intended state of the router or a host; entries have the form that commands expect."""
 
     name: str
-    #: in the order in which they are made
+    #: In the order in which they are created.
     interfaces: tuple[Interface, ...]
-    #: beyond connected ones, after ``ip route add``
+    #: Arguments of ``ip route add``, without connected routes.
     routes: tuple[str, ...] = ()
-    #: after ``ip rule add``
+    #: Arguments of ``ip rule add``.
     rules: tuple[str, ...] = ()
-    #: after ``iptables``, in this order
+    #: Arguments of ``iptables``, in this order.
     filters: tuple[str, ...] = ()
-    #: name, value
+    #: Pairs of name and value.
     sysctls: tuple[tuple[str, str], ...] = ()
-    #: as a shell takes them, after all else: what keeps machines in reserve back (``lock``)
+    #: Shell commands that run last: the locks that isolate reserve hosts (module ``lock``).
     commands: tuple[str, ...] = ()
 
 
 class World(Record):
     """One network; ``machines`` has the router first, then the hosts by subnet and number."""
 
-    #: of every name, ``p12``
+    #: Prefix of every name, such as ``p12``.
     prefix: str
     machines: tuple[Machine, ...]
-    #: one per subnet
+    #: One per subnet.
     switches: tuple[str, ...]
-    #: pairs of subnets (lower index first) whose hosts must not reach each other
+    #: Pairs of subnets (lower index first) whose hosts must not reach each other.
     apart: tuple[tuple[int, int], ...] = ()
-    #: hosts that are kept back by design
+    #: Hosts that are isolated by design.
     reserve: tuple[str, ...] = ()
-    #: ordered pairs of machines that must not work either: how those in reserve are kept back
+    #: Ordered pairs of machines that locks close, in addition to those of ``apart``.
     closed: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -122,13 +123,15 @@ class World(Record):
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
-        """The address of each endpoint that is pinged, without its prefix length."""
+        """The pinged address of each endpoint, without a prefix length."""
         return tuple(m.interfaces[0].address.partition("/")[0] for m in self.machines)
 
     @cached_property
     def neighbours(self) -> int:
-        """Entries that all machines together have in the kernel's neighbour table when every pair
-        has talked: on each subnet each machine knows each other one."""
+        """Number of ARP entries of all machines together after every pair has communicated.
+
+        On each subnet, each machine has an entry for each other one.
+        """
         members = [0] * len(self.switches)
         for machine in self.machines:
             for interface in machine.interfaces:
@@ -137,12 +140,15 @@ class World(Record):
 
     @property
     def permanent(self) -> bool:
-        """Whether neighbours are permanent entries from the start: the kernel does not count
-        these, and all namespaces of a machine share a table of 1,024 others by default."""
+        """Whether ARP entries are permanent from the start.
+
+        The kernel does not count permanent entries. All others of a host's namespaces share one
+        table, by default of 1,024 entries.
+        """
         return self.neighbours > MAX_NEIGHBOURS
 
     def machine(self, name: str) -> Machine:
-        """Raises KeyError for a name that is none of this world's."""
+        """Return the machine with a name; raises KeyError if there is none."""
         return self._by_name[name]
 
     @cached_property
@@ -162,7 +168,7 @@ class World(Record):
 
     @cached_property
     def intended(self) -> tuple[str, ...]:
-        """The healthy matrix: a row of ``1`` (must work) and ``0`` (must not) per source.
+        """The intended matrix: a row of ``1`` (must work) and ``0`` (must not work) per source.
 
         The diagonal is ``1``.
         """
@@ -180,7 +186,7 @@ class World(Record):
 
 
 def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
-    """The paper's network; ``num_hosts`` are on each subnet, only the names' prefix is drawn.
+    """Return the paper's network with ``num_hosts`` on each subnet; only the name prefix is drawn.
 
     Subnet i (from 0) is 192.168.(i+1).0/24: the router has .1, the hosts .100, .101 and so on.
     """
@@ -195,15 +201,19 @@ def standard(num_switches: int, num_hosts: int, rng: random.Random) -> World:
 
 
 def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
-    """A network whose healthy state is drawn; at least three subnets.
+    """Return a network with a random intended state and at least three subnets.
 
-    Drawn are the subnets and their prefix lengths, all addresses, the order of the router's
-    interfaces, pairs of subnets that stay apart (at least one pair does, at least one does not),
-    how the router keeps them apart (a default-deny filter with accepts, filters, rules, or a
-    table for each way in), harmless filters, routes and sysctls, and whether the hosts of a
-    subnet have a default route or one for each other subnet. Beyond ``num_switches`` subnets of
-    ``num_hosts`` there are some hosts in reserve, some of them on subnets of their own; as drawn
-    here they work as all others do, and ``lock`` is what keeps them back.
+    These parts are drawn:
+    - the subnets, their prefix lengths and all addresses;
+    - the order of the router's interfaces;
+    - pairs of subnets that are separated (at least one pair is, at least one is not);
+    - how the router separates them: a default-deny filter with accepts, filters, policy rules, or a
+      routing table per incoming port;
+    - harmless filters, routes and sysctls;
+    - whether the hosts of a subnet have a default route or one per other subnet.
+
+    In addition to ``num_switches`` subnets of ``num_hosts`` hosts there are some reserve hosts,
+    some of them on subnets of their own. Here they work like all others; ``lock`` isolates them.
     """
     prefix = f"p{rng.randrange(10, 100)}"
     number = num_switches + NUM_RESERVE_SUBNETS
@@ -254,7 +264,7 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
     )
 
 
-#: of one harmless entry to be drawn
+#: Probability of each harmless entry.
 _CHANCE = 0.4
 
 
@@ -266,7 +276,7 @@ class _Subnet(NamedTuple):
 
 
 def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
-    """A network of ``plan``; the router's interfaces are plugged into subnets in ``order``."""
+    """Return a network of ``plan``; the router's interfaces connect to subnets in ``order``."""
     router = Machine(
         name=f"{prefix}_r0",
         interfaces=tuple(
@@ -295,8 +305,9 @@ def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
 
 
 def _draw_subnet(slot: IPv4Network, num_hosts: int, rng: random.Random) -> _Subnet:
-    """A network within ``slot``, and an address in it for the router and each host."""
-    # the network's own address and its broadcast are nobody's; one more stays free for faults
+    """Return a network within ``slot``, with addresses for the router and each host."""
+    # The network's own address and its broadcast address stay unused, and one more stays free for
+    # faults.
     wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts + 1]
     length = rng.choice(wide_enough)
     size = 2 ** (32 - length)
@@ -315,7 +326,7 @@ def _draw_sysctls(rng: random.Random) -> tuple[tuple[str, str], ...]:
 
 
 class _Entries(NamedTuple):
-    """What the router has to keep subnets apart."""
+    """Entries by which the router separates subnets."""
 
     filters: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
@@ -323,7 +334,7 @@ class _Entries(NamedTuple):
 
 
 def _accept(world: World, rng: random.Random) -> _Entries:
-    """Nothing is forwarded that no filter accepts."""
+    """Drop all forwarded packets that no filter accepts."""
     open_pairs = [pair for pair in _ordered(world) if not _is_apart(world, *pair)]
     rng.shuffle(open_pairs)
     by_interface = rng.random() < _CHANCE
@@ -339,7 +350,7 @@ def _accept(world: World, rng: random.Random) -> _Entries:
 
 
 def _drop(world: World, rng: random.Random) -> _Entries:
-    """A filter for each ordered pair of subnets."""
+    """Add a filter for each ordered pair of separated subnets."""
     target = rng.choice(("DROP", "REJECT"))
     return _Entries(
         filters=tuple(
@@ -351,7 +362,7 @@ def _drop(world: World, rng: random.Random) -> _Entries:
 
 
 def _rule_out(world: World, rng: random.Random) -> _Entries:
-    """A policy rule for each ordered pair; what the router sends itself comes in nowhere."""
+    """Add a policy rule for each ordered pair; the router's own packets have no incoming port."""
     verdict = rng.choice(("prohibit", "blackhole", "unreachable"))
     first = rng.randrange(1000, 20_000, 10)
     closed = [pair for pair in _ordered(world) if _is_apart(world, *pair)]
@@ -364,7 +375,7 @@ def _rule_out(world: World, rng: random.Random) -> _Entries:
 
 
 def _tabulate(world: World, rng: random.Random) -> _Entries:
-    """A routing table for each way in, which knows the open subnets and nothing else."""
+    """Add a routing table per incoming port that has only the subnets open to it."""
     first = rng.randrange(1000, 20_000, 10)
     tables = rng.sample(TABLES, len(world.ports))
     rules, routes = [], []

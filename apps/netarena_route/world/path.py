@@ -1,8 +1,8 @@
-"""Paths of packets in an intended network, as formulas for faults.
+"""Paths of packets in the intended network, as formulas for faults.
 
-A ping from one endpoint to another is two packets, an echo request there and an echo reply
-back. Each either stays within a subnet or passes the router. Faults lose packets; a pair is
-broken when either of its packets is lost.
+A ping from one endpoint to another consists of two packets, an echo request and an echo reply. Each
+either stays within a subnet or passes the router. Faults lose packets; a pair is broken when either
+of its packets is lost.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
 
 from netarena_route.world.model import Machine, World
 
-#: the routing table of whatever no rule sends elsewhere
+#: The routing table for packets that no rule sends to another one.
 MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet of a ping, on its healthy way."""
+    """One packet of a ping, on its intended path."""
 
     src: str
     dst: str
     reply: bool
-    #: the subnets of its two addresses; the router is pinged at its first address
+    #: Subnets of its two addresses; the router is pinged at its first address.
     source: int
     target: int
-    #: the subnet whose router port it comes in by; None if it never enters, or starts there
+    #: Subnet of the router port by which it enters; None if it does not enter or starts there.
     enters: int | None
-    #: the subnet whose router port it goes out by; None if it never leaves, or ends there
+    #: Subnet of the router port by which it leaves; None if it does not leave or ends there.
     leaves: int | None
-    #: the table by which the router sends it on, None if it does not
+    #: The routing table that the router uses for it; None if the router does not send it.
     table: str | None
 
     @property
@@ -41,13 +41,13 @@ class Packet:
 
     @property
     def routed(self) -> bool:
-        """Whether its source is a host that has to hand it to its gateway."""
+        """Whether its source is a host that must send it to its gateway."""
         return self.enters is not None and self.source != self.target
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Of the router, as far as it says which table sends a packet on; None matches all."""
+    """A policy rule of the router that selects a table; None matches everything."""
 
     table: str
     source: IPv4Network | None
@@ -56,12 +56,12 @@ class _Rule:
 
 
 class Plan:
-    """A world, read for its ways."""
+    """A world, prepared for queries about paths."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.router = world.router
-        #: the router's port, the network and the hosts of each subnet, by its index
+        #: The router's port, the network and the hosts of each subnet, by its index.
         self.ports = world.ports
         self.networks = world.networks
         self.hosts: tuple[list[Machine], ...] = tuple([] for _ in self.ports)
@@ -78,11 +78,11 @@ class Plan:
         }
 
     def subnet(self, name: str) -> int:
-        """The subnet of an endpoint's pinged address."""
+        """Return the subnet of an endpoint's pinged address."""
         return self.world.machine(name).interfaces[0].subnet
 
     def spare(self, subnet: int) -> IPv4Address:
-        """The highest address of a subnet that nobody has. Raises StopIteration when it is full."""
+        """Return the highest unused address of a subnet; raises StopIteration if it is full."""
         network = self.networks[subnet]
         used = {IPv4Interface(self.ports[subnet].address).ip}
         used |= {self.address[host.name] for host in self.hosts[subnet]}
@@ -91,7 +91,7 @@ class Plan:
         return next(address for address in addresses if address not in used)
 
     def ping(self, src: str, dst: str) -> tuple[Packet, Packet]:
-        """The request and the reply of one pair."""
+        """Return the request and the reply of one pair."""
         found = self._pings.get((src, dst))
         if found is None:
             found = self._pings[src, dst] = self._find_ways(src, dst)
@@ -99,7 +99,7 @@ class Plan:
 
     @cached_property
     def open_pings(self) -> list[tuple[tuple[str, str], tuple[Packet, Packet]]]:
-        """All pairs that must work: for small networks."""
+        """All pairs that must work, with their packets; intended for small networks."""
         names = self.world.endpoints
         return [
             ((src, dst), self.ping(src, dst))
@@ -111,7 +111,7 @@ class Plan:
     def _find_ways(self, src: str, dst: str) -> tuple[Packet, Packet]:
         router = self.router.name
         if src == router:
-            # unbound: the source is the address of the port that it leaves by
+            # The source address of an unbound ping is that of its outgoing port.
             near, far = (self.subnet(dst),) * 2
         else:
             near, far = self.subnet(src), self.subnet(dst)
@@ -127,13 +127,14 @@ class Plan:
         leaves = None if direct or dst == router else target
         table = None
         if leaves is not None:
-            # an unbound request of the router's own is looked up before it has a source
+            # The route of an unbound request from the router is looked up before it has a source
+            # address.
             known = source if enters is not None or reply else None
             table = self._table(known, leaves, enters)
         return Packet(src, dst, reply, source, target, enters, leaves, table)
 
     def _table(self, source: int | None, target: int, enters: int | None) -> str:
-        """By which table the router sends on what goes to subnet ``target``."""
+        """Return the table by which the router sends packets to subnet ``target``."""
         for rule in self._rules:
             if rule.source is not None and (
                 source is None or not self.networks[source].subnet_of(rule.source)
@@ -167,7 +168,7 @@ class Plan:
 
     @cached_property
     def _tables(self) -> dict[str, list[IPv4Network]]:
-        """The prefixes that each table of the router beside the main one knows."""
+        """Prefixes of each of the router's tables other than main."""
         found: dict[str, list[IPv4Network]] = {}
         for text in self.router.routes:
             words = text.split()
@@ -179,10 +180,10 @@ class Plan:
 
 
 def _after(words: Sequence[str], key: str) -> str | None:
-    """The word that follows ``key``."""
+    """Return the word that follows ``key``, or None."""
     return words[words.index(key) + 1] if key in words else None
 
 
 def _network(text: str | None) -> IPv4Network | None:
-    """A prefix as rules and routes write it; None for all."""
+    """Parse a prefix of a rule or route; returns None for all addresses."""
     return None if text in (None, "all", "default") else IPv4Network(text)

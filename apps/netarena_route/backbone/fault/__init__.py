@@ -1,1 +1,1 @@
-"""What can be wrong with a backbone, as data: in words, as another world, as commands."""
+"""Faults of a backbone as data: a description, a changed world, and commands."""

@@ -1,4 +1,4 @@
-"""Faults of BGP: sessions that do not stand, routes that are not let in or told, or to too many."""
+"""BGP faults: sessions that are down, and routes that are filtered or leaked by mistake."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from netarena_route.backbone.odd import password_of
 
 
 def _session(router: Router, peer: Peer, words: str, **update: object) -> Change:
-    """A change of one session at our end."""
+    """Return a change of our end of one session."""
     return simple(
         router.name,
         words,
@@ -127,7 +127,8 @@ def _no_multihop(world: World) -> Iterator[Change]:
 
 def _no_ttl_security(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
-        if peer.ttl_security == 1:  # one of more hops comes up at one end and falls, for ever
+        # With more hops, the session would come up at one end and drop again, forever.
+        if peer.ttl_security == 1:
             yield _session(
                 router,
                 peer,
@@ -195,7 +196,11 @@ def _duplicate_id(world: World) -> Iterator[Change]:
 
 
 def _no_clients(world: World) -> Iterator[Change]:
-    """A reflector takes none of its clients for one: of a single one, all others would be told."""
+    """Yield route reflectors without any client.
+
+    A single missing client would have no effect, since the others still exchange all routes with
+    it.
+    """
     for router in world.routers:
         clients = [peer for peer in router.bgp.peers if peer.client]
         if clients:
@@ -209,8 +214,11 @@ def _no_clients(world: World) -> Iterator[Change]:
 
 
 def _maximum(world: World) -> Iterator[Change]:
-    """A session that ends by it stays ended, whatever is told later: what changes how many
-    prefixes it brings is held too."""
+    """Yield limits of one prefix, which the peer exceeds.
+
+    A session that exceeds its limit stays down, whatever is advertised later. Therefore the change
+    also holds the lists that decide how many prefixes the session brings.
+    """
     for router, peer in outer_peers(world):
         if peer.maximum_prefix == 1:
             continue
@@ -261,7 +269,7 @@ def _entry(
     words: str,
     **update: object,
 ) -> Change:
-    """Another value in an entry of a route map."""
+    """Return a change of values in one entry of a route map."""
     told = " ".join(f"{field} {value}" for field, value in update.items())
     return simple(
         router.name,
@@ -289,7 +297,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """What is a peer's or an upstream's is marked as a customer's, which all are told."""
+    """Yield peers' or upstreams' routes marked as a customer's, which everybody receives."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
@@ -308,7 +316,7 @@ def _other_kind(world: World) -> Iterator[Change]:
 
 
 def _others(right: int | None, *values: int) -> Sequence[int]:
-    """Wrong values for one that is set."""
+    """Return wrong values for a value that is set."""
     return [value for value in values if right not in {None, value}]
 
 
@@ -372,7 +380,7 @@ def _leak(world: World) -> Iterator[Change]:
 
 
 def _tells_all(world: World) -> Iterator[Change]:
-    """The list of what is ours has all in it."""
+    """Yield lists of our own prefixes that permit every prefix."""
     for router in world.routers:
         for found in router.prefix_lists:
             if found.name == "OURS" and len(found.entries) == 1:
@@ -386,7 +394,7 @@ def _tells_all(world: World) -> Iterator[Change]:
 
 
 def _tells_less(world: World) -> Iterator[Change]:
-    """The list of what is ours has another prefix in it."""
+    """Yield lists of our own prefixes that have another prefix instead."""
     for router in world.routers:
         for found in router.prefix_lists:
             for entry in found.entries:
@@ -407,7 +415,7 @@ def _tells_less(world: World) -> Iterator[Change]:
 
 
 def _admits_less(world: World) -> Iterator[Change]:
-    """A prefix of another system is not let in."""
+    """Yield lists that deny a prefix of another AS."""
     for router, peer, found in _maps(world, "in"):
         names = {entry.prefix_list for entry in found.entries}
         for prefix_list in router.prefix_lists:
@@ -429,7 +437,7 @@ def _admits_less(world: World) -> Iterator[Change]:
 
 
 def _tells_not(world: World) -> Iterator[Change]:
-    """An entry of what is told is missing."""
+    """Yield route maps towards other ASes that lack an entry."""
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
             yield simple(
@@ -452,7 +460,7 @@ def _no_network(world: World) -> Iterator[Change]:
             )
 
 
-#: kind of fault -> its methods
+#: Kind of fault -> its methods
 BGP: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "bgp_as": (Method("wrong", _wrong_as),),

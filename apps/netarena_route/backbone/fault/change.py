@@ -1,8 +1,8 @@
-"""One broken thing: an edit of a world, its words, and the settings that it affects.
+"""One fault: an edit of a world, its description, and the settings that it affects.
 
 A method yields the changes that a world has room for. The effect of a change is computed from the
-edited world, a network with it is built from the edited world, and the commands that inject and
-repair it are derived from both worlds (``derive``).
+edited world. A network with the fault is built from the edited world, and the commands that inject
+and repair it are derived from both worlds (``derive``).
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Any, NamedTuple, TypeAlias
 from netarena_route.backbone.model import Host, Peer, Port, Router, World
 
 Edit: TypeAlias = Callable[[World], World]
-#: of several items
+#: A function that changes a tuple of items.
 Turn: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class Change:
-    """``key`` names it among those of its method. ``machine`` is where it is, ``holds`` names the
-    settings that no second fault of a query may affect.
+    """An edit of one or several machines.
+
+    ``key`` names it among the changes of its method. ``machine`` is the first machine that it
+    edits. ``holds`` are the settings that no second fault of a query may affect.
 
     A change of several ``machines`` may be repaired on them in any order; ``parts`` are then the
-    edits of each.
+    edits of the single machines.
     """
 
     key: str
@@ -37,12 +39,12 @@ class Change:
 
     @property
     def machines(self) -> frozenset[str]:
-        """The machines that are edited."""
+        """Names of the edited machines."""
         return frozenset((self.machine, *self.others))
 
 
 class Method(NamedTuple):
-    """``changes`` are all that a healthy world has room for, by a rule of their own."""
+    """A named rule that yields all the changes that a fault-free world has room for."""
 
     name: str
     changes: Callable[[World], Iterator[Change]]
@@ -60,46 +62,46 @@ def simple(machine: str, words: str, edit: Edit, *holds: str, key: str = "") -> 
 
 
 def on_router(name: str, **update: Any) -> Edit:
-    """Other fields of a router."""
+    """Return an edit that replaces fields of a router."""
     return lambda world: world.edit(name, lambda one: one.model_copy(update=update))
 
 
 def on_items(name: str, field: str, change: Turn) -> Edit:
-    """Other items of a field of a router that holds several."""
+    """Return an edit that changes the items of a tuple field of a router."""
     return lambda world: world.edit(
         name, lambda one: one.model_copy(update={field: change(getattr(one, field))})
     )
 
 
 def added(item: Any) -> Turn:
-    """What adds an item, the last one."""
+    """Return a function that appends an item."""
     return lambda items: (*items, item)
 
 
 def preceded(item: Any) -> Turn:
-    """What adds an item, the first one."""
+    """Return a function that prepends an item."""
     return lambda items: (item, *items)
 
 
 def dropped(item: Any) -> Turn:
-    """What takes an item away."""
+    """Return a function that removes an item."""
     return lambda items: tuple(one for one in items if one != item)
 
 
 def swapped(old: Any, new: Any) -> Turn:
-    """What puts an item in the place of another one."""
+    """Return a function that replaces an item with another one."""
     return lambda items: tuple(new if one == old else one for one in items)
 
 
 def on_port(name: str, port: str, **update: Any) -> Edit:
-    """Other fields of a port of a router."""
+    """Return an edit that replaces fields of a router's port."""
     return lambda world: world.edit(
         name, lambda router: _with_port(router, port, lambda one: one.model_copy(update=update))
     )
 
 
 def on_ospf_port(name: str, port: str, **update: Any) -> Edit:
-    """Other settings of OSPF at a port."""
+    """Return an edit that replaces OSPF settings of a port."""
 
     def change(one: Port) -> Port:
         assert one.ospf is not None
@@ -109,7 +111,7 @@ def on_ospf_port(name: str, port: str, **update: Any) -> Edit:
 
 
 def on_ospf(name: str, **update: Any) -> Edit:
-    """Other settings of a router's OSPF."""
+    """Return an edit that replaces settings of a router's OSPF."""
 
     def change(router: Router) -> Router:
         assert router.ospf is not None
@@ -119,7 +121,7 @@ def on_ospf(name: str, **update: Any) -> Edit:
 
 
 def on_bgp(name: str, **update: Any) -> Edit:
-    """Other settings of a router's BGP."""
+    """Return an edit that replaces settings of a router's BGP."""
     return lambda world: world.edit(
         name,
         lambda one: one.model_copy(update={"bgp": one.bgp.model_copy(update=update)}),
@@ -127,7 +129,7 @@ def on_bgp(name: str, **update: Any) -> Edit:
 
 
 def on_peer(name: str, address: str, **update: Any) -> Edit:
-    """Other settings of a session, at one end."""
+    """Return an edit that replaces settings of one end of a BGP session."""
 
     def change(router: Router) -> Router:
         peers = tuple(
@@ -140,7 +142,7 @@ def on_peer(name: str, address: str, **update: Any) -> Edit:
 
 
 def on_map(name: str, route_map: str, change: Turn) -> Edit:
-    """Other entries of a route map."""
+    """Return an edit that changes the entries of a route map."""
 
     def edit(router: Router) -> Router:
         maps = tuple(
@@ -155,7 +157,7 @@ def on_map(name: str, route_map: str, change: Turn) -> Edit:
 
 
 def on_map_entry(name: str, route_map: str, seq: int, **update: Any) -> Edit:
-    """Other words of an entry of a route map."""
+    """Return an edit that replaces fields of one entry of a route map."""
     return on_map(
         name,
         route_map,
@@ -166,7 +168,7 @@ def on_map_entry(name: str, route_map: str, seq: int, **update: Any) -> Edit:
 
 
 def on_list(name: str, prefix_list: str, change: Turn) -> Edit:
-    """Other entries of a prefix list."""
+    """Return an edit that changes the entries of a prefix list."""
 
     def edit(router: Router) -> Router:
         lists = tuple(
@@ -181,12 +183,12 @@ def on_list(name: str, prefix_list: str, change: Turn) -> Edit:
 
 
 def on_host(name: str, change: Callable[[Host], Host]) -> Edit:
-    """Another host in the place of one."""
+    """Return an edit that replaces a host."""
     return lambda world: world.edit_host(name, change)
 
 
 def both(*edits: Edit) -> Edit:
-    """One edit after the other."""
+    """Return an edit that applies several edits in order."""
 
     def edit(world: World) -> World:
         for one in edits:
@@ -197,7 +199,7 @@ def both(*edits: Edit) -> Edit:
 
 
 def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
-    """Ports of our routers towards others of ours, and what is at the other end."""
+    """Yield our routers' ports to each other: router, port, far router, far port."""
     for router in world.routers:
         for port in router.ports:
             far, far_port = world.far[router.name, port.name]
@@ -207,14 +209,14 @@ def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
 
 
 def outer_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Sessions of ours with other systems that come up by design."""
+    """Yield our sessions with other ASes, except those that are down by design."""
     for router, peer in _peers(world):
         if peer.asn != world.asn:
             yield router, peer
 
 
 def inner_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Sessions between our routers that come up by design, from each end."""
+    """Yield both ends of sessions between our routers, except those that are down by design."""
     for router, peer in _peers(world):
         if peer.asn == world.asn:
             yield router, peer

@@ -1,7 +1,7 @@
-"""Derives the commands that turn one world into another from their two renderings.
+"""Commands that turn one world into another, derived from their two renderings.
 
-A fault is an edit of a world. Its injection turns the healthy world into the edited one, its repair
-the edited one into the healthy one; both are one command line for each machine that differs.
+A fault is an edit of a world. Its injection turns the fault-free world into the edited one, and its
+repair turns the edited one back. Each consists of one command line per machine that differs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from netarena_route.backbone.render import (
     service_line,
 )
 
-#: machine, and a line of a shell
+#: A machine and a shell command line.
 Order: TypeAlias = tuple[str, str]
 
-#: settings of FRR that have one value: the new line takes the place of the old one. The words that
-#: name the setting; ``*`` is any word
+#: FRR settings with a single value, where a new line replaces the old one. An entry has the words
+#: that name the setting; ``*`` matches any word.
 _SINGLE = tuple(
     tuple(words.split())
     for words in (
@@ -44,14 +44,14 @@ _SINGLE = tuple(
         "set metric",
     )
 )
-#: blocks that are removed with all that stands in them
+#: Blocks that are removed as a whole.
 _ROUTE_MAP = "route-map"
-#: operating commands without which a new setting has no effect; ``{}`` is the word at ``*``
+#: Operational commands that a new setting needs to take effect; ``{}`` is the word at ``*``.
 _AFTERWARDS = {
     ("ospf", "router-id"): "clear ip ospf process",
     ("neighbor", "*", "maximum-prefix"): "clear bgp ipv4 unicast {}",
 }
-#: the value of a sysctl of an interface that a recipe does not set
+#: Values of interface sysctls that the machine's commands do not set.
 _UNSET = {"rp_filter": "0"}
 
 
@@ -67,8 +67,10 @@ def orders(before: World, after: World) -> tuple[Order, ...]:
 
 
 def vtysh(*lines: str) -> str:
-    """Return a shell command that types lines of configuration; a line that begins with ``!`` is
-    typed outside of the configuration, afterwards."""
+    """Return a shell command that enters lines of configuration.
+
+    Lines that begin with ``!`` are entered afterwards, outside of the configuration mode.
+    """
     configure = [line for line in lines if not line.startswith("!")]
     after = [line[1:] for line in lines if line.startswith("!")]
     typed = ["configure terminal", *configure, *(["end"] if after and configure else []), *after]
@@ -81,7 +83,7 @@ def vtysh(*lines: str) -> str:
 
 
 class _Block(NamedTuple):
-    """A line of configuration and the blocks that are indented below it."""
+    """A line of configuration and the blocks indented below it."""
 
     line: str
     below: list[_Block]
@@ -114,7 +116,7 @@ def _parse(text: str) -> list[_Block]:
 
 
 def _edit(old: Sequence[_Block], new: Sequence[_Block]) -> Iterator[str]:
-    """Lines that turn the blocks ``old`` into ``new``, removals first."""
+    """Yield the lines that turn the blocks ``old`` into ``new``, removals first."""
     before, after = ({_slot(one.line): one for one in side} for side in (old, new))
     for slot, block in before.items():
         if slot not in after:
@@ -140,12 +142,12 @@ def _remove(block: _Block) -> Iterator[str]:
 
 
 def _is_only_a_place(block: _Block) -> bool:
-    """Whether a line sets nothing, but is where others stand."""
+    """Return whether a line only opens a block and sets nothing itself."""
     return block.line.startswith(("interface ", "address-family ", "router "))
 
 
 def _slot(line: str) -> tuple[str, ...]:
-    """The words that name what a line sets: two lines with the same ones exclude each other."""
+    """Return the words that name the setting of a line; two lines with equal words conflict."""
     words = tuple(line.split())
     if words[0] == _ROUTE_MAP:  # name, verdict, number
         return words[0], words[1], words[3]
@@ -227,7 +229,7 @@ def _files(old: Router | Host, new: Router | Host) -> Iterator[str]:
 
 
 def _file(path: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    """Commands that edit a file's lines: one that differs at its place, or is missing."""
+    """Yield commands that turn the lines ``old`` of a file into ``new``."""
     gone = [line for line in old if line not in new]
     missing = [line for line in new if line not in old]
     for one, other in zip(gone, missing, strict=False):

@@ -1,4 +1,4 @@
-"""Faults of static routes, of filters and settings of the kernel, and of what hosts serve."""
+"""Faults of static routes, packet filters, kernel settings and services on hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOPBACK_ADDRESS, _DNS = "127.0.0.1", "dns"
 
 
 def _targets(world: World) -> Iterator[str]:
-    """Half of the net of each host of ours, with the host in it."""
+    """Yield, for each of our hosts, the half of its network that contains it."""
     for host in world.hosts:
         if host.resolver:
             address = IPv4Interface(host.port.address)
@@ -73,7 +73,7 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
 
 
 def _outer_blackhole(world: World) -> Iterator[Change]:
-    """A network of another system is sent nowhere."""
+    """Yield blackhole routes for networks of other ASes."""
     for router in world.routers:
         for host in world.hosts:
             if not host.resolver:
@@ -90,7 +90,7 @@ def _outer_blackhole(world: World) -> Iterator[Change]:
 
 
 def _wrong_gateway(world: World) -> Iterator[Change]:
-    """A route to an address of a service leads to one that nobody has."""
+    """Yield routes to service addresses whose next hop is an unused address."""
     for router in world.routers:
         for static in router.statics:
             owner = next((one for one in world.hosts if bare(one.port.address) == static.via), None)
@@ -108,7 +108,7 @@ def _wrong_gateway(world: World) -> Iterator[Change]:
 
 
 def _next_hop_gone(world: World) -> Iterator[Change]:
-    """A route leads to an address to which no route leads."""
+    """Yield static routes whose next hop is unreachable."""
     for router in world.routers:
         for static in router.statics:
             if static.via == "blackhole":
@@ -137,7 +137,7 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
 
 
 def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
-    """A rule before all others, also before the same one."""
+    """Return a change that inserts a rule before all others."""
     return simple(
         router.name,
         words,
@@ -180,7 +180,7 @@ def _drops_service(world: World) -> Iterator[Change]:
 
 
 def _accept_missing(world: World) -> Iterator[Change]:
-    """A rule that accepts is gone, from its place."""
+    """Yield missing ACCEPT rules."""
     for router in world.routers:
         forward = [rule for rule in router.rules if rule.chain == "FORWARD"]
         for number, rule in enumerate(forward, start=1):
@@ -197,7 +197,7 @@ def _accept_missing(world: World) -> Iterator[Change]:
 
 
 def _opened(world: World) -> Iterator[Change]:
-    """A rule that lets a zone in from which it is kept."""
+    """Yield rules that allow traffic from a zone to a port that filters it."""
     for router in world.routers:
         lans = {
             port.name
@@ -218,7 +218,7 @@ def _opened(world: World) -> Iterator[Change]:
 
 
 def _stateful(world: World) -> Iterator[Change]:
-    """A filter drops what answers something that went another way."""
+    """Yield filters that drop replies whose requests took a different path."""
     for router in world.routers:
         rule = Rule(state="INVALID")
         if rule not in router.rules:
@@ -251,7 +251,7 @@ def _drops_long(world: World) -> Iterator[Change]:
 
 
 def _narrow(world: World, port: Port) -> int:
-    """An MTU that is smaller than what every path carries."""
+    """Return an MTU below the size that every path must carry."""
     options = narrow(world.packet_bytes)
     return options[crc32(port.name.encode()) % len(options)]
 
@@ -297,11 +297,11 @@ def _narrow_lan(world: World) -> Iterator[Change]:
                 )
 
 
-# what hosts serve
+# services on hosts
 
 
 def _served(world: World) -> Iterator[tuple[Host, Service]]:
-    """Services that others know, the server of names included."""
+    """Yield the services that clients on other machines use, including the DNS server."""
     offers = {(offer.host, offer.protocol, offer.port) for offer in world.offers}
     for host in world.hosts:
         for service in host.services if host.resolver else ():
@@ -364,7 +364,7 @@ def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
 
 
 def _with_records(name: str, records: tuple[tuple[str, str], ...]) -> Callable[[Host], Host]:
-    """Return an edit that gives a server of names these records of a name, in its place."""
+    """Return an edit that replaces a DNS server's records of a name, at the same position."""
 
     def edit(host: Host) -> Host:
         found = (records if one[0] == name else (one,) for one in host.records)
@@ -397,7 +397,7 @@ def _resolver(world: World) -> Iterator[Change]:
             )
 
 
-#: kind of fault -> its methods
+#: Kind of fault -> its methods
 LINUX: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "static_route": (

@@ -1,5 +1,4 @@
-"""Faults of OSPF: neighbours that are none, networks that nobody is told of, ways that lead round
-where they should not."""
+"""OSPF faults: missing adjacencies, networks that are not advertised, and unintended paths."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ _LOW_COSTS = [cost for cost in COSTS if cost < 5]
 
 
 def _number(key: str) -> int:
-    """A number, always the same one for a key."""
+    """Return a number that is always the same for a key."""
     return crc32(key.encode())
 
 
 def _pick(key: str, options: Iterable[_Option], *but: object) -> _Option:
-    """One of several values other than some, always the same one for a key."""
+    """Return one of several values except some; the same key always gives the same value."""
     others = [one for one in options if one not in but]
     return others[_number(key) % len(others)]
 
@@ -73,7 +72,7 @@ def _timer(field: str, *values: int) -> Method:
     def changes(world: World) -> Iterator[Change]:
         for router, port, _, _ in transit_ports(world):
             assert port.ospf is not None
-            # neighbours whose dead interval is short say hello every second
+            # Ports with the shortest dead interval keep a hello interval of one second.
             if field == "hello" and port.ospf.dead == DEADS[0]:
                 continue
             right = getattr(port.ospf, field)
@@ -163,7 +162,10 @@ def _passive(world: World) -> Iterator[Change]:
 
 
 def _duplicate_id(world: World) -> Iterator[Change]:
-    """Of a router that has one neighbour, as that: two farther ones would never rest."""
+    """Yield duplicate router IDs of routers with one neighbour, equal to that neighbour's ID.
+
+    Two routers with equal IDs that are further apart would never converge.
+    """
     for router in world.routers:
         near = [(port, far) for one, port, far, _ in transit_ports(world) if one is router]
         if len(near) != 1 or router.ospf is None:
@@ -277,7 +279,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
 
 
 def _cost_both(world: World) -> Iterator[Change]:
-    """The same wrong cost at both ends of a cable."""
+    """Yield the same wrong cost at both ends of a cable."""
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue
@@ -300,7 +302,7 @@ def _cost_both(world: World) -> Iterator[Change]:
 
 
 def _summary(*, everywhere: bool) -> Method:
-    """A net of hosts is swallowed by a summary that is not told to other areas."""
+    """Return a method that hides a network of hosts in a summary that is not advertised."""
 
     def changes(world: World) -> Iterator[Change]:
         for router in world.routers:
@@ -338,7 +340,7 @@ def _summary(*, everywhere: bool) -> Method:
     return Method("hidden_everywhere" if everywhere else "hidden", changes)
 
 
-#: kind of fault -> its methods
+#: Kind of fault -> its methods
 OSPF: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "ospf_area": (Method("wrong_area", _wrong_area),),

@@ -1,4 +1,4 @@
-"""All kinds of fault of a backbone, and what is drawn of them."""
+"""All kinds of backbone faults, and how faults of a query are drawn."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from netarena_route.backbone.model import World
 from netarena_route.backbone.routing import settle
 from netarena_route.backbone.state import Facts, facts_of, harms, intended, misfits
 
-#: kind of fault -> its methods
+#: Kind of fault -> its methods
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
-#: draws of all, and of one among them, before a world is said to have no room
+#: Draws of all faults, and of one fault among them, before a world counts as having no room.
 _TRIES, _TRIES_OF_ONE = 6, 16
-#: draws before there are no two faults of which one waits for the other
+#: Draws before the search for two faults of which one waits for the other is given up.
 _TRIES_OF_PAIR = 60
-#: what is left of some changes: whole ones, and (change, part) of those that are not
+#: The part of some changes that still exists: whole changes, and single parts of changes.
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
 
 
 def read(world: World, fault: Fault) -> Change:
-    """The change that a fault of a healthy ``world`` is. Raises KeyError for what is none."""
+    """Return the change of a fault in the fault-free ``world``; raises KeyError without one."""
     method = next(one for one in KINDS[fault.kind] if one.name == fault.method)
     for change in method.changes(world):
         if change.key == fault.parameters["key"]:
@@ -41,7 +41,7 @@ def read(world: World, fault: Fault) -> Change:
 
 
 def to_fault(world: World, kind: str, method: Method, change: Change) -> Fault:
-    """Return a change of a healthy ``world`` as a record, with the commands of it."""
+    """Return a change of a fault-free ``world`` as a record, with its commands."""
     edited = change.edit(world)
     return Fault(
         kind=kind,
@@ -55,16 +55,16 @@ def to_fault(world: World, kind: str, method: Method, change: Change) -> Fault:
 
 
 def broken(world: World, changes: Iterable[Change]) -> World:
-    """The world with all of them."""
+    """Return the world with all the changes applied."""
     for change in changes:
         world = change.edit(world)
     return world
 
 
 class Room:
-    """A healthy world, and what is seen of it with some of a few changes.
+    """A fault-free world, and its facts under combinations of a few changes.
 
-    What is seen is computed once for each set of them, also where others are put in their place.
+    The facts of each combination are computed once, even if changes are replaced in between.
     """
 
     def __init__(self, world: World, wanted: Facts | None = None) -> None:
@@ -75,17 +75,17 @@ class Room:
         self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
         self._wedged: dict[_Left, bool] = {}
         self._harms: dict[tuple[_Left, _Left], bool] = {}
-        #: where it depends on the order of its parts whether a repair of one of these harms
+        #: Sets of changes in which the order of the parts of a repair decides whether it does harm.
         self._by_order: set[frozenset[Change]] = set()
 
     def options(self, method: Method) -> Sequence[Change]:
-        """All changes of a method; the same objects each time."""
+        """Return all changes of a method; each call returns the same objects."""
         if method not in self._options:
             self._options[method] = tuple(method.changes(self.world))
         return self._options[method]
 
     def seen(self, places: Iterable[int]) -> Facts | None:
-        """The facts with the changes at these places; None where they rest on a tie."""
+        """Return the facts with the changes at these indices, or None if they depend on a tie."""
         return self._see((frozenset(self.changes[place] for place in places), frozenset()))
 
     def _see(self, left: _Left) -> Facts | None:
@@ -98,7 +98,7 @@ class Room:
 
     def _with(self, left: _Left) -> World:
         whole, parts = left
-        # in their order: some edits are of what others have put there
+        # Changes are applied in their order, since some edits build on earlier ones.
         world = broken(self.world, [one for one in self.changes if one in whole])
         for change in self.changes:
             for part in sorted(number for one, number in parts if one is change):
@@ -106,13 +106,15 @@ class Room:
         return world
 
     def shows(self, place: int) -> bool:
-        """Whether a change alone is a misfit."""
+        """Return whether a change alone makes any fact wrong."""
         alone = self.seen([place])
         return alone is not None and bool(misfits(self.wanted, alone))
 
     def harms(self, before: Iterable[int], repaired: int) -> bool:
-        """Whether repairing one of these makes wrong what was right; of one on several machines,
-        whether doing so in any order does."""
+        """Return whether repairing one of these changes makes a correct fact wrong.
+
+        For a change on several machines, return whether this happens in any order of its parts.
+        """
         every = frozenset(self.changes[place] for place in before)
         change = self.changes[repaired]
         others = every - {change}
@@ -120,7 +122,7 @@ class Room:
             return self._is_harmful((every, frozenset()), (others, frozenset()))
         found = set[bool]()
         for order in permutations((change, part) for part in range(len(change.parts))):
-            # the parts that are left, from all of them to none
+            # The parts that still exist during the repair, from all of them to none.
             left = [(others, frozenset(order[done:])) for done in range(len(order) + 1)]
             found.add(any(self._is_harmful(*step) for step in pairwise(left)))
         if len(found) > 1:
@@ -137,8 +139,10 @@ class Room:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what was looked at of these changes, or of some of them, rests on a tie, or on
-        the order in which one of them is repaired on its machines."""
+        """True if a computed combination of these changes is unpredictable.
+
+        Its facts depend on a tie, or its repair does harm in some orders of its parts only.
+        """
         changes = {*self.changes}
         return any(map(changes.issuperset, self._by_order)) or any(
             self._seen[left] is None for left in self._looked_at()
@@ -146,8 +150,10 @@ class Room:
 
     @property
     def is_wedged(self) -> bool:
-        """Whether what was looked at of these changes, or of some of them, depends on which session
-        came last, if on nothing else; that takes longer to find out."""
+        """True if a computed combination depends on the order in which BGP sessions come up.
+
+        This takes longer to compute than ``is_doubtful``.
+        """
         return any(map(self._is_wedged, self._looked_at()))
 
     def _looked_at(self) -> Iterator[_Left]:
@@ -163,13 +169,15 @@ class Room:
         return self._wedged[left]
 
     def orders(self) -> list[tuple[int, ...]]:
-        """The orders in which no repair harms."""
+        """Return the orders in which no repair does harm."""
         every = range(len(self.changes))
         return [order for order in permutations(every) if self._is_safe(order)]
 
     def waits(self, one: int, other: int) -> bool:
-        """Whether one of two changes alone has to be repaired before the other, on another machine:
-        on one machine both are repaired at once."""
+        """Return whether the order of two repairs matters, where the changes share no machine.
+
+        Changes on one machine are left out, since both can be repaired at once.
+        """
         return self.changes[one].machines.isdisjoint(self.changes[other].machines) and (
             self._is_safe((one, other)) != self._is_safe((other, one))
         )
@@ -178,7 +186,7 @@ class Room:
         return not any(self.harms(order[done:], part) for done, part in enumerate(order))
 
     def masked(self) -> list[set[int]]:
-        """By its place, those that show in nothing until it is repaired."""
+        """Return, per change, the indices of the changes that it hides until it is repaired."""
         every = frozenset(range(len(self.changes)))
         return [
             {
@@ -192,10 +200,11 @@ class Room:
 
 
 def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
-    """A fault of each kind upon the healthy world of a room; None where it has none for them.
+    """Return a fault of each kind in the fault-free world of a room, or None if there is no room.
 
-    Each shows when it is the only one left, no two take hold of one thing, and in some order every
-    repair is safe: ``after`` of a fault names those that its repair must wait for.
+    Each fault is visible when it is the only one left. No two faults affect the same setting. At
+    least one order of repairs is safe throughout; ``after`` of a fault names those that must be
+    repaired before it.
     """
     for _ in range(_TRIES):
         drawn = _draw_each(room, kinds, rng)
@@ -208,9 +217,12 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """So many faults of any kinds, as ``draw`` draws them, of which some have to wait: pairs of one
-    that waits for the other, and of an odd number one more beside any of them. None where none are
-    soon found."""
+    """Return ``number`` faults of any kinds, of which some must wait for others.
+
+    They are drawn in pairs of one fault that waits for the other. An odd number has one more, which
+    is related to one of the others. Otherwise the faults are as those of ``draw``. Returns None if
+    none are found quickly.
+    """
     for _ in range(_TRIES):
         room.changes = []
         drawn: list[tuple[str, Method]] = []
@@ -229,8 +241,11 @@ def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ..
 def _draw_waiting(
     room: Room, kinds: Sequence[str], number: int, rng: random.Random
 ) -> list[tuple[str, Method]]:
-    """Two changes of these kinds of which one has to wait for the other, or one that waits for one
-    of a room's others or these for it, in the room; none where none is soon found."""
+    """Add one or two changes of these kinds to a room such that one waits for another.
+
+    Two changes wait for each other, and a single one is related to a change that the room already
+    has. Returns their kinds and methods, or an empty list if none are found quickly.
+    """
     others = len(room.changes)
     for _ in range(_TRIES_OF_PAIR):
         drawn = []
@@ -246,12 +261,12 @@ def _draw_waiting(
 
 
 def interact(faults: Iterable[Fault]) -> bool:
-    """Whether one of these hides another, or has to wait for it."""
+    """Return whether any fault hides another one or must wait for it."""
     return any(fault.masks or fault.after for fault in faults)
 
 
 def has_room(world: World, kinds: Iterable[str]) -> bool:
-    """Whether a world has what these kinds act on; cheap, and needs no healthy one."""
+    """Return whether a world has room for these kinds; a cheap test that also works on drafts."""
     return all(
         any(next(method.changes(world), None) for method in KINDS[kind]) for kind in set(kinds)
     )
@@ -260,7 +275,7 @@ def has_room(world: World, kinds: Iterable[str]) -> bool:
 def _draw_each(
     room: Room, kinds: Sequence[str], rng: random.Random
 ) -> list[tuple[str, Method]] | None:
-    """A change of each kind, in the room; its kind and method."""
+    """Draw a change of each kind into the room and return their kinds and methods."""
     room.changes = []
     drawn = []
     for kind in kinds:
@@ -272,7 +287,7 @@ def _draw_each(
 
 
 def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
-    """A change of a kind that shows, in the room beside the others; its method."""
+    """Add a visible change of a kind to the others in the room; return its method or None."""
     held = {one for change in room.changes for one in change.holds}
     for _ in range(_TRIES_OF_ONE):
         method = rng.choice(KINDS[kind])
@@ -287,7 +302,7 @@ def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
 
 
 def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...] | None:
-    """The faults, with which of them wait for which and hide which; None if none is safe."""
+    """Return the faults with their ``after`` and ``masks``, or None if no order is safe."""
     names = [f"fault{number}" for number in range(1, len(drawn) + 1)]
     faults = [
         to_fault(room.world, kind, method, change)
@@ -300,7 +315,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
     if not orders or {*safe_orders(after)} != {*orders}:
         return None
     masks = room.masked()
-    if room.is_doubtful or room.is_wedged:  # what seems to harm may not
+    if room.is_doubtful or room.is_wedged:  # A seeming harm may not be one.
         return None
     return tuple(
         fault.model_copy(
@@ -315,8 +330,10 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
 
 
 def num_waits(faults: Sequence[Fault]) -> int:
-    """How many (fault, other) there are of which the first must wait for the other's repair, on
-    other machines: on one machine both are repaired at once."""
+    """Return the number of pairs (fault, other) in which a fault must wait for another's repair.
+
+    Pairs on the same machine do not count, since both can be repaired at once.
+    """
     machines = [{command.machine for command in fault.repair} for fault in faults]
     return sum(
         machines[place].isdisjoint(machines[other])
@@ -326,7 +343,7 @@ def num_waits(faults: Sequence[Fault]) -> int:
 
 
 def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
-    """By its place, those that come before it in each of these orders."""
+    """Return, for each index, the indices that precede it in all of the orders."""
     return [
         {
             other
@@ -340,13 +357,13 @@ def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
 
 
 def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
-    """By its place, those of ``faults`` that each waits for."""
+    """Return, for each of ``faults``, the indices of the faults that it waits for."""
     places = {fault.name: place for place, fault in enumerate(faults) if fault.name}
     return [{places[name] for name in fault.after} for fault in faults]
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """What of this does not hold, in words."""
+    """Return descriptions of properties that the faults should have but do not."""
     room = Room(world)
     room.changes = [read(world, fault) for fault in faults]
     found = [
@@ -377,7 +394,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 def one_of_each(
     world: World, rng: random.Random, kinds: Iterable[str] = KINDS
 ) -> Iterator[tuple[Fault, Change]]:
-    """A fault by each method of these kinds of which a healthy world shows one."""
+    """Yield a fault for each method of these kinds that is visible in a fault-free world."""
     room = Room(world)
     for kind in kinds:
         for method in KINDS[kind]:

@@ -1,1 +1,1 @@
-"""A backbone made real: routers with FRR's daemons, hosts with services, and one look at all."""
+"""Real backbones: routers with FRR's daemons, hosts with services, and their observation."""

@@ -1,7 +1,7 @@
-"""Machines and cables of a backbone, by either emulator, and what is set on them.
+"""Builds the machines and cables of a backbone with either emulator, and configures them.
 
-A cable of two ends joins two machines; one of more is a switch, a bridge in the namespace that the
-episode began in. Names and hardware addresses are the same in both emulators.
+A cable with two ends connects two machines. One with more ends is a switch, a bridge in the initial
+namespace of the episode. Names and MAC addresses are the same in both emulators.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from netarena.sandbox.shell import entered
 from netarena_route.backbone.lab_spec import Setup
 from netarena_route.real.links import BASELINE, ENVIRONMENT, number_settings
 
-#: of all machines' commands together, which run at the same time
+#: Time limit for the commands of all machines, which run in parallel.
 _CONFIGURE_S = 60.0
 _NET = Path("/proc/sys/net")
-#: of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols
+#: Constants of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols.
 _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
-    """Make machines, switches and cables by netlink; a descriptor of each machine's namespace.
+    """Create machines, switches and cables with netlink; return their namespaces' descriptors.
 
     Cables are down. Raises OSError, or pyroute2's NetlinkError.
     """
@@ -59,8 +59,8 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
 
 
 def build_mininet(setup: Setup) -> Mapping[str, int]:
-    """The same by Mininet. Raises OSError, or Exception as Mininet does."""
-    # it is large, and most networks have no need of it
+    """Do the same with Mininet; raises OSError, or Exception as Mininet does."""
+    # Imported late, since it is large and most networks do not need it.
     from netarena_route.real.mn import begin
 
     network = begin()
@@ -102,15 +102,15 @@ EMULATORS: Mapping[str, Callable[[Setup], Mapping[str, int]]] = {
 
 
 def switch(number: int) -> str:
-    """The name of the switch that is the ``number``-th cable."""
+    """Return the name of the switch for the cable with this index."""
     return f"s{number}"
 
 
 def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
-    """Bring all cables up and run what each machine's recipe says, all machines at once.
+    """Bring up all cables and run the commands of all machines' recipes in parallel.
 
-    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first command
-    that failed.
+    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first failed
+    command.
     """
     for space in (None, *spaces.values()):
         with entered(space):
@@ -134,10 +134,10 @@ def _raise_all(route: IPRoute) -> None:
 
 
 def segment() -> None:
-    """Have the ports of the calling thread's network send no packet that is longer than their MTU.
+    """Disable segmentation offload on the ports of the calling thread's network.
 
-    With segmentation offload the kernel forwards several segments of TCP as one long packet, which
-    rules that match the length of packets take for what it is not.
+    With offload, the kernel forwards several TCP segments as one long packet, and rules that match
+    the packet length give wrong results.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         names = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -170,7 +170,7 @@ def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int])
 
 
 def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
-    """Until all have ended well; those are taken out."""
+    """Wait until all processes have succeeded, and remove them from ``running``."""
     deadline = time.monotonic() + _CONFIGURE_S
     said: dict[int, bytes] = dict.fromkeys(running, b"")
     while running:

@@ -1,31 +1,35 @@
-"""Whether the routers have come to rest after a command: found out, never slept for.
+"""Detects when the routers have converged after a command, without waiting for a fixed time.
 
 A network is settled when
 
-* every adjacency that is there was refreshed by a hello or a keepalive that was sent after the
-  command and after the last change of what is known, by which its packets may go another way,
-* each that is not there has been tried once since the command, unless it was not there either when
-  the network was settled last, and nothing was changed since,
-* a session that is not there has been tried after the last change of what is known, too, by which
-  it may reach its other end, and after it was lost,
-* or those that are there are known to be all that there will be,
-* nothing is on its way: no database that is exchanged, no session that tells all it knows, no
-  computation or update that waits, no timer of a daemon that acts when it ends, and
-* what the daemons know and what the kernel routes stay the same for ``REST_S``.
+* every existing adjacency was refreshed by a hello or keepalive that was sent after the command and
+  after the last change of known state, which may have rerouted its packets,
+* every missing adjacency has been tried once since the command, unless it was also missing when the
+  network was settled last and nothing has changed since,
+* a missing session has also been tried after it was lost, and after the last change of known state,
+  which may have made its other end reachable,
+* or, instead of these three, the existing adjacencies are known to be all that will exist,
+* nothing is pending: no database exchange, no session that still sends its table, no computation or
+  update, no daemon timer that acts when it expires, and
+* the known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
 
-Times are those in which daemons could run: what two of them waited for a processor is taken off.
-bgpd tries a session that failed again and again after twice as long, up to two minutes, and an end
-may wait for an answer to what the other has given up; who has changed something wants to see what
-comes of it, so all that are not there, or are no more, are told to try anew: once, and again where
-what is known has changed since and the next try is far, or waits for an answer. Two ends that try
-at once may end each other's session by the rule about collisions (RFC 4271, 6.8), and then do so
-again, as their timers began at once: one of them is told to try a little later. A session is there
-where both ends say so: where the packets of one are lost the other takes it for there again and
-again, for the hold time each, in which it refuses whatever the first tries. So one that was there
-by one end alone when something has changed, and still is, is told to try anew there, too.
+Times count only while daemons could run: the time that two of them waited for a processor is
+subtracted.
 
-What daemons leave be for a while, by what is set or was set when that began, is told by their
-timers: what acts later than ``SETTLE_S`` is not waited for, and is no rest.
+bgpd retries a failed session with delays that double up to two minutes, and an end may wait for an
+answer to a connection that the other end has given up. Therefore all sessions that are missing or
+were lost are cleared, which makes bgpd retry them. This is repeated if the known state has changed
+since and the next try is far or waits for an answer. Two ends that try at once may end each other's
+session by the rule about collisions (RFC 4271, 6.8), and then do so again, since their timers
+started together. One of them is cleared a little later.
+
+A session counts as established if both ends say so. If the packets of one end are lost, the other
+end regards the session as established again and again, for the hold time each, and refuses all
+tries meanwhile. Therefore a session that was established at one end only when something changed,
+and still is, is cleared at that end, too.
+
+Daemons delay some actions, as configured now or when the delay began; their timers show this.
+Actions later than ``SETTLE_S`` are not waited for, and the network counts as unsettled.
 """
 
 from __future__ import annotations
@@ -43,54 +47,54 @@ from typing import Any, NamedTuple, TypeAlias
 from netarena_route.backbone.lab_spec import Neighbour
 from netarena_route.real.backbone.frr import Answer, Terminals, Who
 
-#: a network that has not come to rest after so long does not, by whoever configured it; what a
-#: daemon waited for a processor meanwhile does not count, up to so much
+#: A network that has not converged after SETTLE_S counts as unsettled. The time that daemons waited
+#: for a processor is not counted, up to STARVED_S.
 SETTLE_S, STARVED_S = 15.0, 30.0
-#: and so much longer where it rests, but sessions are still told to try
+#: Extra time if the network is quiet and only sessions are still being retried.
 _TRIES_S = 5.0
-#: what the daemons know is the same for so long: longer than any of their pauses between hearing
-#: of something and telling it on
+#: Time without changes in the daemons' known state, longer than any delay between receiving and
+#: advertising a route.
 REST_S = 0.3
-#: from the end of a timer until what it did shows in the kernel
+#: Time from the expiry of a timer until its effect shows in the kernel.
 _SHOWS_S = 0.15
-#: between hellos, and a little: within it whoever can be met is met
+#: A little more than the hello interval; within it, every possible neighbour is found.
 MEET_S = 1.1
-#: from the first packet of a session or an exchange to its end, on a busy machine
+#: Time from the first packet of a session or an exchange to its end, on a busy machine.
 _BUILD_S = 1.0
-#: one of two ends that have ended each other's session is told to try so much later
+#: Delay before one of two ends that have ended each other's session is cleared.
 _APART_S = 0.3
-#: how often it is waited for that one which was lost is tried: some come and go for ever
+#: Number of losses of a session after which its next try is awaited; some sessions flap forever.
 _LOSSES = 2
-#: a session whose next try is later is told to try anew
+#: A session whose next try is later than this is cleared.
 _SOON_S = 4.0
-#: between looks
+#: Intervals of observations.
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
-#: a session that is older has told all, whether it said so or not
+#: A session of this age has sent its whole table, whether it said so or not.
 _TELLING_S = 4.0
-#: of the times that daemons tell
+#: Inaccuracy of the times that daemons report.
 _JITTER_S = 0.2
 
 _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip ospf json")
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
 _ZEBRA = ("show ip route summary json",)
 _QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
-#: and of all their timers, by its name in FRR 8 and in newer ones
+#: Command that lists all timers of a daemon, in FRR 8 and in newer versions.
 _TIMERS = ("show thread timers", "show event timers")
-#: and of ospfd how old its database is
+#: Command that shows the ages of the entries of ospfd's database.
 _AGES = "show ip ospf database json"
 _AGE = re.compile(r'"lsaAge": *(\d+)')
-#: an advertisement that is older was made so (``transmit-delay``), as each is refreshed after half
-#: an hour; at the age of an hour it is taken out of all databases (RFC 2328, B)
+#: Each LSA is refreshed after half an hour; an older one was aged by configuration
+#: (``transmit-delay``). At the age of an hour it is removed from all databases (RFC 2328, B).
 _REFRESHED_S, _MAX_AGE_S = 1900, 3600
 _TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
-#: those that change what is routed or told when they end, by the functions of FRR 8.4 that do;
-#: not those that send hellos and keepalives, wait for those of others, try sessions, or refresh
-#: what is known
+#: Timers that change routes or announcements when they expire, by the names of their functions in
+#: FRR 8.4. Timers that send or await hellos and keepalives, retry sessions or refresh known state
+#: are left out.
 _ACTING = frozenset(
     {
-        # bgpd: announcements between intervals, on a condition, of new neighbours, at its start;
-        # policies; who comes and goes; who is let in again; who is kept though it is gone
+        # bgpd: announcements at intervals, on a condition, to new peers and at its start; policies;
+        # sessions that come and go, are admitted again, or are kept although they ended
         "bgp_routeadv_timer",
         "bgp_announce_route_timer_expired",
         "bgp_conditional_adv_timer",
@@ -107,11 +111,11 @@ _ACTING = frozenset(
         "bgp_graceful_deferral_timer_expire",
         "bgp_llgr_stale_timer_expire",
         "bgp_route_select_timer_expire",
-        # zebra, and queues of all
+        # zebra, and work queues of all daemons
         "zebra_route_map_update_timer",
         "zebra_gr_route_stale_delete_timer_expiry",
         "work_queue_run",
-        # ospfd: areas, outside routes, neighbours that are asked, and what it says of itself
+        # ospfd: areas, external routes, polled neighbours, and its own LSAs
         "ospf_abr_task_timer",
         "ospf_ase_calculate_timer",
         "ospf_asbr_external_aggr_process",
@@ -126,33 +130,37 @@ _ACTING = frozenset(
         "ospf_handle_grace_timer_expiry",
     }
 )
-#: bgpd looks so often whether a default is told, where a route map says on what condition
+#: Interval at which bgpd checks a conditional default route (with a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
-#: after how many repetitions neighbours of OSPF have told each other all they know, if they can
+#: Retransmissions after which OSPF neighbours have exchanged their databases, if they can.
 _ROUNDS = 4
-#: of OSPF's neighbours: states that last
+#: Lasting states of OSPF neighbours.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
-#: of BGP's peers: states that last, by the words of their administrators
+#: Lasting states of BGP peers that were shut down, in bgpd's words.
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
 _ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
-#: in which an end waits for the other
+#: States in which an end waits for the other.
 _WAITING = ("OpenSent", "OpenConfirm", _ESTABLISHED)
-#: of what daemons say of themselves: what stays the same while nothing happens
+#: Fields of daemons' answers that stay the same while nothing happens.
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
 _INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
 _BGP_FACTS = ("tableVersion", "ribCount")
 _PEER_FACTS = ("pfxRcd", "pfxSnt")
 _PENDING = ("spfTimerDueInMsecs",)
 
-#: router, protocol, and who is at the other end
+#: Router, protocol, and the other end.
 Adjacency: TypeAlias = tuple[str, str, str]
 
 
 class Standing(NamedTuple):
-    """Of one adjacency: ``state`` in the daemon's words, ``mark`` which grows or jumps when it is
-    heard of, ``next_s`` when it is tried again at the latest, ``lost`` how often it was there and
-    ended; ``lasting`` unless it is under way, ``up`` if it is there, ``shut`` if nobody tries,
-    ``low`` at the end whose address sorts first."""
+    """State of one adjacency.
+
+    ``state`` is in the daemon's words. ``mark`` grows or jumps when a packet arrives from the other
+    end. ``next_s`` is the time until the next try at the latest, and ``lost`` counts how often it
+    was up and ended. ``lasting`` is false while it is being established, ``up`` is true if it is
+    established, and ``shut`` is true if it is shut down. ``low`` is true at the end whose
+    address sorts first.
+    """
 
     state: str
     mark: float
@@ -166,41 +174,44 @@ class Standing(NamedTuple):
 
 @dataclass
 class Look:
-    """What all daemons said, and the kernel, at one time (monotonic, s); most had done so soon
-    after they were ``asked``, one may have been late."""
+    """Answers of all daemons and the kernel at one time (monotonic, s).
+
+    Most daemons answered soon after ``asked``; one may have been late.
+    """
 
     at: float
     asked: float = 0.0
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
-    #: sessions, (router, address), that are not there as this end sees it, but for those that
-    #: nobody tries
+    #: Sessions, (router, address), that this end regards as down, except those that are shut down.
     failing: list[tuple[str, str]] = field(default_factory=list)
-    #: those that are by one end alone, which is this one: none where a daemon has not answered, as
-    #: it may be the other
+    #: Sessions that only this end regards as established. Empty if a daemon has not answered, since
+    #: it may be the other end.
     halves: list[tuple[str, str]] = field(default_factory=list)
-    #: addresses (own, the other's) of the ends of sessions that stand as these ends see it
+    #: Addresses (own, other) of sessions that the ends with these addresses regard as established.
     ends: set[tuple[str, str]] = field(default_factory=set)
-    #: (router, port) -> the type of the network there, as OSPF takes it
+    #: (router, port) -> OSPF's network type
     types: dict[tuple[str, str], str] = field(default_factory=dict)
-    #: how long each daemon has waited for a processor since it began
+    #: Time that each daemon has waited for a processor since it started.
     delayed_s: Sequence[float] = ()
     waiting: bool = False
-    #: until the last timer ends that acts, s, or none where timers were not asked for; and whether
-    #: a default is told on a condition
+    #: Time until the last acting timer expires, in s, or None if timers were not queried; and
+    #: whether a default route is advertised on a condition.
     acts_s: float | None = None
     defaults: bool = False
     digest: str = ""
-    #: (router, area) -> what is in its database; router id -> routers; and (router, area, id) of
-    #: neighbours that have not acknowledged something
+    #: (router, area) -> its database; router ID -> routers; and (router, area, ID) of neighbours
+    #: with unacknowledged LSAs
     databases: dict[tuple[str, str], str] = field(default_factory=dict)
     routers: dict[str, list[str]] = field(default_factory=dict)
     owed: list[tuple[str, str, str]] = field(default_factory=list)
     facts: list[object] = field(default_factory=list)
 
     def differs(self) -> bool:
-        """Whether a neighbour lacks what it was told and has not acknowledged: a second later it
-        may only not have said so yet."""
+        """Return whether a neighbour lacks an LSA that it has not acknowledged.
+
+        Databases are compared, since an acknowledgement may be sent up to a second later.
+        """
         for router, area, number in self.owed:
             match self.routers.get(number, []):
                 case [other]:
@@ -211,9 +222,11 @@ class Look:
 
 
 class _Tries:
-    """What has changed in one wait, and of the sessions that are not there, (router, address),
-    which are told to try anew: none that ``failed`` before, nor one that will not be there, if the
-    ``neighbours`` are known."""
+    """Changes during one wait, and the missing sessions (router, address) to clear.
+
+    Sessions that ``failed`` before are not cleared, nor are those that will not be up, if the
+    ``neighbours`` are known.
+    """
 
     def __init__(
         self,
@@ -222,26 +235,32 @@ class _Tries:
         neighbours: AbstractSet[Neighbour] | None,
     ) -> None:
         self._start, self._failed, self._neighbours = start, failed, neighbours
-        #: the first look since the last change of what is known
+        #: The first observation since the last change of known state.
         self.moved = start
-        #: that look, of when each was told
+        #: Session -> that observation when the session was cleared
         self._told: dict[tuple[str, str], Look] = {}
         self._losses: dict[Adjacency, int] = {}
-        #: the look in which each was lost last, or after it was told
+        #: The observation in which a session was last lost or cleared.
         self._since: dict[Adjacency, Look] = {}
         self._together: dict[Adjacency, Look] = {}
-        #: the first look since then at each that is under way: some open and fail for ever
+        #: The first observation since then of each adjacency being established; some open and fail
+        #: forever.
         self._entered: dict[Adjacency, Look] = {}
 
     def concerns(self, one: Adjacency) -> bool:
-        """Whether something is to come of it; of a session it is known whether it will be there,
-        of neighbours of OSPF only by port."""
+        """Return whether an adjacency may still come up.
+
+        Expected sessions are known by address, but expected OSPF neighbours only by port.
+        """
         is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
         return is_awaited and one not in self._failed
 
     def missing(self, now: Look) -> list[tuple[str, str]]:
-        """Those that are to be told now: each once, and again where something has moved since,
-        nothing does any more, and it would not be tried soon by itself."""
+        """Return the sessions to clear now.
+
+        Each is cleared once. It is cleared again if known state has changed since, nothing changes
+        any more, and it would not be retried soon.
+        """
         rest_s = _ran_s(self.moved, now)
         stale = now.halves if rest_s >= REST_S else []
         return [
@@ -257,12 +276,12 @@ class _Tries:
         ]
 
     def tell(self, sessions: Sequence[tuple[str, str]], look: Look) -> None:
-        """They have been told, soon before a look."""
+        """Record that sessions were cleared, shortly before an observation."""
         self._told |= dict.fromkeys(sessions, self.moved)
         self._since |= {(router, "bgp", peer): look for router, peer in sessions}
 
     def note(self, before: Look, now: Look) -> None:
-        """What has changed between two looks, and which sessions were lost."""
+        """Record the changes between two observations, including lost sessions."""
         if now.digest != before.digest:
             self.moved = now
             self._entered.clear()
@@ -277,7 +296,7 @@ class _Tries:
                         self._together[one] = now
 
     def apart(self, now: Look) -> list[tuple[str, str]]:
-        """One end each of those that were lost a little ago, and wait for their next try."""
+        """Return one end of each session that was lost a little ago and waits for its next try."""
         due = [one for one, look in self._together.items() if _ran_s(look, now) >= _APART_S]
         for one in due:
             del self._together[one]
@@ -286,13 +305,15 @@ class _Tries:
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
 
     def is_under_way(self, one: Adjacency, now: Look) -> bool:
-        """Whether it is in a state that may lead on, and came to one a moment ago at first."""
+        """Return whether an adjacency has only just begun to be established."""
         entered = self._entered.get(one, self.moved)
         return not now.adjacencies[one].lasting and _ran_s(entered, now) < _BUILD_S
 
     def since(self, one: Adjacency, now: Look) -> Look:
-        """After which look it must have been tried. Who cannot be told to is not waited for
-        again."""
+        """Return the observation after which an adjacency must have been tried.
+
+        Sessions that cannot be cleared again are not awaited again.
+        """
         looks = [self._since.get(one, self._start)]
         if (one[0], one[2]) in now.failing + now.halves:
             looks.append(self.moved)
@@ -300,8 +321,11 @@ class _Tries:
 
 
 class Settling:
-    """Of one network; ``routers`` are its machines with their daemons, ``kernel`` tells what is
-    routed now, ``delayed_s`` how long each daemon has waited for a processor since it began."""
+    """Waits for convergence of one network.
+
+    ``routers`` has the daemons of each router. ``kernel`` returns the current routes, and
+    ``delayed_s`` how long each daemon has waited for a processor since it started.
+    """
 
     def __init__(
         self,
@@ -320,9 +344,9 @@ class Settling:
         self._timers = _TIMERS[0]
         self._kernel = kernel
         self._delayed_s = delayed_s
-        #: that were not there when it was settled last, though they were tried
+        #: Adjacencies that were down when the network was settled last, though they had been tried.
         self._failing: set[Adjacency] = set()
-        #: the last look, and why it was not settled then, in words
+        #: The last observation, and the reason why the network was not settled then.
         self.last = Look(0.0)
         self.why = ""
 
@@ -332,11 +356,11 @@ class Settling:
         changed: bool,
         neighbours: AbstractSet[Neighbour] | None = None,
     ) -> bool:
-        """Return when it is settled, true, or when it has not been for ``SETTLE_S``; for a little
-        longer where it rests then, and only sessions are still tried.
+        """Wait until the network is settled; return False if it is not after ``SETTLE_S``.
 
-        ``neighbours`` are those that there will be, if that is known; then it is known what will
-        be seen, too, and what acts later is not waited for.
+        The wait is a little longer if the network is quiet and only sessions are still being
+        retried. ``neighbours`` are the expected ones, if known. The expected observation is then
+        known too, and later actions are not waited for.
         """
         start = self._look()
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
@@ -352,7 +376,8 @@ class Settling:
                 tries.note(before, told)
                 tries.tell(untried, told)
                 before = told
-            # looks cost the daemons' time: before anything can be settled there are few
+            # Observations use the daemons' processor time; there are few before anything can be
+            # settled.
             left_s = MEET_S - _ran_s(start, before)
             if left_s > REST_S + _EARLY_LOOK_S:
                 pause_s = _EARLY_LOOK_S
@@ -376,7 +401,7 @@ class Settling:
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
                 acting = acting or "what has just acted may not show yet"
             self.why = self.why or acting
-            # what is told again, say, has a long timer for a moment
+            # Retransmissions, for example, have a long timer for a moment.
             too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
             endless = endless or now if too_late else None
             if endless is not None and _ran_s(endless, now) >= _BUILD_S:
@@ -385,22 +410,28 @@ class Settling:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            # a keepalive that waits to be sent, say, is no unrest
+            # A keepalive that waits to be sent, for example, is not a change.
             if _ran_s(start, now) > SETTLE_S + (0.0 if moved and moving else _TRIES_S):
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
-        """Clear what is not there, at both ends: it is tried as for the first time, a second later,
-        and no end waits for what the other has given up."""
+        """Clear missing sessions at both ends.
+
+        They are then tried as for the first time, a second later, and no end waits for a connection
+        that the other has given up.
+        """
         orders: dict[Who, list[str]] = {}
         for router, peer in sessions:
             orders.setdefault((router, "bgpd"), []).append(f"clear bgp ipv4 unicast {peer}")
         self._terminals.ask(orders)
 
     def _missing(self, start: Look, now: Look, tries: _Tries) -> str:
-        """Which neighbours may still come or go; empty if none. Of those that are there each must
-        be heard of since the last change of what is known: its packets may take another way. A
-        session that is not there must be tried since then, too, and since it was lost."""
+        """Return which neighbour may still come or go, or "".
+
+        Each existing neighbour must have been heard of since the last change of known state, which
+        may have rerouted its packets. A missing session must also have been tried since then, and
+        since it was lost.
+        """
         if _ran_s(start, now) < MEET_S:
             return "neighbours may still meet"
         for one, found in now.adjacencies.items():
@@ -418,7 +449,11 @@ class Settling:
         return ""
 
     def _look(self, *, timed: bool = False) -> Look:
-        """What is so now. Timers are asked for first: what those do that are over shows then."""
+        """Return the current state.
+
+        Timers are queried first, so that the effects of expired ones are already visible in the
+        rest.
+        """
         asked = time.monotonic()
         questions: dict[Who, tuple[str, ...]] = self._questions
         if timed:
@@ -452,7 +487,7 @@ class Settling:
                 look.facts.append(answers[who][0].text)
         if len(answers) < len(self._questions):
             look.halves.clear()
-        # those that try in vain go from one state to the next: that is no change
+        # Adjacencies that are tried in vain move between states, which is not a change.
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
         told.update(repr(look.facts).encode())
@@ -463,15 +498,20 @@ class Settling:
 
 
 def _ran_s(before: Look, now: Look) -> float:
-    """The time between two looks less what the two daemons, as a session has, waited that waited
-    longest for a processor; at most ``STARVED_S``."""
+    """Return the time between two observations, without waiting times for a processor.
+
+    Subtracted are the waiting times of the two daemons that waited longest, as a session has two;
+    at most ``STARVED_S``.
+    """
     waited = sorted(max(0.0, b - a) for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
     return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
 
 
 def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
-    """Whether it would not be tried soon after the last change: the next try is far, or an end has
-    waited since for an answer to what was sent before."""
+    """Return whether a session would not be retried soon after the last change.
+
+    Its next try is far, or an end has been waiting since then for an answer to an earlier packet.
+    """
     known, found = moved.adjacencies.get(session), now.adjacencies.get(session)
     if known is None or found is None:
         return False
@@ -480,34 +520,35 @@ def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
 
 
 def _moving(now: Look, rest_s: float) -> str:
-    """What is on its way; empty if nothing."""
+    """Return what is pending, or ""."""
     if now.waiting:
         return "something waits to be computed"
     return "what is known changes" if rest_s < REST_S else ""
 
 
 def _acting(now: Look, rest_s: float) -> str:
-    """Whether something acts later than all else; empty if not."""
+    """Return whether something will act later than all else, as a text, or ""."""
     late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
     return "a change may still act" if late else ""
 
 
 def _acts_s(text: str) -> float:
-    """How long the last of the timers runs that act, s; 0 without any."""
+    """Return the remaining time of the last acting timer, in s; 0 without any."""
     times = [left for name, left in _TIMER.findall(text) if name in _ACTING]
     return max((_seconds(left) for left in times), default=0.0)
 
 
 def _ages_s(text: str) -> float:
-    """How long until the last advertisement of a database is taken out of it that was not refreshed
-    in time, s; 0 without any."""
+    """Return the time until the last unrefreshed LSA of a database is removed, in s, or 0."""
     ages = [age for age in map(int, _AGE.findall(text)) if _REFRESHED_S < age < _MAX_AGE_S]
     return float(_MAX_AGE_S - min(ages)) if ages else 0.0
 
 
 def _seconds(left: str) -> float:
-    """The rest of a timer, which is over a little later at the earliest; what is told otherwise
-    than in hours, minutes and seconds takes days."""
+    """Return the remaining time of a timer, rounded up a little.
+
+    Times in other units than hours, minutes and seconds are days away.
+    """
     if found := _CLOCK.fullmatch(left):
         hours, minutes, seconds = found.groups()
         return 3600.0 * int(hours) + 60.0 * int(minutes) + float(seconds) + _LEAST_S
@@ -515,8 +556,11 @@ def _seconds(left: str) -> float:
 
 
 def _heard(began: Standing, found: Standing) -> bool:
-    """Whether it was heard of since. Of OSPF the mark is when it would be given up, which stays
-    the same until a hello moves it; of BGP it is how much has come."""
+    """Return whether a packet has arrived since from the other end.
+
+    OSPF's mark is the time at which the neighbour would expire, which only a hello moves. BGP's
+    mark is the number of received messages.
+    """
     return abs(found.mark - began.mark) > _JITTER_S
 
 
@@ -550,13 +594,13 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
     for name, one in sorted(rows.items()):
         look.facts += [name, *(one.get(key) for key in _INTERFACE_FACTS)]
         look.types[router, name] = str(one.get("networkType"))
-        # a passive one waits for nobody
+        # A passive port does not wait for neighbours.
         look.waiting |= one.get("state") == "Waiting" and "timerHelloInMsecs" in one
     look.waiting |= any(name in whole for name in _PENDING)
 
 
 def _ends(answers: list[Answer]) -> set[tuple[str, str]]:
-    """The addresses, own first, of the sessions that stand as a router sees it."""
+    """Return the addresses, own first, of the sessions that a router regards as established."""
     rows = map(_object, _object(answers[1].value).values())
     return {_end(row) for row in rows if row.get("bgpState") == _ESTABLISHED}
 
@@ -571,8 +615,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
         state = str(row.get("state", ""))
-        # one end alone may take a session for there until it has heard nothing for the hold time,
-        # and again and again, where the other takes none of its packets
+        # One end may regard a session as established until the hold time ends, again and again, if
+        # the other end receives none of its packets.
         here, there = _end(more)
         up = state == _ESTABLISHED and (not here or (there, here) in look.ends)
         due = [
@@ -584,7 +628,7 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             lasting=up or state in {"Idle", "Active"} or state in _SHUT,
             up=up,
             shut=state in _SHUT,
-            # told in whole seconds that are over
+            # Reported in whole elapsed seconds.
             next_s=1.0 + max(due),
             lost=_number(more.get("connectionsDropped")),
             low=here < there,
@@ -597,16 +641,19 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             family = _object(_object(more.get("addressFamilyInfo")).get("ipv4Unicast"))
             look.defaults |= _DEFAULT_MAP in family
         elif state not in _SHUT and _is_address(name):
-            # an end that takes it for there is told by the other, or has only heard of it first
+            # An end that regards it as established will learn of its loss from the other end, or
+            # was first to learn that it is up.
             kind = look.halves if state == _ESTABLISHED else look.failing
             kind.append((router, name))
-            # what came by it ends with it
+            # The routes of a session end with it.
             look.waiting |= bool(_number(row.get("pfxRcd")))
 
 
 def _is_telling(session: dict[str, Any]) -> bool:
-    """Whether the other end of a session that is there has not told all that it knows: it says so
-    at its end (RFC 4724) where both can, soon after."""
+    """Return whether an established session may not have received the whole table yet.
+
+    If both ends support it (RFC 4724), the other one marks the end of its table soon after.
+    """
     restart = _object(session.get("gracefulRestartInfo"))
     can = _object(session.get("neighborCapabilities")).get("gracefulRestart") == _BOTH
     told = _object(restart.get("endOfRibRecv")).get("ipv4Unicast") is True

@@ -1,8 +1,9 @@
-"""FRR on one router: which text is whose, the daemons held apart, and their sockets.
+"""FRR on one router: its configuration per daemon, its confined daemons, and their sockets.
 
 Each router has four daemons of its own (zebra, staticd, ospfd, bgpd), started from one frr.conf
-that is split here as vtysh splits it. They are asked as vtysh asks them: over a socket of each,
-a command ended by a null character, answered by text, three null characters and a status.
+that is split here as vtysh splits it. They are queried as vtysh does: over a socket of each daemon,
+with a command that ends with a null character. The answer is text, three null characters and a
+status.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from netarena.sandbox.daemon import Confined
 from netarena.sandbox.namespace import mount_memory
 from netarena.sandbox.shell import ENVIRONMENT, Limits
 
-#: in the order of their start: zebra first, which the others ask for a socket only every ten
-#: seconds where they do not find it
+#: Daemons in starting order. The others look for zebra's socket only every ten seconds if they do
+#: not find it at first, so zebra comes first.
 DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
 PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
-#: where a daemon listens, and where a command finds that
+#: Folder with a daemon's socket, where commands find it.
 SOCKETS = "/run/frr"
-#: where daemons may write a log that commands can read: ``log file /var/log/frr/bgpd.log``
+#: Folder for daemons' logs that commands can read, as in ``log file /var/log/frr/bgpd.log``.
 LOGS = "/var/log/frr"
-#: of the daemons of a router. A daemon's life is an episode: its CPU time is some 1 % of that
+#: Limits of a router's daemons. Their life is an episode, of which their CPU time is about 1 %.
 LIMITS = Limits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
-#: from their start until they listen, on a busy machine
+#: Time limit for starting, on a busy machine.
 _TRY_S = 20.0
-#: zebra's own socket, and what else nobody else is to have
+#: Folder for zebra's own socket and other files that no one else may access.
 _PRIVATE = "/run/private"
 
-#: first words of a block -> whose it is; others are told to all
+#: First words of a block -> daemons it belongs to; all others belong to every daemon
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router ospf", ("ospfd",)),
     ("router bgp", ("bgpd",)),
@@ -54,23 +55,23 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("key chain ", ("ospfd",)),
 )
 _INTERFACE = "interface "
-#: of an interface's block, whose first word is not zebra's
+#: First words of those lines of an interface that do not belong to zebra.
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
-#: printed by vtysh; and the permissions of a file that it saved
+#: Message that vtysh prints after saving, and the mode of a saved file.
 _SAVED, _SAVED_MODE = b"configuration saved to", 0o640
 
 
 def missing() -> str:
-    """What of FRR this machine lacks, in words; empty when all is there."""
+    """Return a message about missing parts of FRR, or "" if FRR is installed."""
     gone = [path for path in (*(PROGRAMS / name for name in DAEMONS), VTYSH) if not path.is_file()]
     return f"FRR is not installed: no {gone[0]}" if gone else ""
 
 
 def split(text: str) -> dict[str, str]:
-    """The text of each daemon, out of an frr.conf as ``show running-config`` prints it.
+    """Split the output of ``show running-config`` into the configurations of the daemons.
 
-    A block is a line and what is indented below it.
+    A block is a line and the lines indented below it.
     """
     parts: dict[str, list[str]] = {name: [] for name in DAEMONS}
     owners: Sequence[str] = DAEMONS
@@ -95,7 +96,7 @@ def split(text: str) -> dict[str, str]:
 
 
 def needed(text: str) -> tuple[str, ...]:
-    """The daemons of an frr.conf: one that routes nothing by OSPF has none for it."""
+    """Return the daemons that an frr.conf needs; without ``router ospf``, for example, no ospfd."""
     words = {"ospfd": "router ospf", "bgpd": "router bgp"}
     lines = text.splitlines()
     return tuple(
@@ -105,7 +106,7 @@ def needed(text: str) -> tuple[str, ...]:
     )
 
 
-def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
+def hold(  # noqa: PLR0913 -- everything that daemons of a router need
     text: str,
     *,
     netns: int,
@@ -114,13 +115,13 @@ def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
     logs: Path | None = None,
     daemons: Sequence[str] = DAEMONS,
 ) -> Confined:
-    """Start a router's daemons, which listen in the folder ``sockets`` some 0.3 s later.
+    """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
     Logs go to the folder ``logs``.
     """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
-        # without the group of terminals they do not start
+        # Daemons do not start without the group frrvty.
         "/etc/group": "root:x:0:\nfrrvty:x:0:root\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\n",
     }
@@ -130,7 +131,7 @@ def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
         f" -z {_PRIVATE}/zserv.api -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS}"
         for name in daemons
     )
-    # in the background a daemon is when it is ready: only then others find it
+    # A daemon goes to the background when it is ready; only then can the others find it.
     script = f"{first}\n{' & '.join(rest)} &\nwait"
     return Confined(
         script,
@@ -140,14 +141,14 @@ def hold(  # noqa: PLR0913 -- what the daemons of a router are made of
         texts=texts,
         folders={SOCKETS: sockets, **({} if logs is None else {LOGS: logs})},
         limits=LIMITS,
-        # a log elsewhere is refused: no command could read it
+        # Logs elsewhere are rejected, since no command could read them.
         private=[_PRIVATE],
         home="/" if logs is None else LOGS,
     )
 
 
 def try_out(netns: int) -> str:
-    """Why daemons do not start here, in words; empty if they do.
+    """Return the reason why daemons do not start here, or "".
 
     For process 1 of an episode's namespaces.
     """
@@ -162,18 +163,18 @@ def try_out(netns: int) -> str:
             while missed := [one for one in DAEMONS if not terminals.reach(("r", one), home)]:
                 if time.monotonic() > deadline or not held.alive:
                     return f"{missed[0]} does not start"
-                time.sleep(0.01)  # of programs that start
+                time.sleep(0.01)  # until the programs have started
         finally:
             terminals.close()
     return ""
 
 
 def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
-    """Write frr.conf of each router, (name, folder of sockets, folder of the file), as vtysh does.
+    """Save frr.conf of each router (name, folder of sockets, folder of the file) as vtysh does.
 
-    vtysh puts the name of the machine that it runs on into the file, hence a namespace for that.
-    Raises EnvironmentFailed where vtysh fails. Its exit status does not tell: it is 1 where the
-    file cannot be given to the user of FRR, which a user namespace lacks.
+    vtysh writes the host name into the file, hence a UTS namespace. Raises EnvironmentFailed if
+    vtysh fails. Its exit status does not show that: it is 1 if the file cannot be given to the user
+    of FRR, who does not exist in a user namespace.
     """
     running = [
         (
@@ -207,46 +208,46 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
             one.wait()
 
 
-# ---------------------------------------------------------------------------- asking them
+# -------------------------------------------------------------------------------- queries
 
-#: (machine, daemon)
+#: A machine and a daemon.
 Who: TypeAlias = tuple[str, str]
 _END = b"\0\0\0"
-#: for an answer: while it is found out whether all is at rest, and where a judgement rests on it,
-#: for a daemon may have much to read
+#: Time limits of answers: while waiting for convergence, and for judgements, since a daemon may be
+#: busy.
 _SOON_S, LONG_S = 5.0, 15.0
-#: of one answer: a table of thousands of routes
+#: Maximum size of one answer, enough for a table of thousands of routes.
 _MOST_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
 
 
 class Answer(NamedTuple):
-    """``text`` of one command, and its status (0: it went well)."""
+    """Output of one command, and its status (0: success)."""
 
     text: str
     status: int
 
     @property
     def value(self) -> Any:
-        """As JSON; none where it is no such."""
+        """The output as JSON, or None if it is not JSON."""
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(self.text)
         return None
 
 
 class Terminals:
-    """A socket of each daemon, and what is asked of many at once.
+    """Sockets to all daemons, for queries to many of them at once.
 
-    Daemons run on what agents configured: what they say is bounded in size and time. To one that
-    did not answer in time the next question comes over a new socket.
+    Daemons run agents' configurations, so their answers are limited in size and time. After a late
+    answer, the next query uses a new socket.
     """
 
     def __init__(self) -> None:
         self._sockets: dict[Who, socket.socket] = {}
         self._paths: dict[Who, Path] = {}
-        #: sockets over which nothing was asked yet
+        #: Sockets without a query so far.
         self._fresh: set[Who] = set()
-        #: who listens, but was too late with its answers when it was asked last
+        #: Daemons that listen, but were late with their last answers.
         self.late: set[Who] = set()
 
     def close(self) -> None:
@@ -259,16 +260,16 @@ class Terminals:
         return who in self._sockets
 
     def reach(self, who: Who, folder: Path) -> bool:
-        """Whether the daemon listens in its router's folder, to be asked from now on."""
+        """Return whether the daemon listens in its router's folder; if so, it can be queried."""
         self._paths[who] = folder / f"{who[1]}.vty"
         return self._socket(who) is not None
 
     def _socket(self, who: Who) -> socket.socket | None:
-        """To a daemon that was reached once; none while it does not listen."""
+        """Return a socket to a daemon known from ``reach``, or None while it does not listen."""
         if who in self._sockets or who not in self._paths:
             return self._sockets.get(who)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # of a busy one the queue of those that want to be heard may be full
+        # A busy daemon's connection queue may be full.
         one.setblocking(False)
         try:
             one.connect(str(self._paths[who]))
@@ -290,7 +291,7 @@ class Terminals:
     def ask(
         self, questions: Mapping[Who, Sequence[str]], within_s: float = _SOON_S
     ) -> dict[Who, list[Answer]]:
-        """The answers of those daemons that gave all of theirs in time."""
+        """Return the answers of those daemons that answered all of their queries in time."""
         deadline = time.monotonic() + within_s
         open_: dict[int, tuple[Who, _Reading]] = {}
         poll = select.poll()
@@ -329,14 +330,14 @@ class Terminals:
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    self._forget(who)  # the rest of its answer would be taken for the next one
+                    self._forget(who)  # the rest of the answer would look like the next one
                     self.late.add(who)
                 break
         return found
 
 
 class _Reading:
-    """What a daemon has said of its answers so far."""
+    """The answers of a daemon received so far."""
 
     def __init__(self, wanted: int, *, skipped: int) -> None:
         self._wanted, self._skipped = wanted, skipped
@@ -349,7 +350,7 @@ class _Reading:
         return self._total > _MOST_BYTES
 
     def add(self, chunk: bytes) -> bool:
-        """Whether all is there."""
+        """Add received bytes; return whether all answers are complete."""
         start = max(0, len(self._text) - len(_END))
         self._text += chunk
         self._total += len(chunk)

@@ -1,7 +1,7 @@
-"""The process of one episode's backbone: builds it, runs commands in it, and observes it.
+"""Process of one episode's backbone: builds it, runs commands in it, and observes it.
 
-It is the process of a network (``worker``) whose machines are those of a ``Setup``. Faults are part
-of the setup: nothing is healthy first and changed afterwards.
+It is a network process (``worker``) with the machines of a ``Setup``. Faults are part of the setup:
+the network never exists without them.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from netarena_route.real.prober import Echo, Prober, Pulse, open_socket
 from netarena_route.real.tool import hide_consoles, room
 from netarena_route.real.worker import Worker
 
-#: of what machines' files hold together
+#: Limits on the size and number of all machines' files.
 _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
-#: of logs that an agent has daemons write
+#: Limits on the size and number of logs that an agent configures.
 _LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
-#: below a machine's folder: sockets of its daemons, their logs, what it serves, what ``write``
-#: writes
+#: Subfolders of a machine's folder: its daemons' sockets, their logs, its services' files, and the
+#: files that ``write`` saves.
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
-#: from the start of daemons until all of them listen, and between looks at whether they do
+#: Time limit for all daemons to listen, and interval of checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56
 _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
-#: all routers of OSPF, and those that are designated, by address and hardware address
+#: Multicast groups of all OSPF routers and of designated routers: IP and MAC addresses.
 _ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
 _NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
-_OWN = "0.0.0.0"  # noqa: S104 -- the next hop of what a router announces itself
-#: how often services and paths are asked for: what most show counts, so that one lost packet
-#: changes nothing
+_OWN = "0.0.0.0"  # noqa: S104 -- the next hop of a router's own routes
+#: Number of tests of services and paths; the majority counts, so that one lost packet changes
+#: nothing.
 _LOOKS = 3
 _VTYSH = {
     "/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
@@ -72,7 +72,7 @@ _VTYSH = {
 
 
 class Lab(Worker):
-    """One backbone, from its setup to its end."""
+    """One backbone from its creation to its end."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
@@ -80,26 +80,26 @@ class Lab(Worker):
         self._terminals = frr.Terminals()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._recipes: dict[str, Recipe] = {}
-        #: links of routers that send nothing yet
+        #: Links of routers that do not send packets yet.
         self._apart: dict[str, list[int]] = {}
-        #: whether a command may have set something since the last look
+        #: Whether a command may have changed a setting since the last observation.
         self._changed = True
-        #: what was set on machines before an agent's first command there
+        #: Settings of machines before an agent's first command on them.
         self._first: dict[str, str] = {}
-        #: what the setup's edits set; found out when the network is first observed
+        #: Effects of the setup's edits, determined at the first observation.
         self._traces: list[leftover.Trace] = []
 
     @property
     def _names(self) -> Sequence[str]:
         return tuple(self._recipes)
 
-    def build(  # type: ignore[override] # it is made of a setup
+    def build(  # type: ignore[override] # the argument is a setup
         self, setup: dict[str, Any], emulator: str
     ) -> dict[str, float]:
-        """Make the network with all of its faults; how long each step took, in s.
+        """Build the network with all of its faults; return the duration of each step, in s.
 
-        Routers exchange nothing until the network is first used, so that all daemons have read
-        their configuration before any of them meets another.
+        Routers exchange no packets until the network is first used, so that all daemons have read
+        their configuration before they communicate.
         """
         began = time.monotonic()
         self._setup = Setup.model_validate(setup)
@@ -116,7 +116,7 @@ class Lab(Worker):
         self._reach_kernels()
         self._keep_apart()
         self._start_daemons()
-        self._listen()  # while they start
+        self._listen()  # while the daemons start
         self._know_neighbours()
         self._reach_daemons()
         self._save_configurations()
@@ -128,7 +128,7 @@ class Lab(Worker):
         }
 
     def _keep_apart(self) -> None:
-        """Have routers send nothing."""
+        """Block all packets of the routers."""
         for name in (one.machine for one in self._setup.recipes if one.frr is not None):
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
@@ -176,8 +176,7 @@ class Lab(Worker):
             self._stack.callback(held.close)
 
     def _save_configurations(self) -> None:
-        """Save the configuration of each router as ``write memory`` does, and give all files one
-        time of change."""
+        """Save each router's configuration like ``write memory``, with equal times of all files."""
         frr.save(
             (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
             for name in self._daemons
@@ -190,7 +189,7 @@ class Lab(Worker):
                     os.utime(path, (now, now))
 
     def _reach_daemons(self) -> None:
-        """Wait until all listen, and have what asks them."""
+        """Wait until all daemons listen, and prepare to query them."""
         self._stack.callback(self._terminals.close)
         missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
 
@@ -215,8 +214,11 @@ class Lab(Worker):
         )
 
     def _await_told(self) -> None:
-        """Wait until ospfd tells of static routes. Where the network that they lead by has left it
-        before, it tells them for good without the address there."""
+        """Wait until ospfd advertises the redistributed static routes.
+
+        If the network of a route's next hop leaves OSPF before that, ospfd advertises the route
+        without its forwarding address, permanently.
+        """
         question = ("show ip ospf database external self-originate json",)
         missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
 
@@ -230,11 +232,11 @@ class Lab(Worker):
         _await_none(untold)
 
     def _know_neighbours(self) -> None:
-        """Have each machine know for good whom its cables lead to, and whom OSPF speaks to.
+        """Add permanent ARP entries for direct neighbours and OSPF's multicast groups.
 
-        The kernel's table of neighbours is one for all namespaces. Where others fill it, hellos are
-        dropped as they are sent, and adjacencies end that nobody touched; entries that are there
-        for good are not counted.
+        All namespaces share the kernel's ARP table. If other networks fill it, hellos are dropped
+        when they are sent, and adjacencies are lost without a cause in this network. Permanent
+        entries are exempt from the limit.
         """
         held = {name: self._addresses(name) for name in self._names}
         for name in self._names:
@@ -254,7 +256,7 @@ class Lab(Worker):
             self._netlinks[name].send(messages)
 
     def _addresses(self, name: str) -> dict[str, list[str]]:
-        """Interface -> its addresses."""
+        """Return the addresses of each interface."""
         found: dict[str, list[str]] = {}
         netlink = self._netlinks[name]
         with entered(self._spaces[name]):
@@ -271,7 +273,7 @@ class Lab(Worker):
         return self._terminals.reach(who, _HOME / who[0] / _SOCKETS)
 
     def _routes(self) -> bytes:
-        """What the kernels of all machines route."""
+        """Return the routes of all machines' kernels."""
         return b"".join(one for name in self._names for one in routes(self._netlinks[name]))
 
     def _reach_kernels(self) -> None:
@@ -281,7 +283,7 @@ class Lab(Worker):
                 self._netlinks[name] = self._stack.enter_context(Netlink())
 
     def _listen(self) -> None:
-        """Open what looks need in each namespace, and keep it."""
+        """Open the sockets and files that observations need in each namespace, for later use."""
         for name in self._names:
             with entered(self._spaces[name]):
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
@@ -326,22 +328,24 @@ class Lab(Worker):
     # -------------------------------------------------------------------------------- commands
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
-        """As of any machine; refused where the agent may not log in."""
+        """Run an agent's command, unless the agent may not log in to the machine."""
         if not self._recipes[machine].login:
             told = f"[{machine} is another's: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
         self._let_meet()
         before = self._settings.of(machine)
-        # as it was when an agent first came
+        # The state before the agent's first command.
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
         self._changed |= self._settings.of(machine).digest != before.digest
         return answer
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run (machine, command) pairs of our own, each of which must succeed, with the consoles
-        and files that agents' commands have. For tests and proofs: an episode's faults are part of
-        its setup."""
+        """Run (machine, command) pairs of our own; each must succeed.
+
+        The commands have the same consoles and files as agents' commands. Only tests use this,
+        since an episode's faults are part of its setup.
+        """
         for machine, command in commands:
             result = shell.run(
                 command,
@@ -373,7 +377,8 @@ class Lab(Worker):
         texts = dict(found.texts)
         if resolver := self._resolver(machine):
             texts |= {
-                # one that does not answer is not waited for long: it may be asked for each address
+                # Short timeouts, since programs may look up each address with an unresponsive
+                # server.
                 "/etc/resolv.conf": f"nameserver {resolver}\noptions timeout:1 attempts:1\n",
                 "/etc/nsswitch.conf": _NAMES.sub("hosts: files dns", texts["/etc/nsswitch.conf"]),
             }
@@ -384,10 +389,10 @@ class Lab(Worker):
             folders["/etc/frr"] = folder / _SAVED
         return Room(texts=texts, views=views, folders=folders)
 
-    # ---------------------------------------------------------------------------------- looks
+    # --------------------------------------------------------------------------- observations
 
     def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
-        """The settled state; see ``Net.observe``."""
+        """Return the settled state; see ``Net.observe``."""
         self._let_meet()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
         if self._setup.edits and not self._traces:
@@ -396,7 +401,7 @@ class Lab(Worker):
         settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
         size = len(self._setup.endpoints)
-        # what daemons do until they have converged is not padded
+        # The time until the daemons converge is not padded.
         with padded(backbone_s(size * (size - 1))):
             found = self._look(settled=settled)
         return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
@@ -427,8 +432,11 @@ class Lab(Worker):
         )
 
     def _neighbours(self) -> set[Neighbour]:
-        """Whom daemons spoke to when they had come to rest. Those of OSPF that take the network
-        between them for another type each may know all of each other, and use none of it."""
+        """Return the neighbours when the network had converged, without unusable OSPF adjacencies.
+
+        If the two ends of a link have different network types, they may reach the full state, but
+        use no routes through each other.
+        """
         look, unlike = self._settling.last, set[Neighbour]()
         for cable in self._setup.cables:
             ends = [(end.machine, end.interface) for end in cable.ends]
@@ -437,13 +445,15 @@ class Lab(Worker):
         return look.neighbours - unlike
 
     def _resolver(self, name: str) -> str:
-        """The address of the server of names that a machine asks; empty where that is none."""
+        """Return the address of a machine's DNS server, or "" if it has none."""
         return serve.address(serve.read(_HOME / name / _SERVE / "resolver").strip())
 
     def _ask(self) -> str:
-        """Ask all services ``_LOOKS`` times; one works if it does most times. All are asked again
-        if a queue of the kernel or its table of neighbours had no room meanwhile: others fill
-        these, whatever was found."""
+        """Test all services ``_LOOKS`` times and return the majority of each.
+
+        All tests are repeated if a queue of the kernel or its ARP table was full meanwhile,
+        whatever they found, since other networks fill these.
+        """
         asks = self._setup.asks
         resolvers = {name: self._resolver(name) for name in self._names}
         works = [0] * len(asks)
@@ -459,8 +469,7 @@ class Lab(Worker):
         return "".join(str(int(count > _LOOKS // 2)) for count in works)
 
     def _ways(self) -> tuple[tuple[str, ...], ...]:
-        """The path of each pair that most of ``_LOOKS`` pings took, and if there is none, the
-        last's."""
+        """Return the most frequent path of ``_LOOKS`` pings per pair; the last one wins ties."""
         looks = [
             self._taps.ways(self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait)
             for _ in range(_LOOKS)
@@ -468,7 +477,7 @@ class Lab(Worker):
         return tuple(max(reversed(one), key=one.count) for one in zip(*looks, strict=True))
 
     def _ping(self, prober: Prober) -> tuple[str, ...]:
-        self._prober = prober  # which rounds are measured by
+        self._prober = prober  # used by ``_measure``
         prober.look()
         return self._measure(time.monotonic() + worker.CROWD_S).rows
 
@@ -478,7 +487,7 @@ class Lab(Worker):
         )
 
     def _heard(self, name: str) -> tuple[Heard, ...]:
-        """What a router of another autonomous system has heard from its peers."""
+        """Return the routes that a router of another autonomous system received from its peers."""
         who = name, "bgpd"
         answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)}, frr.LONG_S)
         table = answers[who][0].value if who in answers else None
@@ -496,17 +505,16 @@ class Lab(Worker):
 
 
 def _await_none(problem: Callable[[], str]) -> None:
-    """Ask until daemons that start have no problem any more; EnvironmentFailed where they still
-    have one after ``_LISTEN_S``."""
+    """Wait until ``problem`` returns ""; raises EnvironmentFailed with it after ``_LISTEN_S``."""
     deadline = time.monotonic() + _LISTEN_S
     while told := problem():
         if time.monotonic() > deadline:
             raise EnvironmentFailed(told)
-        time.sleep(_ASK_S)  # no event says that a daemon listens or tells
+        time.sleep(_ASK_S)  # there is no event for this
 
 
 def _told(answers: Sequence[frr.Answer]) -> set[str]:
-    """The prefixes that ospfd tells of as outside OSPF."""
+    """Return the prefixes of the external routes that ospfd advertises."""
     value = answers[0].value if answers else None
     rows = value.get("AS External Link States") if isinstance(value, dict) else None
     return {f"{one['linkStateId']}/{one['networkMask']}" for one in (rows or {}).values()}

@@ -1,8 +1,8 @@
-"""Finds what is left of faults that a network was built with.
+"""Finds the remains of faults with which a network was built.
 
-A fault's parts come as recipes of a machine without and with it (``recipe.Edit``). Texts of FRR and
-of services are compared as they are. Kernel settings are made in scratch namespaces, by the code
-that makes the network, and read back, since only the kernel knows how it lists them.
+A fault's parts are given as recipes of a machine without and with it (``lab_spec.Edit``). Texts of
+FRR and of services are compared directly. Kernel settings are applied in scratch namespaces, with
+the same code that builds the network, and read back, since only the kernel knows how it lists them.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ from netarena_route.real.backbone.setting import FRR, Setting, Settings
 from netarena_route.real.netlink import Netlink
 from netarena_route.real.reading import unfold
 
-#: the scratch machine that all links of the others lead to
+#: The scratch machine with the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
 
 
 class Trace(NamedTuple):
-    """The settings that one part of a fault adds to a machine, and those that it removes."""
+    """Settings that one part of a fault adds to a machine, and settings that it removes."""
 
     machine: str
     new: frozenset[str]
     gone: frozenset[str]
 
     def is_left(self, now: Setting) -> bool:
-        """Whether something of it is still set. A setting that takes another one's place is left as
-        long as it is set itself."""
+        """Return whether some part still exists in ``now``.
+
+        A setting that replaces another one still exists as long as it is set itself.
+        """
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
-        """The part that a machine with the fault shows: defaults of FRR are not listed."""
+        """Return the part that a machine with the fault shows; FRR does not list default values."""
         return Trace(self.machine, self.new & now.lines, self.gone - now.lines)
 
 
 def traces(edits: Sequence[Edit], cables: Sequence[Cable]) -> list[Trace]:
     """Return the trace of each edit, in order.
 
-    Raises OSError, pyroute2's NetlinkError or subprocess.CalledProcessError where the scratch
-    machines cannot be made.
+    Raises OSError, pyroute2's NetlinkError or subprocess.CalledProcessError if the scratch machines
+    cannot be created.
     """
     changed = [edit for edit in edits if edit.before.commands != edit.after.commands]
     made = dict(zip(map(id, changed), _make(changed, cables), strict=True))
@@ -72,7 +74,7 @@ def _texts(recipe: Recipe) -> Iterator[str]:
 def _make(
     edits: Sequence[Edit], cables: Sequence[Cable]
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """The kernel settings without and with each edit."""
+    """Return the kernel settings without and with each edit."""
     if not edits:
         return []
     recipes = [recipe for edit in edits for recipe in (edit.before, edit.after)]

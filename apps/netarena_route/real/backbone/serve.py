@@ -1,14 +1,15 @@
-"""Services of a backbone's machines: what listens, what answers for names, and asking them.
+"""Services of a backbone's machines: servers, DNS servers, and the tests of both.
 
-Servers live in the lab's process, each socket in its machine's namespace. Which there are stands in
-a file of the machine (``SERVICES``, lines of ``name protocol address port``) that an agent may
-write: it is read anew before each look and while a command runs. A server answers an HTTP request
-with its name and echoes everything else. The one named ``dns`` answers from the file ``ZONE``.
+Servers run in the lab's process, each socket in its machine's namespace. A file of the machine
+(``SERVICES``, lines of ``name protocol address port``) lists them. Agents may edit it, so it is
+read again before each observation and while a command runs. A server answers an HTTP request with
+its name and echoes everything else. The one named ``dns`` answers from the file ``ZONE``.
 
-The judge asks as ordinary programs do, byte for byte, so that no filter separates its requests from
-theirs: TCP as ``curl``, names as ``dig`` and as the resolver of the C library, UDP as ``logger``,
-an NTP client or a SIP client. Identifiers, cookies and ports are random, as those programs draw
-them. A header of each HTTP response is unique (``ETag``); it shows the judge which server answered.
+The judge sends the same bytes as ordinary programs, so that no filter distinguishes its requests
+from theirs: TCP like ``curl``, DNS queries like ``dig`` and the resolver of the C library, UDP like
+``logger``, an NTP client or a SIP client. Identifiers, cookies and ports are random, as in those
+programs. A header of each HTTP response is unique (``ETag``); it shows the judge which server
+answered.
 """
 
 from __future__ import annotations
@@ -35,47 +36,47 @@ from netarena.sandbox.shell import entered
 from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.netlink import SOCK_DIAG, Message, Netlink
 
-#: of a machine's files: hostile, so little of them is read
+#: Limits on the parts of a machine's files that are read, since agents write them.
 _MOST_BYTES, _MOST_LINES = 1 << 14, 64
 _BACKLOG = 64
-#: most bytes of one read
+#: Maximum number of bytes of one read.
 ECHO_BYTES = 4000
-#: length of an HTTP response: more than two packets of full size
+#: Length of an HTTP response: more than two packets of full size.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
-#: requests and responses that are remembered until ``Servers.heard`` is called
+#: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
-#: nothing that is asked comes later, unless the kernel has not come to it
+#: Answers arrive within this time unless the kernel is busy.
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _RESET = struct.pack("ii", 1, 0)
-#: of datagrams without the flag "don't fragment"
+#: Socket option for datagrams without the flag "don't fragment".
 _MTU_DISCOVER, _OMIT = 10, 5
 _DNS = "dns"
 _DNS_PORT, _HTTP_PORT, _NTP_PORT, _SIP_PORT = 53, 80, 123, 5060
-#: record types of names: an IPv4 and an IPv6 address
+#: DNS record types of IPv4 and IPv6 addresses.
 _A, _AAAA = 1, 28
-#: flags of questions: recursion desired; and authenticated data, as ``dig`` asks for it
+#: Flags of DNS queries: recursion desired, and authenticated data, which ``dig`` requests.
 _RECURSION, _AUTHENTICATED = 0x0100, 0x0020
-#: the OPT record of ``dig`` (RFC 6891): 1,232 bytes at most, and a cookie of 8 bytes (RFC 7873)
+#: The OPT record of ``dig`` (RFC 6891): at most 1,232 bytes, and a cookie of 8 bytes (RFC 7873).
 _OPTIONS, _COOKIE_BYTES = struct.pack("!xHHIHHH", 41, 1232, 0, 12, 10, 8), 8
-#: seconds from 1900, the epoch of NTP, to 1970
+#: Seconds from 1900, the epoch of NTP, to 1970.
 _NTP_EPOCH_S = 2_208_988_800
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
-#: of linux/inet_diag.h: the message that ends a socket, its request up to the ports, and a cookie
-#: that fits any socket
+#: From linux/inet_diag.h: the message that closes a socket, its request up to the ports, and a
+#: cookie that matches any socket.
 _SOCK_DESTROY = 21
 _DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
 _NAME_CHARS, _LABEL_CHARS = 253, 63
 
-#: name, protocol, address, port
+#: Name, protocol, address and port.
 Place: TypeAlias = tuple[str, str, str, int]
 
 
 def places(text: str) -> list[Place]:
-    r"""The services that a file tells; lines that tell none are left out.
+    r"""Return the services that a file lists; invalid lines are ignored.
 
     >>> places("web tcp 192.0.2.1 80\n# no\nweb tcp 192.0.2.1 many\n")
     [('web', 'tcp', '192.0.2.1', 80)]
@@ -93,7 +94,7 @@ def places(text: str) -> list[Place]:
 
 
 def addresses(text: str) -> dict[str, str]:
-    r"""Name -> address, of a zone's lines; the first of two lines of a name counts.
+    r"""Return name -> address of a zone's lines; the first of several lines of a name counts.
 
     >>> addresses("Web.example 192.0.2.1\nweb.example 192.0.2.2")
     {'web.example': '192.0.2.1'}
@@ -108,15 +109,14 @@ def addresses(text: str) -> dict[str, str]:
 
 
 def address(text: str) -> str:
-    """The IPv4 address that a text is; empty where it is none."""
+    """Return an IPv4 address in its normal form, or "" if the text is not one."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.IPv4Address(text))
     return ""
 
 
 def read(path: Path) -> str:
-    """What an agent may have written, or put in its place: a regular file's beginning, else
-    nothing."""
+    """Return the beginning of a regular file, or "" for anything else that an agent put there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -135,7 +135,7 @@ def read(path: Path) -> str:
 
 
 def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> bytes:
-    """Return a query for a name: that of ``dig`` if it has a cookie, else that of the C library.
+    """Return a DNS query like that of ``dig`` if it has a cookie, else like the C library's.
 
     Raises ValueError if the name is invalid.
     """
@@ -153,7 +153,7 @@ def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> byt
 
 @cache
 def _curl() -> str:
-    """Return the name of ``curl`` as it sends it itself, with the version of this machine."""
+    """Return the user agent of ``curl`` with the version of this machine."""
     program = shutil.which("curl") or ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run([program, "-V"], capture_output=True, timeout=_MOST_S, check=True)
@@ -162,7 +162,7 @@ def _curl() -> str:
 
 
 def web_request(target: str, port: int) -> bytes:
-    """Return what ``curl http://target:port/`` sends."""
+    """Return the bytes that ``curl http://target:port/`` sends."""
     host = target if port == _HTTP_PORT else f"{target}:{port}"
     return (
         f"GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {_curl()}\r\nAccept: */*\r\n\r\n".encode()
@@ -170,8 +170,11 @@ def web_request(target: str, port: int) -> bytes:
 
 
 def datagram(source: str, target: str, port: int, local: str) -> bytes:
-    """Return what an ordinary client sends by UDP, with random contents: an NTP request, a SIP
-    request from address ``local``, or a line of ``logger`` on machine ``source``."""
+    """Return a UDP datagram of an ordinary client, with random contents.
+
+    It is an NTP request, a SIP request from address ``local``, or a line of ``logger`` on machine
+    ``source``.
+    """
     if port == _NTP_PORT:
         now_s = int(time.time()) + _NTP_EPOCH_S
         return struct.pack("!B39xI", 0x23, now_s & 0xFFFFFFFF) + os.urandom(4)
@@ -192,7 +195,7 @@ def _word(letters: int) -> str:
 
 
 def _asked(packet: bytes) -> tuple[str, int, int]:
-    """The name that is asked for, its type, and where the question ends. Raises ValueError."""
+    """Return the name of a query, its type, and the end of the question; raises ValueError."""
     at = 12
     labels: list[str] = []
     while at < len(packet) and (size := packet[at]):
@@ -206,7 +209,7 @@ def _asked(packet: bytes) -> tuple[str, int, int]:
 
 
 def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
-    """The answer to a question; empty where there is none."""
+    """Return the answer to a DNS query, or b"" if the packet is not one."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b""
     try:
@@ -215,7 +218,7 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
         return b""
     known = zone.get(name)
     answers = known is not None and kind in {1, 255}
-    flags = 0x8580 if known is not None else 0x8583  # of authority; there is no such name
+    flags = 0x8580 if known is not None else 0x8583  # authoritative answer; or no such name
     head = packet[:2] + struct.pack("!5H", flags, 1, int(answers), 0, 0) + packet[12:end]
     if not answers:
         return head
@@ -223,8 +226,7 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
 
 
 def answers(packet: bytes, number: int, kind: int) -> bool:
-    """Return whether ``packet`` is a DNS response without an error to the query ``number`` for
-    records of type ``kind``."""
+    """Return whether ``packet`` answers the DNS query ``number`` of type ``kind`` without error."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
         told, flags = struct.unpack_from("!2H", packet)
         return told == number and flags & 0x800F == 0x8000 and _asked(packet)[1] == kind
@@ -232,7 +234,7 @@ def answers(packet: bytes, number: int, kind: int) -> bool:
 
 
 def answer(packet: bytes, number: int) -> str:
-    """The address that an answer tells; empty where it tells none."""
+    """Return the address in a DNS answer, or "" if it has none."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
         told, flags, _, answers = struct.unpack_from("!4H", packet)
         if told == number and flags & 0x8000 and not flags & 0xF and answers:
@@ -259,7 +261,7 @@ def _digest(packet: bytes) -> bytes:
 
 @dataclass
 class _Talk:
-    """A conversation by TCP, as its server sees it."""
+    """A TCP connection as its server sees it."""
 
     connection: socket.socket
     machine: str
@@ -268,9 +270,9 @@ class _Talk:
 
 
 class Servers:
-    """All services of a network; ``files`` has each machine's folder of ``SERVICES`` and ``ZONE``.
+    """All servers of a network; ``files`` has each machine's folder of ``SERVICES`` and ``ZONE``.
 
-    ``serve`` is called whenever something may have come.
+    ``serve`` must be called whenever packets may have arrived.
     """
 
     def __init__(self, spaces: Mapping[str, int], files: Mapping[str, Path]) -> None:
@@ -282,9 +284,9 @@ class Servers:
         self._talks: dict[int, _Talk] = {}
         self._texts: dict[str, str] = {}
         self._zones: dict[str, dict[str, str]] = {}
-        #: digest of a datagram -> who received it; ``ETag`` of a response -> who sent it
+        #: Digest of a datagram -> its receivers; ``ETag`` of a response -> its sender
         self._heard: dict[bytes, set[str]] = {}
-        _curl()  # not while an observation runs
+        _curl()  # not during an observation, since this starts a program
 
     def close(self) -> None:
         for one in (*self._open.values(), *(talk.connection for talk in self._talks.values())):
@@ -292,7 +294,7 @@ class Servers:
         self._poll.close()
 
     def update(self) -> None:
-        """Have exactly those listen that the files tell."""
+        """Make exactly those servers listen that the files list."""
         for machine, folder in self._files.items():
             self._zones[machine] = addresses(read(folder / "zone"))
             text = read(folder / "services")
@@ -319,7 +321,7 @@ class Servers:
             one.bind((address, port))
             if protocol == "tcp":
                 one.listen(_BACKLOG)
-        except OSError:  # no address of the machine, or taken: such a server does not start
+        except OSError:  # a foreign or used address: as usual, such a server does not start
             one.close()
             return
         self._open[key] = one
@@ -327,8 +329,10 @@ class Servers:
         self._poll.register(one, select.EPOLLIN)
 
     def heard(self) -> dict[bytes, set[str]]:
-        """Return the machines that received a datagram, by its digest, or that sent a response, by
-        its ``ETag``, since the last call."""
+        """Return the receivers of datagrams and the senders of responses since the last call.
+
+        Keys are digests of datagrams and ``ETag`` values of responses.
+        """
         told, self._heard = self._heard, {}
         return told
 
@@ -337,7 +341,7 @@ class Servers:
             self._heard.setdefault(mark, set()).add(machine)
 
     def serve(self) -> bool:
-        """Answer what has come; whether anything had."""
+        """Answer all received packets; return whether there were any."""
         found = False
         for _ in range(_MOST_LINES):
             ready = self._poll.poll(0)
@@ -345,7 +349,7 @@ class Servers:
                 if descriptor in self._talks:
                     self._go_on(descriptor)
                 elif descriptor in self._by and events & select.EPOLLHUP:
-                    # somebody ended it, as by ``ss --kill``
+                    # A command closed the socket, for example with ``ss --kill``.
                     self._drop(key := self._by[descriptor])
                     self._listen(key)
                 elif descriptor in self._by:
@@ -405,21 +409,21 @@ class Servers:
 
 
 class _Client:
-    """One service that is asked."""
+    """A client that tests one service."""
 
     def __init__(self, ask: Ask, resolver: str, space: int) -> None:
         self._ask = ask
         self.source = ask.source
         self._space = space
         self._unsent = self._got = b""
-        #: what shows that the server that was meant answered
+        #: Mark that shows that the intended server answered.
         self._mark = b""
-        #: queries that are still to be answered, in their order, and the addresses found so far
+        #: Unanswered DNS queries in order, and the addresses found so far.
         self._names: list[_Names] = []
         self._found: set[str] = set()
         self.socket: socket.socket | None = None
         self.works = False
-        #: (own, other) address and port of a connection that was closed in order
+        #: Own and other (address, port) of a connection that was closed normally.
         self.ended: tuple[tuple[str, int], tuple[str, int]] | None = None
         self._resolver = resolver
         if target := address(ask.target):
@@ -429,12 +433,12 @@ class _Client:
             self._connect(resolver, _DNS_PORT, "udp")
 
     def _connect(self, address: str, port: int, protocol: str) -> bool:
-        """Whether a connection is under way."""
+        """Open a connection; return whether it is being established."""
         with entered(self._space):
             kind = _KINDS[protocol] | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
             self.socket = socket.socket(socket.AF_INET, kind)
         try:
-            if self._names and self._names[0].careful:  # as dig, whose queries may be fragmented
+            if self._names and self._names[0].careful:  # like dig, whose queries may be fragmented
                 self.socket.setsockopt(socket.IPPROTO_IP, _MTU_DISCOVER, _OMIT)
             with contextlib.suppress(BlockingIOError):
                 self.socket.connect((address, port))
@@ -446,7 +450,7 @@ class _Client:
         return True
 
     def begin(self) -> None:
-        """Send what by UDP need not wait for a connection."""
+        """Send the UDP packets, which need not wait for a connection."""
         assert self.socket is not None
         if self._names:
             for text in self._names[0].questions:
@@ -465,7 +469,7 @@ class _Client:
             self.fail()
 
     def fail(self) -> None:
-        """Give up what is not done: leave nothing behind that waits for its end."""
+        """Give up the test and reset its connection, so that no socket lingers."""
         if self.socket is not None:
             if self.socket.type == socket.SOCK_STREAM:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -477,7 +481,7 @@ class _Client:
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
     def go_on(self) -> None:
-        """Something has come, or can be sent."""
+        """Continue after the socket has become ready."""
         assert self.socket is not None
         try:
             if self._names:
@@ -504,7 +508,7 @@ class _Client:
             self.fail()
 
     def _resolved(self) -> None:
-        """Go on: with the next query, or, if all have shown the same address, with the service."""
+        """Continue with the next query or, if all gave the same address, with the service."""
         self.fail()
         address = next(iter(self._found))
         ask = self._ask
@@ -515,7 +519,7 @@ class _Client:
             self.begin()
 
     def _finish(self) -> None:
-        """Close a connection as ``curl`` does."""
+        """Close the connection like ``curl``."""
         assert self.socket is not None
         tag = self._got.partition(b'ETag: "')[2].partition(b'"')[0]
         self._mark = tag
@@ -525,18 +529,21 @@ class _Client:
         self.socket = None
 
     def came_to(self, heard: Mapping[bytes, set[str]], server: str) -> bool:
-        """Whether it works, and that one alone was spoken to."""
+        """Return whether the test succeeded and only the intended server was involved."""
         return self.works and heard.get(self._mark) == {server}
 
 
 class _Names:
-    """Queries for a name, and their answers: of ``dig``, or of the C library if not ``careful``."""
+    """DNS queries for a name, and their answers.
+
+    They are like those of ``dig``, or like those of the C library if not ``careful``.
+    """
 
     def __init__(self, name: str, *, careful: bool) -> None:
         number = int.from_bytes(os.urandom(2))
-        #: (number, record type) of the queries without an answer
+        #: (number, record type) of the unanswered queries.
         self._open = [(number, _A)]
-        if not careful:  # the numbers of both differ
+        if not careful:  # two queries with different numbers
             self._open.append((number ^ (1 + int.from_bytes(os.urandom(1))), _AAAA))
         self.careful = careful
         cookie = os.urandom(_COOKIE_BYTES) if careful else b""
@@ -544,7 +551,7 @@ class _Names:
         self.address = ""
 
     def take(self, packet: bytes) -> bool:
-        """Note an answer; whether all have come."""
+        """Record an answer; return whether all have arrived."""
         for query in self._open:
             if answers(packet, *query):
                 self._open.remove(query)
@@ -555,7 +562,7 @@ class _Names:
 
 
 def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
-    """End the sockets that wait after a connection was closed (TIME_WAIT), which ``ss`` lists."""
+    """Close the sockets in state TIME_WAIT after the tests, which ``ss`` would list."""
     found: dict[str, list[Message]] = {}
     for client in clients:
         if client.ended is not None:
@@ -575,7 +582,7 @@ def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
         with entered(spaces[source]):
             netlink = Netlink(SOCK_DIAG)
         with netlink:
-            netlink.send(messages)  # one may have ended by now
+            netlink.send(messages)  # a socket may have ended meanwhile
 
 
 def ask(
@@ -585,9 +592,9 @@ def ask(
     servers: Servers,
     wait: Callable[[], object],
 ) -> str:
-    """Ask all at once: ``1`` for each that answered, else ``0``.
+    """Test all services at once; return ``1`` for each that answered, else ``0``.
 
-    ``wait`` returns when the kernel has done what it was given.
+    ``wait`` returns when the kernel has processed all packets.
     """
     servers.update()
     servers.heard()
@@ -618,7 +625,7 @@ def ask(
             quiet = True
     for client in clients:
         client.fail()
-    for _ in range(2):  # servers close what clients have closed
+    for _ in range(2):  # servers close the connections that clients have closed
         wait()
         servers.serve()
     _end_waiting(clients, spaces)

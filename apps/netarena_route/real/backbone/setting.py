@@ -1,7 +1,7 @@
-"""What is set on a machine: configurations of its daemons, of its kernel, and its services' files.
+"""Settings of a machine: configurations of its daemons and kernel, and its services' files.
 
-Two digests of a machine are equal where everything that a command can have set is the same, as far
-as it shows: what daemons have learnt and give to the kernel is left out, and so are counters,
+Two digests of a machine are equal if everything that a command can set is the same, as far as it is
+visible. State that daemons have learnt or installed in the kernel is left out, and so are counters,
 numbers and times.
 """
 
@@ -35,44 +35,44 @@ from netarena_route.real.netlink import (
 )
 from netarena_route.real.reading import ages, are_fleeting, effective, is_bucket, unfold, waits
 
-#: of daemons: what acts late, with no timer that tells when
+#: Settings of daemons that take effect late, without a timer that shows when.
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
-#: no look shows anything of it
+#: Folder of sysctls that no observation depends on.
 _UNSEEN = "ipv6"
-#: what nobody sets
+#: A counter that nobody sets.
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
-#: the title of lines of a running configuration, whichever daemon it is that shows them
+#: Prefix of lines of a running configuration, whichever daemon shows them.
 FRR = "frr"
 
-#: of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all but its times), rtnetlink.h
-#: (all but what is cached; of queues their kind) and neighbour.h (address, hardware address)
+#: Attributes of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all except times),
+#: rtnetlink.h (all except caches; of queues, the kind) and neighbour.h (IP address, MAC address).
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 _KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
-#: after what ends or begins by itself
+#: Suffix of settings that end or begin by themselves.
 _FLEETING = " for a while"
 _LEARNT = 0x200  # RTM_F_CLONED
 _PERMANENT = 0x80
-#: who made a route: zebra and its daemons
+#: Origins of routes: zebra and its daemons.
 _OF_DAEMONS = range(186, 200)
 _OF_ZEBRA = 11
 _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12, GETQDISC: 20}
 
 
 class Setting(NamedTuple):
-    """Of one machine; ``fleeting`` if some of it ends or begins by itself after a while."""
+    """Settings of one machine; ``fleeting`` if some of them end or begin by themselves."""
 
     digest: str
-    #: each thing that is set, with what it stands below
+    #: One line per setting, with the lines of the blocks around it.
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
 
 
 class Settings:
-    """Of all machines; ``files`` has each machine's folder of services."""
+    """Settings of all machines; ``files`` has each machine's folder of services."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Settings:
         self._spaces = spaces
         self._netlinks = netlinks
         self._files = files
-        #: machine -> generation of its filters, and their text
+        #: Machine -> generation of its filters, and their text
         self._filters: dict[str, tuple[int, str]] = {}
 
     def of(self, machine: str) -> Setting:
-        """What is set on a machine now."""
+        """Return the current settings of a machine."""
         told, lates = [], []
         lines: list[str] = []
         questions = {
@@ -109,7 +109,7 @@ class Settings:
         lines += [*kernel, *unfold("filters", filters)]
         for name, text in zip(_FILES, files, strict=True):
             lines += unfold(name, text)
-        # names may be of any bytes
+        # Names may contain arbitrary bytes.
         whole = "\0".join(told).encode("utf-8", "surrogateescape")
         digest = hashlib.blake2b(whole, digest_size=16)
         fleeting = (
@@ -141,7 +141,7 @@ class Settings:
                     yield from (text for text in texts if not text.startswith(_COUNTED))
 
     def _filters_of(self, machine: str) -> str:
-        """The rules of nftables without their counters, those of iptables included."""
+        """Return the nftables rules without counters, including those of iptables."""
         with entered(self._spaces[machine]):
             with Netlink(NETFILTER) as netfilter:
                 generation = ruleset_generation(netfilter)
@@ -150,13 +150,13 @@ class Settings:
                 try:
                     text = effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
-                    text = str(generation)  # what cannot be read differs from all
+                    text = str(generation)  # rules that cannot be read count as different
                 self._filters[machine] = generation, text
         return self._filters[machine][1]
 
 
 def _texts(folder: str) -> Iterator[str]:
-    """The path and text of each file below a folder that can be read: there are hundreds."""
+    """Yield path and text of each readable file below a folder, of which there are hundreds."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -172,8 +172,7 @@ def _texts(folder: str) -> Iterator[str]:
 
 
 def routes(netlink: Netlink) -> list[bytes]:
-    """All routes of a machine as the kernel tells them, but for what it has learnt of the ways to
-    others."""
+    """Return all routes of a machine as the kernel lists them, except learnt exceptions."""
     question = bytes([socket.AF_INET]) + bytes(_HEADERS[GETROUTE] - 1)
     return sorted(one for one in netlink.dump(GETROUTE, question) if not _is_learnt(one))
 
@@ -183,7 +182,7 @@ def _is_learnt(route: bytes) -> bool:
 
 
 def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
-    """One entry without what changes by itself; empty for one that nobody set."""
+    """Return one entry without fields that change by themselves, or "" if nobody set it."""
     header = content[: _HEADERS[kind]]
     found = attributes(content, _HEADERS[kind])
     if kind == GETROUTE:
@@ -202,7 +201,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
             return ""
         return f"neighbour {names.get(index)} {found.get(1)!r} {found.get(2)!r}"
     elif kind == GETQDISC:
-        # which, where, and whether it is the one to go out by, or another that may filter too
+        # The device, the position, and whether it is the root queue or another one, which may
+        # filter too.
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
         lasts = _FLEETING if is_bucket(found) else ""
         picked = [found.get(one) for one in (_KIND, _OPTIONS)]

@@ -1,8 +1,7 @@
-"""Which machines a ping passes: one ping of each chosen pair, and who saw it.
+"""Finds the machines that a ping crosses, by capturing packets on each machine.
 
-Each machine is given a socket that sees what comes to it by any interface, for as long as a look
-takes. What a machine forwards has lost one of its time to live, by which those that saw the ping
-are put in order.
+Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive
+on any interface. Forwarding decrements a ping's TTL, by which the machines are put in order.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ _ICMP, _ECHO_REQUEST = 1, 8
 _HEADER = struct.Struct("!BBHHH")
 _TTL, _PROTOCOL = 8, 9  # of an IPv4 header
 _MARK_BYTES = 16
-#: a prime, from one ping's microseconds to the next one's
+#: Step between the microseconds of two pings' marks; a prime.
 _PACE_US = 618_029
-#: as ``ping`` sends: 56 bytes
+#: Payload as ``ping`` sends it, 56 bytes in all.
 _FILLING = bytes(range(0x10, 0x10 + 56 - _MARK_BYTES))
 _MOST_S = 5.0
 _OUTGOING = 4
 _SO_ATTACH_FILTER = 26
-#: a mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
-#: network have the second in common, of the last day, so that its taps hold nothing else
+#: A mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
+#: network share one second of the last 24 hours, so that its taps receive only these pings.
 _STAMP, _DAY_S, _SECOND_US = struct.Struct("=QQ"), 86_400, 1_000_000
 
 
 class Taps:
-    """A socket in each machine that sees the pings of ``ways`` that come to it, and nothing else.
+    """Sockets, one per machine, that receive only the pings of documented pairs.
 
-    They stay open: the kernel takes 20 ms to close one.
+    They stay open, since the kernel needs 20 ms to close one.
     """
 
     def __init__(self, spaces: Mapping[str, int]) -> None:
@@ -62,10 +61,10 @@ class Taps:
         sockets: Sequence[socket.socket],
         wait: Callable[[], object],
     ) -> tuple[tuple[str, ...], ...]:
-        """The machines that a ping of each pair passed, but for its source and target, in order.
+        """Return the machines that a ping of each pair crossed, in order, without its ends.
 
-        ``sockets`` are those of the endpoints that ping. ``wait`` returns when the kernel has done
-        what it was given.
+        ``sockets`` belong to the endpoints. ``wait`` returns when the kernel has processed all
+        packets.
         """
         first = int.from_bytes(os.urandom(4))
         marks = [
@@ -85,7 +84,7 @@ class Taps:
     def _collect(
         self, marks: Sequence[bytes], wait: Callable[[], object]
     ) -> dict[bytes, list[tuple[int, str]]]:
-        """Mark -> (time to live, machine) of each time that it came somewhere."""
+        """Return mark -> list of (TTL, machine), with an entry for each arrival."""
         seen: dict[bytes, list[tuple[int, str]]] = {mark: [] for mark in marks}
         deadline = time.monotonic() + _MOST_S
         waited = not marks
@@ -103,13 +102,13 @@ class Taps:
 
 
 def _told(seen: Sequence[tuple[int, str]], ends: set[str]) -> tuple[str, ...]:
-    """In order of what is left of their time to live, each machine once."""
+    """Return the machines in order of decreasing TTL, each once."""
     order = sorted(seen, key=lambda one: -one[0])
     return tuple(dict.fromkeys(name for _, name in order if name not in ends))
 
 
 def _tap(space: int, common: bytes) -> socket.socket:
-    """Echo requests alone whose payload begins so (BPF, as tcpdump compiles it)."""
+    """Return a socket that receives echo requests with this payload prefix (BPF from tcpdump)."""
     with entered(space):
         one = socket.socket(
             socket.AF_PACKET,
@@ -135,8 +134,10 @@ def _tap(space: int, common: bytes) -> socket.socket:
 
 
 def _identifiers(number: int) -> list[int]:
-    """ICMP identifiers of so many pings, all different: no connection tracker knows them, and no
-    filter can expect them."""
+    """Return this many different ICMP identifiers.
+
+    They are random, so that no connection tracker knows them and no filter can expect them.
+    """
     return secrets.SystemRandom().sample(range(1 << 16), number)
 
 
