@@ -213,7 +213,7 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """``aside`` runs computations that may take long."""
+        """``aside`` runs computations that may take long, by default in a thread."""
         self.aside = aside
         self.application = application
         self.config = config

@@ -76,7 +76,7 @@ class Change(Record):
 
 
 class Difference(Record):
-    """A difference (``titles``: the names of ``before`` and ``after``)."""
+    """Changes between two states; ``titles`` are the headings of ``before`` and ``after``."""
 
     kind: Literal["difference"] = "difference"
     title: str
@@ -88,7 +88,7 @@ Picture: TypeAlias = Matrix | Topology | Difference
 
 
 class Turned(NamedTuple):
-    """A cell whose mark has changed: ``word`` says how."""
+    """A cell whose mark has changed; ``word`` names the change."""
 
     row: str
     column: str
@@ -97,7 +97,7 @@ class Turned(NamedTuple):
 
     @property
     def word(self) -> str:
-        """``healed``, ``broke``, ``exposed``, or ``changed``."""
+        """Return ``healed``, ``broke``, ``exposed``, or ``changed``."""
         if self.was.wrong and not self.now.wrong:
             return "healed"
         return {Mark.BROKEN: "broke", Mark.EXPOSED: "exposed"}.get(self.now, "changed")

@@ -39,7 +39,7 @@ class Reactive(Labelled):
     catalogue: ClassVar[Catalogue]
 
     def labels(self, config: Config) -> Collection[str]:
-        """Kinds joined by ``+``. Raises ConfigError for an unknown kind."""
+        """Return the labels: kinds joined by ``+``. Raises ConfigError for an unknown kind."""
         asked = cast("FaultConfig", config)
         return self.catalogue.choose(asked.error_types, asked.complexity_level)
 
