@@ -111,12 +111,12 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 async def _assess(application: Application, config: Config, desk: Desk, folder: Path) -> None:
-    """Run the assessment, starting with the first call for a task."""
+    """Run the assessment, starting with the first call of ``next_task``."""
     await desk.begun.wait()
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # whatever the error: nobody may wait for a task that never comes
+        # Whatever the error, no call may wait for a task that never comes.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()

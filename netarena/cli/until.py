@@ -27,7 +27,7 @@ class Until:
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: Labels of the run: one more query per label is that many more queries.
+    #: Number of labels: one more query per label is this many more queries.
     labels: int
 
     @classmethod

@@ -204,12 +204,12 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The config of the run. Raises ConfigError if this version cannot read it."""
+        """Return the config of the run. Raises ConfigError if this version cannot read it."""
         return self.application.config_type.parse(self.header.config)
 
     @property
     def terms(self) -> dict[str, JsonValue]:
-        """Settings that two runs must share to be compared; raises ConfigError as ``config``."""
+        """Return the settings that comparable runs share. Raises ConfigError as ``config``."""
         whole = len(self.entries) >= self.asked
         return terms_of_run(self.application, self.header, self.config, complete=whole)
 

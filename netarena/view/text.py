@@ -23,7 +23,7 @@ _NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "
 
 
 def visible(text: str) -> str:
-    r"""The text with signs in place of characters that are not seen, or do something.
+    r"""Return the text with visible signs in place of invisible and control characters.
 
     >>> visible("\x1b[31m a\u202eb \ud800\n")
     '⟨ESC⟩[31m a⟨202E⟩b ⟨D800⟩\n'
