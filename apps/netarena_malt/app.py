@@ -146,7 +146,7 @@ class Malt(Labelled):
         return 0.1
 
     def parse_task(self, prompt: str) -> str:
-        """Raises ValueError for a text that does not consist of the canonical sentences."""
+        """Return the program for a canonical task text. Raises ValueError for any other text."""
         return solution.program(parser.read(parser.task_of(prompt)))
 
     def describe(self, action_: Action) -> str:
