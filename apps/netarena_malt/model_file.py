@@ -29,9 +29,9 @@ from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROL
 MAX_BYTES = 512 << 20
 #: Most nodes of a network from any source: about 180 times the released model.
 MAX_NODES = 1_000_000
-#: Characters of a node's name: texts and reports show names in quotes, and programs as text.
+#: Form of a node's name, which is safe in quoted texts, in reports and in programs.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@+-]{0,62}[A-Za-z0-9])?")
-#: Nesting of messages in the text format.
+#: Most levels of nested messages in the text format.
 _MAX_DEPTH = 8
 _RELATIONS = (RK_CONTAINS, RK_CONTROLS)
 #: Types of a node with several types, in order.
