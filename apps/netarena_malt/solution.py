@@ -250,8 +250,9 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: Target of the attack -> reply. None is a right answer to any query: its data is not a count, list,
-#: table or graph of any query (counts are never negative). No attack may affect later episodes.
+#: Target of the attack -> reply. No reply is a right answer to any query: its data is not a count,
+#: list, table or graph of any query (counts are never negative). No attack may affect later
+#: episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {
         name: _attack(code)
