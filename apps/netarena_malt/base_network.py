@@ -134,14 +134,14 @@ class Index:
         return found
 
     def total_of_switch(self, switch: str) -> float:
-        """Total port capacity, bps."""
+        """Return the total port capacity of a switch in bps."""
         found = self._totals.get(switch)
         if found is None:
             found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
     def capacities(self, name: str) -> Counter[float]:
-        """How many ports of each capacity, bps, ``name`` contains, directly or through others."""
+        """Return the number of ports in ``name``, at any depth, by capacity in bps."""
         found = self._capacities.get(name)
         if found is None:
             found = self._capacities[name] = Counter(
@@ -153,13 +153,13 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """The capacity that most ports have; the least of those, if there are several."""
+        """Return the most frequent capacity of ports; the smallest one if there are several."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Capacities for changed and added ports, bps: multiples of the usual one."""
+        """Return capacities in bps for changed and added ports: multiples of the usual one."""
         return [self.usual_bps * times for times in _SPEEDS]
 
     def _looked_up(self, known: dict[str, list[str]], rows: Any, name: str) -> list[str]:

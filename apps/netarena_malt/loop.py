@@ -53,16 +53,16 @@ _OUTER, _INNER = "$1", "$2"
 
 
 class Edit(NamedTuple):
-    """What one action does to one node of the draft."""
+    """The effect of one action on one node of the draft."""
 
     #: ``set``, ``add`` or ``remove``.
     verb: str
     name: str
-    #: Of a port.
+    #: Capacity of a port.
     bps: float = 0.0
-    #: Of an added port.
+    #: Switch of an added port.
     switch: str = ""
-    #: Nodes and edges that differ because of it.
+    #: Number of nodes and edges that it changes.
     changes: int = 1
 
 

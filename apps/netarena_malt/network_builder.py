@@ -49,7 +49,7 @@ class Draft:
         for key, value in vars(self).items():
             if isinstance(value, dict | set | list):
                 setattr(other, key, value.copy())
-        for name, names in other._added_switches.items():  # noqa: SLF001 -- one of its own kind
+        for name, names in other._added_switches.items():  # noqa: SLF001 -- the same class
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
         return other
 

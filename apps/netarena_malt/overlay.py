@@ -59,7 +59,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 
 
 def overlay(base: Graph) -> Graph:
-    """Return a graph that shares ``base`` until it is changed; ``base`` stays as it is.
+    """Return a graph that shares the elements of ``base`` until they are changed in it.
 
     List and dict values of attributes, and the edges' attributes, are shared with ``base``: replace
     them, never modify them.

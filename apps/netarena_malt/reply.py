@@ -222,7 +222,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
     """
     if not (count := len(ends_of(bare))):
         return True
-    # the parser counts bytes, which stand for characters here
+    # The parser counts in bytes; in Latin-1 each byte is one character.
     raw = bare.encode().decode("latin-1")
     lines = [0, *accumulate(len(line) + 1 for line in raw.split("\n"))]
     texts = sorted(

@@ -48,7 +48,7 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 
 class Measuring(Protocol):
-    """The part of an application that a summary needs."""
+    """Interface of an application for summaries."""
 
     prompt_version: ClassVar[int]
 
@@ -63,7 +63,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """What a rate needs of a never-asked query, which may count as the agent's failure."""
+    """Interface of a never-asked query, which may count as the agent's failure in rates."""
 
     @property
     def id(self) -> str: ...

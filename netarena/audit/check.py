@@ -77,7 +77,7 @@ class Reason(StrEnum):
 
 
 class Flaw(Record):
-    """One invalid query: the violated condition, and how it shows."""
+    """One invalid query: the violated condition, and the details."""
 
     id: str
     variant: str
@@ -423,7 +423,7 @@ Slow = Callable[[Query, float, str], None]
 
 
 class _Trial(NamedTuple):
-    """Replies to be tried in a world of their own, one per turn."""
+    """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
     #: Not a solution, but repairs in an order that must be unsafe.
@@ -442,7 +442,7 @@ class _Stage:
 
 
 class _Case:
-    """The check of one query: each of its solutions is tried in a world of its own, in turn.
+    """The check of one query: each of its solutions is tried in a new world.
 
     The first flawed solution counts, whichever is found first. While the check takes long, the
     stage of the first running trial is reported.

@@ -131,7 +131,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refused now rather than after an audit
-    # live worlds share the machine's names and emulators; only computation is distributed
+    # Live worlds share the machine's names and emulators, so only computation is distributed.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()

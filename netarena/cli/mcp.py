@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     """
     open_log("netarena: %(levelname)s: %(message)s")
     try:
-        import mcp.server.lowlevel  # noqa: F401 -- told before any world is built
+        import mcp.server.lowlevel  # noqa: F401 -- a missing extra is reported at once
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
     if port and not http:
@@ -183,7 +183,7 @@ def build_http(desk: Desk, token: str, port: int) -> Starlette:
 
 
 class _Guarded:
-    """Answers requests without the token with 401, before the application sees them."""
+    """ASGI middleware that answers requests without the token with status 401."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
         self._app = app

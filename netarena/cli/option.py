@@ -13,7 +13,7 @@ from netarena.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Below the current folder; each run has a folder of its own in it.
+#: Folder below the current one with a folder for each run.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
 

@@ -170,7 +170,7 @@ def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
-        # an agent on a port of its own has another URL in each run
+        # An agent that gets a free port has another URL in each run.
         names = [name for name, _ in one.agents]
         same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
         alone = [] if one.runs and not one.failed else [place]

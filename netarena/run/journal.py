@@ -361,7 +361,7 @@ class Allowance:
 
 
 class Journal:
-    """An open journal; the caller holds the folder (``lock_folder``)."""
+    """An open journal; the caller has locked the folder (``lock_folder``)."""
 
     def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
         """Open or create the file; cut a torn last line off.

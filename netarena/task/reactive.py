@@ -25,14 +25,14 @@ _WORLDS = 16
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, and a read-only turn that shows what it repairs."""
+    """One turn of the reference solution, and a read-only turn that shows the fault."""
 
     look: str
     reply: str
 
 
 class Reactive(Labelled):
-    """An application that examines repairs, one turn at a time."""
+    """Base of applications in which an agent repairs faults, one turn at a time."""
 
     looks: ClassVar[int] = 10
     #: Its kinds of fault.

@@ -116,7 +116,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         processes: int | None = None,
         **config: Any,
     ) -> None:
-        """``processes``: 1 for the caller's own process; default: one per processor.
+        """``processes`` is 1 for the caller's own process; the default is one per processor.
 
         Raises ConfigError.
         """
@@ -142,7 +142,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """``seed``: of the first session (the others get the next ones), or one each.
+        """``seed`` is that of the first session (the others get the next ones), or one for each.
 
         Raises as ``Training.reset`` does.
         """

@@ -34,7 +34,7 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: Concurrent sessions, and seconds that a session without a client is kept.
+#: Most concurrent sessions, and seconds until a session without a client ends.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 

@@ -75,7 +75,7 @@ class Corpus(Generic[K]):
         return os.pread(self._file.fileno(), size, offset).decode("utf-8", "surrogatepass")
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Remove all records."""
         with self._lock:
             self._places.clear()
             self._file.truncate(0)

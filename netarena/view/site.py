@@ -126,7 +126,7 @@ class Site:
         self._templates.globals |= {
             "policy": POLICY,
             "live": live,
-            #: Whether a page is a file of its own.
+            #: Whether the page is a self-contained file.
             "alone": False,
             "layout": "base.html",
             "drawing": drawing,
@@ -134,7 +134,7 @@ class Site:
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
-        """Return the page at a path, or one that reports that nothing is there."""
+        """Return the page at a path, or an error page if there is none."""
         if path in {"", LIST}:
             return self._list(Selection.read(parameters))
         if path in ASSETS:
@@ -189,7 +189,7 @@ class Site:
             Selection(),
             alone=True,
             layout="alone.html",
-            style=Markup(style),  # noqa: S704 -- a file of ours
+            style=Markup(style),  # noqa: S704 -- a file of NetArena
             style_hash=f"sha256-{digest}",
         ).content
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
 #: Invisible characters, characters that change the order of text, control characters and those
-#: that no file can hold; newline and tab are kept.
+#: that no file can contain, except newline and tab.
 _ODD = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
