@@ -47,7 +47,7 @@ _ACTION = re.compile(
 
 
 class Asking(Protocol):
-    """Answers a conversation: ``provider.Provider``."""
+    """Interface of a model that answers conversations, such as ``provider.Provider``."""
 
     def stream(
         self, messages: Sequence[Message], *, timeout_s: float

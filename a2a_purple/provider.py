@@ -261,7 +261,7 @@ class _Stream:
             self.finish = choice.finish_reason or self.finish
             text += delta.content or ""
             thought = getattr(delta, "reasoning_content", None) or ""
-            # no answer is longer than MAX_TEXT
+            # Bounded, since no answer may be longer than MAX_TEXT.
             if sum(map(len, self.reasoning)) + len(thought) <= MAX_TEXT:
                 self.reasoning.append(thought)
         self.size += len(text.encode("utf-8", "replace"))
@@ -333,7 +333,7 @@ class Provider:
             if api_base is None:
                 names = ", ".join(missing)
                 raise ConfigError("--model", f"{self.model} by {provider} needs {names} to be set")
-            # self-hosted servers need none, but the client libraries do
+            # Self-hosted servers need no key, but the client libraries require one.
             access["api_key"] = "none"
         return access
 
@@ -445,7 +445,7 @@ class Provider:
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # LiteLLM omits everything except the message
+        # The text of LiteLLM's error has only the message; the rest is in its body.
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -461,7 +461,7 @@ class Provider:
         blamed = isinstance(status, int) and 400 <= status < 500
         if status in _AWAY or (not blamed and _LOADING.search(said)):
             return _Away(words, wait_s=wait_s)
-        # some servers refuse with a 500
+        # Some servers refuse a form of request with the status 500.
         if other := way.other(said):
             return _WayRefused(words, other)
         refused = blamed and status != 409

@@ -201,7 +201,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     if total * len(sizes) > _MOST_STEPS:
         deviation = math.sqrt(sum(size * size for size in sizes))
         return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
-    # probability of each sum of those with a positive sign
+    # Probability of each possible sum of the differences with a positive sign.
     likely = [1.0]
     for size in sizes:
         longer = [0.0] * (len(likely) + size)

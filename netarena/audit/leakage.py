@@ -48,7 +48,7 @@ Places: TypeAlias = NDArray[np.intp]
 ALPHA = 0.05
 #: Goals: upper limits of the AUC.
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
-#: Goal: power to detect what ``power`` names.
+#: Goal: lower limit of ``power`` (see above).
 POWER = 0.9
 #: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6

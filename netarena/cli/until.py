@@ -32,7 +32,10 @@ class Until:
 
     @classmethod
     def of(cls, application: Application, config: Config, points: float) -> Self:
-        """Raises ConfigError if a key of ``config`` selects queries in another way."""
+        """Return the extension of a run of ``config`` up to ``points``.
+
+        Raises ConfigError if a key of ``config`` selects queries in another way.
+        """
         for key in _OTHERS:
             if getattr(config, key) is not None:
                 raise ConfigError(

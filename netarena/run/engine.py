@@ -165,7 +165,7 @@ async def open_world(
 
 
 async def close_world(world: World) -> None:
-    """Tear it down within ``CLOSE_TIMEOUT_S``; failures are logged."""
+    """Tear a world down within ``CLOSE_TIMEOUT_S``; failures are logged."""
     if world.environment is None:
         return
     begin = clock()

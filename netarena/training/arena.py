@@ -35,7 +35,10 @@ class Arena:
     """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
-        """Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start."""
+        """Load the application called ``name`` and enter it.
+
+        Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start.
+        """
         self.application = load_for(name, training=training)
         #: Sessions that are still in use.
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -85,7 +85,7 @@ class Fleet:
         training: bool = True,
         processes: int | None = None,
     ) -> None:
-        """Raises ConfigError."""
+        """Create the sessions and their processes. Raises ConfigError for an invalid argument."""
         if processes is None:
             processes = len(os.sched_getaffinity(0))
         if processes < 1:

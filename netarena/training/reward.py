@@ -41,11 +41,11 @@ class Rewards(Record):
     failed: float = 0.0
     valid: float = 0.0
     solved: float = 0.0
-    #: For each step, whatever its result.
+    #: Added for each step, whatever its result.
     turn: float = 0.0
-    #: For each step with a safety finding.
+    #: Added for each step with a safety finding.
     harm: float = 0.0
-    #: At the end of an episode that is not solved.
+    #: Added at the end of an episode that is not solved.
     unsolved: float = 0.0
     #: Weight and discount of the shaping.
     progress: float = 0.0

@@ -551,7 +551,7 @@ class Library:
 
 
 def _tell_apart(runs: Sequence[Run]) -> None:
-    """Give runs with the same name titles with the differing parts of their paths."""
+    """Set distinct titles for runs with the same name, from the differing parts of their paths."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.name(1), []).append(run)
@@ -589,7 +589,7 @@ def _read_header(folder: Path) -> Header:
 
 
 def _read_event(line: bytes) -> _Line:
-    """Raises ValueError."""
+    """Return the event in a line of a journal. Raises ValueError for an invalid line."""
     try:
         return _Line.model_validate_json(line)
     except ValidationError:  # lone surrogates are invalid JSON for it
