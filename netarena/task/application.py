@@ -127,7 +127,7 @@ class Environment(ABC):
 
 
 class Application(ABC):
-    """A kind of task for agents. Its only state are resources that ``async with`` opens."""
+    """A kind of task for agents. Its only state is the resources of ``async with``."""
 
     #: Entry-point name.
     name: ClassVar[str]
