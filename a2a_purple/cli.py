@@ -191,7 +191,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     )
 
 
-# imported late, all of it, so that --help and a wrong argument answer at once
+# These functions import late, so that --help and errors in arguments are printed at once.
 
 
 def _language_model(  # noqa: PLR0913 -- the same
@@ -203,7 +203,7 @@ def _language_model(  # noqa: PLR0913 -- the same
     streaming: bool,
     timeout_s: float,
 ) -> tuple[Agent, str]:
-    """An LLM agent and its description. Raises ConfigError."""
+    """Return an agent that uses a language model, and its description. Raises ConfigError."""
     from a2a_purple.llm import STRATEGIES as KINDS
     from a2a_purple.llm import LanguageModel
     from a2a_purple.provider import Provider
@@ -223,8 +223,8 @@ def _scripted(
     seed: int | None,
     config: dict[str, Any],
 ) -> tuple[Agent, str]:
-    """A scripted agent and its description. Raises ConfigError."""
-    # an agent that knows queries is useless without the seed that they were drawn from
+    """Return a scripted agent and its description. Raises ConfigError."""
+    # The other agents draw the assessment's queries, so they need its seed.
     if seed is None and strategy not in {"noop", "hostile", "parser", "heuristic"}:
         raise ConfigError(
             "--seed", f"{strategy} needs the assessment's seed, the one in its summary"

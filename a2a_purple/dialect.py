@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import httpx
 
-#: types of a content's part that are text; other parts are thoughts, refusals, pictures
+#: Types of a content's part that are text; other parts are thoughts, refusals or pictures.
 TEXTS = frozenset({None, "text", "output_text"})
-#: the status of an error that names none
+#: Status of an error that does not state one.
 UNTOLD = 500
-#: bytes of a line of a stream, or of a whole answer, that is looked into
+#: Most bytes of a line of a stream, or of a whole answer, that is parsed.
 MAX_LOOK = 8 * 2**20
 
 
 def text_of(content: Any) -> str:
-    """The text of a content, which may come as a list of parts; thoughts among them are none."""
+    """Return the text of a content, which may be a list of parts; thoughts are left out."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -35,7 +35,7 @@ def text_of(content: Any) -> str:
 
 
 async def translate(response: httpx.Response) -> None:
-    """A hook for responses of ``httpx.AsyncClient``."""
+    """Rewrite a response's body and status: a response hook of ``httpx.AsyncClient``."""
     kind = response.headers.get("content-type", "").lower()
     if (
         not response.is_success
@@ -101,7 +101,7 @@ async def _translate_events(body: httpx.AsyncByteStream) -> AsyncIterator[bytes]
 async def _translate_whole(
     body: httpx.AsyncByteStream, *, streaming: bool
 ) -> AsyncIterator[tuple[bytes, int | None]]:
-    """Pieces, the first of which comes with the status of an error that the body is."""
+    """Yield pieces of a body; the first has the status if the body is an error, the others None."""
     whole = b""
     async for piece in body:
         whole += piece
@@ -119,7 +119,7 @@ async def _translate_whole(
 
 
 def _status_of(answer: Any) -> int | None:
-    """The status of an error, as far as it tells one; None for what is none."""
+    """Return the status that an error states, or ``UNTOLD``; None if the answer is no error."""
     error = answer.get("error") if isinstance(answer, dict) and not _choices(answer) else None
     if not error:
         return None
@@ -147,7 +147,7 @@ def _choices(chunk: Any) -> list[dict[str, Any]]:
 
 
 def _flatten(chunk: Any) -> bool:
-    """Make text of content that comes in parts; whether there was any."""
+    """Replace content in parts with its text, in place; return whether there was any."""
     said = [choice.get(place) for choice in _choices(chunk) for place in ("delta", "message")]
     parted = [one for one in said if isinstance(one, dict) and isinstance(one.get("content"), list)]
     for one in parted:

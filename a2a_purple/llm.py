@@ -1,17 +1,16 @@
 """The baseline LLM agent: a language model behind a strategy.
 
-The prompt style is the green agent's: its prompt of each turn is complete in itself. A strategy
-adds what the agent does on its own side:
+The green agent determines the prompt style, and its prompt of each turn is complete in itself. A
+strategy determines the messages to the model and the reply:
 
 =========  ===========================================================================
-``plain``  passes the prompt on, and the answer back as it comes, but for its thoughts
-``react``  asks for a thought and an action; remembers those of the conversation's
-           earlier turns, and sends the action alone
+``plain``  passes the prompt to the model, and streams its answer without thoughts
+``react``  asks for a thought and an action; includes those of the conversation's
+           earlier turns in the messages, and sends only the action
 =========  ===========================================================================
 
-Each reply tells in its metadata, as ``usage``, what it took: ``model``, ``input_tokens``,
-``output_tokens``, ``cost_usd`` (null where LiteLLM has no price), ``calls`` (more than one where
-tries failed).
+The metadata of each reply contains its ``usage``: ``model``, ``input_tokens``, ``output_tokens``,
+``cost_usd`` (null if LiteLLM has no price) and ``calls`` (more than one if attempts failed).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _ACTION = re.compile(
 
 
 class Asking(Protocol):
-    """Answers a conversation: ``provider.Provider``."""
+    """Interface of a model that answers conversations, such as ``provider.Provider``."""
 
     def stream(
         self, messages: Sequence[Message], *, timeout_s: float

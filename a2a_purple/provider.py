@@ -63,8 +63,8 @@ RESERVED = frozenset(
     {"model", "messages", "stream", "stream_options", "api_base", "api_key", "num_retries", "n"}
 )
 
-#: Read by LiteLLM at its import: no list of prices or headers is downloaded, and connections
-#: are httpx's, which are closed with the process
+#: Variables that LiteLLM reads at its import: it then downloads no list of prices or headers, and
+#: uses connections of httpx, which are closed with the process.
 _ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
@@ -174,23 +174,23 @@ class _Trouble(Exception):
 
 
 class _Limited(_Trouble):
-    """It is at its limit now."""
+    """The provider's rate limit is reached now."""
 
 
 class _Away(_Trouble):
-    """It is unavailable now."""
+    """The provider is unavailable now."""
 
 
 class _Broken(_Trouble):
-    """It answered without a usable answer."""
+    """The provider sent no usable answer."""
 
 
 class _CutOff(_Broken):
-    """It stopped in the middle of an answer."""
+    """The provider stopped in the middle of an answer."""
 
 
 class _WayRefused(_Trouble):
-    """It must be asked in another ``way``, at once."""
+    """The provider refused the form of the request; ``way`` is the form to use instead."""
 
     def __init__(self, why: str, way: Way) -> None:
         super().__init__(why)
@@ -235,14 +235,14 @@ class _Stream:
     size: int = 0
     tools: bool = False
     finish: str | None = None
-    #: It ended as the provider intended.
+    #: Whether the provider marked the end of the answer.
     whole: bool = False
     usage: Any = None
     sieve: Sieve = field(default_factory=Sieve)
 
     @property
     def answer(self) -> str:
-        """Return the text without thoughts; if there is only thought, that.
+        """Return the text without thoughts; if there are only thoughts, return these.
 
         Servers that recognise thoughts by their form may treat whole answers as thoughts.
         """
@@ -261,7 +261,7 @@ class _Stream:
             self.finish = choice.finish_reason or self.finish
             text += delta.content or ""
             thought = getattr(delta, "reasoning_content", None) or ""
-            # no answer is longer than MAX_TEXT
+            # Bounded, since no answer may be longer than MAX_TEXT.
             if sum(map(len, self.reasoning)) + len(thought) <= MAX_TEXT:
                 self.reasoning.append(thought)
         self.size += len(text.encode("utf-8", "replace"))
@@ -333,7 +333,7 @@ class Provider:
             if api_base is None:
                 names = ", ".join(missing)
                 raise ConfigError("--model", f"{self.model} by {provider} needs {names} to be set")
-            # self-hosted servers need none, but the client libraries do
+            # Self-hosted servers need no key, but the client libraries require one.
             access["api_key"] = "none"
         return access
 
@@ -445,7 +445,7 @@ class Provider:
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # LiteLLM omits everything except the message
+        # The text of LiteLLM's error has only the message; the rest is in its body.
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -461,7 +461,7 @@ class Provider:
         blamed = isinstance(status, int) and 400 <= status < 500
         if status in _AWAY or (not blamed and _LOADING.search(said)):
             return _Away(words, wait_s=wait_s)
-        # some servers refuse with a 500
+        # Some servers refuse a form of request with the status 500.
         if other := way.other(said):
             return _WayRefused(words, other)
         refused = blamed and status != 409
@@ -509,7 +509,7 @@ class Provider:
 
 
 def _exceeds_limit(refusal: str) -> bool:
-    """Return whether a request is refused because it alone is above the limit."""
+    """Return whether a request is refused because it is above the limit by itself."""
     if numbers := _LIMIT.search(refusal):
         limit, asked = (int(numbers[name].replace(",", "")) for name in ("limit", "asked"))
         return asked > limit

@@ -1,4 +1,4 @@
-"""Scripted agents: the end points of every scale, in process or served over A2A.
+"""Scripted agents: baselines with known scores, in process or served over A2A.
 
 ========  ===============================================  =============================
 agent     sends                                            shows that
@@ -11,13 +11,13 @@ blanket   per label, the best replies on another seed      replies without looki
 eager     an immediate declaration (tickets)               declaring without looking scores nothing
 ========  ===============================================  =============================
 
-They know only an episode's context id, as any agent does. They are started with the seed and the
-config, so they can find the query of a context id and draw it. They never read a prompt.
+Like any agent, they get only an episode's context id and its prompts. They are started with the
+seed and the config, so they can find the query of a context id and draw it. They ignore prompts.
 
 ``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences, without
 understanding: its score shows how many queries such patterns solve.
 
-``heuristic`` is the yardstick between them: it reads the prompts, draws nothing, and works through
+``heuristic`` is a baseline without a model: it reads the prompts, draws no query, and works through
 the application's checklist (``Application.operator``).
 """
 
@@ -43,11 +43,11 @@ from netarena.config import Briefing
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
 
-#: tries of one episode that are looked up: the first, and what crashes and retries may add
+#: Attempts per episode whose context ids are known: crashes and retries add some to the first.
 _ATTEMPTS = 10
-#: queries per label that the blanket agent learns from
+#: Queries per label from which the blanket agent learns.
 _LESSONS = 100
-#: conversations that the heuristic agent remembers; the one asked longest ago is forgotten
+#: Conversations that the heuristic agent remembers; the least recently used one is forgotten.
 _CONVERSATIONS = 4096
 log = logging.getLogger(__name__)
 _NOTHING = "Thank you for asking. I would rather leave everything as it is."
@@ -55,7 +55,7 @@ _NOTHING = "Thank you for asking. I would rather leave everything as it is."
 
 @dataclass(frozen=True)
 class Turn:
-    """One prompt's place: its query, the query's repetition (from 1) and the turn (from 0)."""
+    """Position of a prompt: its query, the query's repetition (from 1) and the turn (from 0)."""
 
     query: Query
     repeat: int
@@ -63,8 +63,10 @@ class Turn:
 
 
 class _Drawing:
-    """An assessment's queries by index, each drawn when it is first asked for: where worlds are
-    large, all of them take longer than an answer may."""
+    """Queries of an assessment by index, each drawn on first use.
+
+    Drawing all queries with large worlds would take longer than the time limit of a reply.
+    """
 
     def __init__(self, brief: Brief) -> None:
         self._draw = partial(brief.application.generate_from, brief.config, brief.seed)
@@ -73,13 +75,13 @@ class _Drawing:
         self._next: int | None = None
 
     def at(self, index: int) -> Query | None:
-        """The query of this index; None where none is drawn. Raises ConfigError."""
+        """Return the query of this index; None if it does not exist. Raises ConfigError."""
         if index not in self._queries:
             if index != self._next:
                 self._rest = self._draw(index)
-            self._next = None  # what raises is drawn anew
+            self._next = None  # if drawing raises, the next call starts a new iterator
             for query in self._rest:
-                # an application that cannot leave any out draws those before it too
+                # Some applications also draw the queries before this index.
                 self._queries[query.index] = query
                 if query.index >= index:
                     break
@@ -90,25 +92,25 @@ class _Drawing:
 class Register:
     """Finds the query behind a context id and counts the prompts of each episode.
 
-    A context tells the index without drawing. Memory is bounded by the config: contexts that belong
-    to none of its queries leave no trace.
+    Finding the index of a context draws no query. Memory is bounded by the config, because contexts
+    of other assessments are not stored.
     """
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
         self._drawing = _Drawing(brief)
         self._asks: range | None = None
-        #: the index and the repetition of each episode
+        #: Index and repetition of each episode, by context id.
         self._episodes: dict[str, tuple[int, int]] = {}
         self._attempts = 0
         self._asked: Counter[str] = Counter()
 
     def next_turn(self, context: str) -> Turn | None:
-        """Count one more prompt of ``context``; None when it is no episode of this assessment."""
+        """Count a prompt of ``context``; return its turn, None for another assessment's context."""
         query, repeat = self._find(context)
         if query is None:
             return None
-        # a context that is over starts again when the same assessment is repeated
+        # A repeated assessment has the same contexts: after the last turn an episode starts again.
         number = self._asked[context] % self._brief.application.turns(self._brief.config)
         self._asked[context] += 1
         return Turn(query, repeat, number)
@@ -142,7 +144,7 @@ class Register:
 
 
 class _Scripted(ABC):
-    """What the scripted agents share: nothing to open, nothing to release, an answer at once."""
+    """Base of the scripted agents, which need no preparation and hold no resources."""
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
@@ -152,15 +154,15 @@ class _Scripted(ABC):
         return AgentInfo(name=type(self).__name__.lower())
 
     async def open(self, *, timeout_s: float) -> None:
-        """Nothing to get ready: each query is drawn when its first prompt comes."""
+        """Do nothing: each query is drawn at its first prompt."""
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Reply to one prompt. Raises AgentFailed with reason ``timeout``.
 
-        Drawing a query may take seconds, so it happens beside the event loop.
+        Drawing a query may take seconds, so it runs in a thread.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -171,11 +173,11 @@ class _Scripted(ABC):
 
     @abstractmethod
     def _answer(self, context: str, prompt: str) -> str:
-        """What to say in this conversation; called from several threads."""
+        """Return the reply to a prompt of this conversation; called from several threads."""
 
 
 class Noop(_Scripted):
-    """Changes nothing: its text holds no usable reply in any application."""
+    """Changes nothing: no application can use its reply."""
 
     def _answer(self, context: str, prompt: str) -> str:
         del context, prompt
@@ -183,13 +185,13 @@ class Noop(_Scripted):
 
 
 class Heuristic(_Scripted):
-    """Works through a checklist, one operator for each conversation; sees what an agent sees."""
+    """Works through a checklist, with one operator per conversation; knows only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
         brief.application.operator(
             brief.config.briefing
-        )  # refused now rather than when the first prompt comes
+        )  # raises now rather than at the first prompt
         self._operators: OrderedDict[str, Callable[[str], str]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -208,10 +210,10 @@ class Heuristic(_Scripted):
 
 
 class Parser(_Scripted):
-    """Reads each prompt with the application's fixed patterns; sees what an agent sees."""
+    """Reads each prompt with the application's fixed patterns; knows only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
-        """Raises ConfigError where an application has no such patterns."""
+        """Raises ConfigError if the application has no such patterns."""
         super().__init__(brief)
         if not brief.application.has_parser():
             raise ConfigError("agent", f"{brief.application.name} has no parser agent")
@@ -225,13 +227,13 @@ class Parser(_Scripted):
 
 
 class _Informed(_Scripted):
-    """An agent that knows which query it is asked."""
+    """Base of agents that know the query behind each prompt."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
         self._register = Register(brief)
         self._lock = threading.Lock()
-        #: whether the log says that the agent was started for another assessment
+        #: Whether the warning about another assessment has been logged.
         self._is_told = False
 
     def _answer(self, context: str, prompt: str) -> str:
@@ -242,12 +244,12 @@ class _Informed(_Scripted):
 
     @abstractmethod
     def _reply(self, turn: Turn) -> str:
-        """What to say to one prompt of a known episode; called by one thread at a time."""
+        """Return the reply to a prompt of a known episode; called by one thread at a time."""
 
     def _stranger(self, context: str) -> str:
         """Return the reply in a conversation that belongs to no episode of this assessment.
 
-        Raises AgentFailed: both sides show it at once, and no parser takes it for a reply.
+        Raises AgentFailed: both sides show the error, and no parser treats it as a reply.
         """
         del context
         brief = self._brief
@@ -268,7 +270,7 @@ class _Informed(_Scripted):
 
 
 class Oracle(_Informed):
-    """Sends the reference solution, from its start again when it was not enough."""
+    """Sends the reference solution, and starts it again if it was not enough."""
 
     def _reply(self, turn: Turn) -> str:
         application = self._brief.application
@@ -279,10 +281,10 @@ class Oracle(_Informed):
 
 
 class Eager(_Scripted):
-    """Declares at once that all is right."""
+    """Declares at once that everything is right."""
 
     def __init__(self, brief: Brief) -> None:
-        """Raises ConfigError where nothing is to be declared."""
+        """Raises ConfigError if the config has no tickets, since only these have a declaration."""
         super().__init__(brief)
         if brief.config.briefing is not Briefing.TICKET:
             raise ConfigError("agent", "eager declares the end: it needs briefing=ticket")
@@ -293,8 +295,10 @@ class Eager(_Scripted):
 
 
 class Random(_Informed):
-    """Sends plausible but wrong replies: the same ones in each try of an episode, other ones in
-    each repetition of a query."""
+    """Sends plausible but wrong replies.
+
+    They are the same in each attempt of an episode, and differ between repetitions of a query.
+    """
 
     def _reply(self, turn: Turn) -> str:
         again = f"-{turn.repeat}" if turn.repeat > 1 else ""
@@ -304,13 +308,13 @@ class Random(_Informed):
 
 
 class Hostile(_Informed):
-    """Sends attacks in turn: as many episodes as there are attacks meet all of them."""
+    """Sends the attacks in turn: as many episodes as there are attacks cover all of them."""
 
     def _reply(self, turn: Turn) -> str:
         return self._attack(turn.query.index + turn.number)
 
     def _stranger(self, context: str) -> str:
-        """An assessment of another seed is attacked all the same."""
+        """Return an attack: assessments of other seeds are attacked too."""
         return self._attack(int(hashlib.sha256(context.encode()).hexdigest(), 16))
 
     def _attack(self, number: int) -> str:
@@ -319,8 +323,10 @@ class Hostile(_Informed):
 
 
 class _Lessons:
-    """The same kind of queries from a seed that has nothing to do with the assessment's, drawn no
-    further than they are read: a large world takes its time."""
+    """Queries of the same config from another seed, drawn on first use.
+
+    Drawing all of them may take long if worlds are large.
+    """
 
     def __init__(self, drawing: Iterator[Query]) -> None:
         self._drawing = drawing
@@ -337,7 +343,7 @@ class _Lessons:
 
 
 class _Labelled(Sequence[Query]):
-    """Those lessons that are of one label."""
+    """The lessons of one label."""
 
     def __init__(self, lessons: Iterable[Query], label: str) -> None:
         self._lessons = lessons
@@ -361,7 +367,7 @@ class _Labelled(Sequence[Query]):
 
 
 class Blanket(_Informed):
-    """Sends, without looking, what does best on queries of the same label from another seed."""
+    """Sends, without observing, the replies that score best on its label with another seed."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)

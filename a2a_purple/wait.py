@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-#: characters of a refusal that are read
+#: Most characters of a refusal that are searched.
 MAX_WORDS = 20_000
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,12})?"
-#: seconds of a unit, by how it begins
+#: Seconds of each unit, by the first letters of its name.
 _UNITS_S = {"ms": 1e-3, "mil": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNIT = r"(?:ms|milli\w*|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?)(?![a-z])"
 _SPAN = re.compile(rf"(?P<number>{_NUMBER})\s?(?P<unit>{_UNIT})", re.IGNORECASE)
-#: a sentence (``try again in 1m2.5s``) or a value with its unit (``"retryDelay": "23s"``)
+#: A sentence (``try again in 1m2.5s``) or a value with its unit (``"retryDelay": "23s"``).
 _SAID = re.compile(
     r"(?:again|retry|wait|resets?|delay)[^\d\n]{0,40}?"
     rf"(?P<spans>{_NUMBER}\s?{_UNIT}(?:[ ,]{{0,2}}{_NUMBER}\s?{_UNIT}){{0,3}})",
     re.IGNORECASE,
 )
-#: a value without one: ``retry_after: 3``, ``"estimated_time": 20.0``, ``retry_after_ms=250``
+#: A value without a unit: ``retry_after: 3``, ``"estimated_time": 20.0``, ``retry_after_ms=250``.
 _VALUE = re.compile(
     r"(?:retry[_-]?after|retry[_-]?delay|estimated[_-]?time|wait[_-]?time)"
     rf"(?:[_-]?in)?(?:[_-]?(?P<unit>ms|milli\w*|s|sec\w*))?[\"':= ]{{1,6}}(?P<number>{_NUMBER})"
@@ -31,7 +31,7 @@ _VALUE = re.compile(
 
 
 def asked_wait_s(headers: Mapping[str, str], words: str) -> float | None:
-    """Seconds that a provider asked to wait; None where it named none."""
+    """Return the seconds that a provider asks to wait; None if it states no time."""
     by_header = _of_headers(headers)
     return _of_words(words[:MAX_WORDS]) if by_header is None else by_header
 
@@ -45,7 +45,7 @@ def _of_headers(headers: Mapping[str, str]) -> float | None:
             date = parsedate_to_datetime(value)
         except ValueError:
             continue
-        # a date without a zone is one of Greenwich
+        # A date without a time zone is UTC.
         until = date if date.tzinfo else date.replace(tzinfo=UTC)
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
     return None

@@ -1,4 +1,4 @@
-"""The contract that every application must pass, as a test of five lines.
+"""The contract that every application must pass, as a test class of four lines.
 
     from netarena.testing import ApplicationContract
 
@@ -6,8 +6,8 @@
         application = "toy"
         config = {"num_queries": 2}
 
-The tests meet the real environment: what it cannot do on a machine is skipped by the application's
-own test module, never here.
+The tests use the real environment and skip nothing for a missing requirement of the machine: the
+application's own test module does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from netarena.task.ticket import NOT_HERE
 
 T = TypeVar("T")
 
-#: replies that mean nothing to any application
+#: Replies that every application refuses.
 GARBAGE: tuple[str, ...] = (
     "",
     " \n\t ",
@@ -84,7 +84,7 @@ for query in application.generate(config, int(sys.argv[3])):
 
 
 class Recorded:
-    """An agent in process whose replies come from a function of (query, turn)."""
+    """In-process agent whose replies come from a function of query and turn (from 0)."""
 
     def __init__(self, brief: Brief, reply: Callable[[Query, int], str]) -> None:
         self._reply = reply
@@ -110,7 +110,7 @@ class Recorded:
         pass
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        del prompt, timeout_s  # it knows the query
+        del prompt, timeout_s
         turn = self._turns.get(context_id, 0)
         self._turns[context_id] = turn + 1
         return Reply(text=self._reply(self._queries[context_id], turn))
@@ -120,7 +120,7 @@ class Recorded:
 
 
 class Watched(Environment):
-    """An environment that remembers what was seen of it first and last."""
+    """Wrapper of an environment that stores its first and last states."""
 
     def __init__(self, inner: Environment) -> None:
         self.inner = inner
@@ -149,8 +149,12 @@ class Watched(Environment):
 
 
 def belongings(mark: str) -> dict[str, list[str]]:
-    """What this process has about it: children, open files, temporary files, links, threads,
-    mounts, and processes anywhere that inherited the environment variable ``mark``."""
+    """Return the resources that a leak would show in, by kind.
+
+    These are this process's children, descriptors and threads; temporary files, network links,
+    network namespaces and mounts; and processes that have inherited the environment variable
+    ``mark``.
+    """
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError):  # a thread that has just ended
@@ -178,7 +182,7 @@ def belongings(mark: str) -> dict[str, list[str]]:
 
 
 def _marked(mark: str) -> list[int]:
-    """Other processes that have the environment variable ``mark``."""
+    """Return the ids of other processes that have the environment variable ``mark``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -191,31 +195,31 @@ def _marked(mark: str) -> list[int]:
     return sorted(found)
 
 
-#: queries, by class of tests, application and config: queries do not change
+#: Cached queries by test class, application class and config; drawing is deterministic.
 _DRAWN: dict[tuple[type, type, str], tuple[Query, ...]] = {}
 
-#: episodes of the live samples, by class of tests, application, agent and keys
+#: Cached episodes of ``played`` by test class, application class, reply function and config keys.
 _PLAYED: dict[tuple[type, type, Callable[..., str], str], list[Episode]] = {}
 
 
 class ApplicationContract:
-    """Subclass it in a test module and name the application and a small config."""
+    """Base of a test class that names an application and a small config."""
 
     application: ClassVar[str]
     config: ClassVar[Mapping[str, Any]] = {}
-    #: further keys of tickets
+    #: Additional config keys of tickets.
     ticket: ClassVar[Mapping[str, Any]] = {}
-    #: large enough to be recognised where it must not appear
+    #: A large number, so that it is recognised in texts that must not contain it.
     seed: ClassVar[int] = 7_777_777_777_777_777
-    #: hand rules that are known to tell something; each is a defect to be mended
+    #: Hand rules that are known to find faults; each is a defect to be fixed.
     residues: ClassVar[frozenset[str]] = frozenset()
-    #: how many queries meet the live environment; they are drawn evenly over all
+    #: Number of queries that are played in live environments, spread evenly over all queries.
     live: ClassVar[int] = 24
 
-    # what the tests use
+    # Helpers of the tests.
 
     def load(self, **more: Any) -> tuple[Application, Config, list[Query]]:
-        """The application, its config with ``more`` keys, and the queries of ``seed``."""
+        """Return the application, its config with ``more`` keys, and the queries of ``seed``."""
         application = load(self.application)
         config = application.config_type.parse({**self.config, **more, "seed": self.seed})
         known = (type(self), type(application), config.model_dump_json())
@@ -229,9 +233,10 @@ class ApplicationContract:
         watch: Callable[[Query, Watched], None] | None = None,
         **more: Any,
     ) -> list[Episode]:
-        """Play the live sample against an agent and return the episodes with all their steps.
+        """Play the live sample with replies from ``reply``; return the complete episodes.
 
-        ``watch`` is given each environment before it is opened; ``more`` are keys of the config.
+        ``watch`` is called with each query and its environment before that is opened. ``more`` are
+        config keys.
         """
         application, config, queries = self.load(**more)
         make = application.environment
@@ -255,7 +260,7 @@ class ApplicationContract:
                     path.write_text(
                         "".join(q.model_dump_json() + "\n" for q in queries if q.index in chosen)
                     )
-                    # how many of each label is left to the file, which has a part of them
+                    # The file has only some queries of each label, so it determines their number.
                     keys = {**self.config, **more, "seed": self.seed, "benchmark_path": str(path)}
                     keys.pop("num_queries", None)
                     chosen_config = type(config).parse(keys)
@@ -268,7 +273,7 @@ class ApplicationContract:
         return list(past.episodes.values())
 
     def played(self, reply: Callable[[Application, Query, int], str], **more: Any) -> list[Episode]:
-        """What ``play`` gives, played once for all tests of the class: episodes do not change."""
+        """Return the episodes of ``play``, cached for all tests of the class."""
         application = type(load(self.application))
         known = (type(self), application, reply, json.dumps(more, sort_keys=True))
         if known not in _PLAYED:
@@ -276,7 +281,7 @@ class ApplicationContract:
         return _PLAYED[known]
 
     def inspect(self, look: Callable[[Application, Query, Any], Awaitable[T]]) -> list[T]:
-        """Open an environment for a few queries and look at each."""
+        """Return the results of ``look`` on the opened environments of a few queries."""
         application, config, queries = self.load()
         stride = max(1, len(queries) // min(self.live, 6))
 
@@ -294,7 +299,7 @@ class ApplicationContract:
 
         return asyncio.run(run())
 
-    # queries
+    # Queries.
 
     def test_same_seed_gives_same_queries_in_any_process(self) -> None:
         _, _, queries = self.load()
@@ -327,7 +332,7 @@ class ApplicationContract:
         draw = application.rng
         other = len(queries) // 2
         changed = []
-        for shift in range(1, 9):  # one draw may come out the same by chance
+        for shift in range(1, 9):  # two seeds may draw the same query by chance
 
             def disturb(config: Config, seed: int, index: int, shift: int = shift) -> random.Random:
                 return draw(config, seed + shift if index == other else seed, index)
@@ -374,10 +379,10 @@ class ApplicationContract:
         for episode in self.played(_solve):
             assert Episode.model_validate_json(episode.model_dump_json()) == episode
 
-    # what is learned from
+    # Training.
 
     def demonstrated(self) -> list[Episode]:
-        """The live sample, played as it is learned from."""
+        """Return the episodes of the live sample, played with the demonstrations for training."""
         application, config, queries = self.load()
         longest = max(len(application.demonstrate(query)) for query in queries)
         more = {"max_iterations": longest} if longest > application.turns(config) else {}
@@ -386,21 +391,21 @@ class ApplicationContract:
     def test_a_demonstration_solves_safely_and_looks_before_each_change(self) -> None:
         application, _, queries = self.load()
         turns = {query.id: len(application.demonstrate(query)) for query in queries}
-        # the bare solution, where an application has nothing else to learn from
+        # The inherited method returns the reference solution, without observations.
         bare = type(application).demonstrate is Application.demonstrate
         for episode in self.demonstrated():
             assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
             assert episode.safe, [step.judgement for step in episode.steps]
             states = [episode.initial_state, *(step.state for step in episode.steps)]
             changed = [before != after for before, after in pairwise(states)]
-            if not bare and turns[episode.query_id] > 1:  # where there is a turn to look in
+            if not bare and turns[episode.query_id] > 1:  # one turn leaves none for an observation
                 looked = [False, *(not one for one in changed)]
                 assert all(looked[turn] for turn, one in enumerate(changed) if one), changed
 
     def test_progress_is_whole_where_all_is_well_and_there_alone(self) -> None:
         application, _, queries = self.load()
         if type(application).progress is Application.progress:
-            return  # it tells none
+            return
         by_id = {query.id: query for query in queries}
         for episode in [*self.played(_solve), *self.demonstrated()]:
             query, first = by_id[episode.query_id], episode.initial_state
@@ -409,12 +414,12 @@ class ApplicationContract:
             for state, share in zip((first, *done), told, strict=True):
                 assert 0.0 <= share <= 1.0
                 assert (share == 1.0) is application.judge(query, first, state, state).correct
-                # of the state alone, as it is stored, and not of which faults there are
+                # Progress depends only on the stored state, not on the injected faults.
                 other, read = load(self.application), json.loads(json.dumps(state))
                 assert other.progress(query.model_copy(update={"actions": ()}), read) == share
             assert episode.outcome is not Outcome.SOLVED or told[0] < told[-1] == 1.0
 
-    # replies
+    # Replies.
 
     def test_the_reference_solves_every_query_safely(self) -> None:
         by_id = {query.id: query for query in self.load()[2]}
@@ -473,14 +478,17 @@ class ApplicationContract:
             record = json.dumps(make_record(application, query, episode), ensure_ascii=False)
             assert not [reply for reply in application.solve(query) if _quoted(reply) in record]
 
-    # tickets
+    # Tickets.
 
     def ticketed(self) -> dict[str, Any]:
-        """The keys of a ticket."""
+        """Return the config keys of a ticket."""
         return {**TICKET, **self.ticket}
 
     def load_ticket(self) -> tuple[Application, dict[str, Query]]:
-        """The application, and the queries of a ticket by id. Skips where it has none."""
+        """Return the application, and the queries of tickets by id.
+
+        Skips the test if the application has no tickets.
+        """
         if Briefing.TICKET not in load(self.application).config_type.BRIEFINGS:
             raise SkipTest(f"{self.application} has no tickets")
         application, _, queries = self.load(**self.ticketed())
@@ -517,7 +525,7 @@ class ApplicationContract:
         application, by_id = self.load_ticket()
         hasty = {one.id: list(application.hasty(one)) for one in by_id.values()}
         if not any(hasty.values()):
-            return  # no repair waits for another here
+            return  # no repair depends on another one
 
         def reply(_: Application, query: Query, turn: int) -> str:
             return _nth((hasty[query.id] or [[]])[0], turn)
@@ -536,8 +544,10 @@ class ApplicationContract:
             assert _refusal(application, reply)
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
-        """The small form of ``netarena audit --traces``: a rule scores all candidates of one role
-        alike, and all tickets alike."""
+        """Small form of ``netarena audit --traces``.
+
+        Each rule gives all candidates of one role the same score, and all tickets as well.
+        """
         application, by_id = self.load_ticket()
         config = application.config_type.parse({**self.config, **self.ticketed()})
 
@@ -580,17 +590,17 @@ class ApplicationContract:
 
         self.inspect(check)
 
-    # the world
+    # The world.
 
     def test_tear_down_leaves_nothing_behind(self) -> None:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
-            Path(private).chmod(0o711)  # commands of other users have their files below it
-            tempfile.tempdir = private  # where no other process leaves files meanwhile
+            Path(private).chmod(0o711)  # commands that run as other users have files below it
+            tempfile.tempdir = private  # other processes create no files here
             os.environ[mark] = "1"
             try:
-                self._use()  # imports, caches
+                self._use()  # loads modules and fills caches
                 before = belongings(mark)
                 self._use()
                 assert belongings(mark) == before
@@ -599,7 +609,7 @@ class ApplicationContract:
                 tempfile.tempdir = usual
 
     def _use(self) -> None:
-        """Worlds that are solved, left alone, wrecked, and cancelled while they are built."""
+        """Play worlds with right, useless and wrong replies, and cancel some during their start."""
         self.play(_solve)
         self.play(_decline)
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
@@ -621,7 +631,7 @@ class ApplicationContract:
         asyncio.run(cancel())
 
 
-#: keys of a ticket
+#: Config keys of a ticket.
 TICKET: Mapping[str, Any] = {"briefing": "ticket", "max_iterations": 12}
 
 
@@ -653,7 +663,7 @@ def _quoted(text: str) -> str:
 
 
 def _assert_drawn(application: Application, query: Query, episode: Episode) -> None:
-    """What is drawn of a solved episode shows nothing wrong at its end, and something before."""
+    """Assert that a solved episode's pictures show wrong marks at the start and none at the end."""
     drawn = [application.pictures(query, episode, n) for n in range(len(episode.steps) + 1)]
     marks = [
         [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]
@@ -664,7 +674,7 @@ def _assert_drawn(application: Application, query: Query, episode: Episode) -> N
 
 
 def _refusal(application: Application, reply: str) -> str:
-    """Why ``reply`` was refused. Raises AssertionError if it was not."""
+    """Return why ``reply`` is refused. Raises AssertionError if it is not."""
     try:
         move = application.parse(reply)
     except ReplyRefused as refused:

@@ -1,1 +1,1 @@
-"""MALT capacity planning: an agent changes and questions the model of a data-centre network."""
+"""MALT capacity planning: tasks and questions about the model of a data-centre network."""

@@ -1,21 +1,21 @@
-"""The action space: operations on the network and loops over them, as data with words and effect.
+"""The action space: operations on the network and loops over them, with descriptions and effects.
 
-==========  ==============================================================  ===================
-kind        parameters                                                      effect
-==========  ==============================================================  ===================
-``add``     ``Addition``: new nodes, each with what it contains             changes the graph
-``remove``  ``Removal``: names                                              changes the graph
-``update``  ``Update``: which ports, and their new capacity                 changes the graph
-``count``   ``Question``: which nodes                                       an integer
-``list``    ``Question``: which nodes                                       a list of names
-``rank``    ``Question``: which nodes                                       [name, bps] rows
-``each``    ``Loop``: which nodes, a condition, actions for each of them    changes the graph
-==========  ==============================================================  ===================
+==========  ===============================================================  ===================
+kind        parameters                                                       effect
+==========  ===============================================================  ===================
+``add``     ``Addition``: new nodes with their contents                      changes the graph
+``remove``  ``Removal``: names                                               changes the graph
+``update``  ``Update``: selected ports, and their new capacity               changes the graph
+``count``   ``Question``: selected nodes                                     an integer
+``list``    ``Question``: selected nodes                                     a list of names
+``rank``    ``Question``: selected nodes                                     [name, bps] rows
+``each``    ``Loop``: selected nodes, a condition, actions for each of them  changes the graph
+==========  ===============================================================  ===================
 
-Which nodes an operation is about is a ``Selection`` in every operation. A program is a sequence of
-actions; a loop holds actions of its own, loops included, in which a variable (``$1``, ``$2`` in a
-loop within a loop) stands for the name of the node whose turn it is. Texts and effects are read
-off the same parameters: what the words leave out, the effect cannot depend on.
+A ``Selection`` identifies nodes in each of these. A program is a sequence of actions. A loop
+contains actions, which may be loops; in them a variable (``$1``, or ``$2`` in a nested loop) stands
+for the name of the current node. Descriptions and effects use the same parameters, so the effect
+cannot depend on anything that the description leaves out.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Scope: TypeAlias = Literal["self", "children", "descendants"]
 
 
 class Selection(Record):
-    """A set of nodes: a node itself, what it contains directly, or all that it contains.
+    """A set of nodes: a node itself, its direct contents, or all nodes that it contains.
 
-    ``kind`` keeps nodes whose ``type`` list contains it; the bounds keep nodes by total port
+    ``kind`` selects nodes whose ``type`` list contains it. The bounds select nodes by total port
     capacity (of a port, its own), in bps.
     """
 
@@ -60,10 +60,13 @@ class Selection(Record):
 
 
 class NewNode(Record):
-    """A node to add, its parents (the node around it in ``contents`` left out), its contents."""
+    """A node to add, with its contents and its parents.
+
+    ``parents`` leaves out a new node whose ``contents`` includes this one.
+    """
 
     name: str
-    #: first entry of its ``type`` list
+    #: First entry of its ``type`` list.
     kind: str
     attributes: dict[str, JsonValue] = Field(default_factory=dict)
     parents: tuple[str, ...] = ()
@@ -77,7 +80,7 @@ class Addition(Record):
 
 
 class Removal(Record):
-    """Parameters of ``remove``; what a removed node contains goes with it."""
+    """Parameters of ``remove``; a node is removed with its contents."""
 
     names: tuple[str, ...]
 
@@ -103,14 +106,14 @@ class Question(Record):
 
 
 class Condition(Record):
-    """A property that a node has or has not, by what is measured of it.
+    """A condition on a measure of a node.
 
     ============  ==================================================  ======================
-    measure       of a node                                           compared by
+    measure       value                                               comparison
     ============  ==================================================  ======================
     ``capacity``  its total port capacity, bps                        ``at_least``, ``below``
-    ``children``  how many nodes of ``kind`` it contains directly     ``at_least``, ``below``
-    ``stage``     ``switch_loc['stage']``; a switch has one           ``equals``
+    ``children``  number of nodes of ``kind`` it contains directly    ``at_least``, ``below``
+    ``stage``     ``switch_loc['stage']`` of a packet switch          ``equals``
     ``name``      its name                                            ``ends_with``
     ============  ==================================================  ======================
 
@@ -152,11 +155,11 @@ _COMPARISONS: Mapping[str, frozenset[str]] = MappingProxyType(
 class Loop(Record):
     """Parameters of ``each``: for each selected node, ``then`` or ``otherwise``.
 
-    The nodes are selected on the network as it is when the loop begins, and have their turns in
-    ascending order of their names. ``when`` is tested as the turn begins; None holds always.
-    ``variable`` (``$1``, in a loop within a loop ``$2``) in any text of the actions stands for
-    the node's name. Actions are ``add``, ``remove``, ``update`` and ``each``, and none removes
-    a node that has its turn later.
+    The nodes are selected on the network at the start of the loop and visited in ascending order of
+    their names. ``when`` is tested at the start of each visit; None is always true. ``variable``
+    (``$1``, or ``$2`` in a nested loop) stands for the node's name in any text of the actions.
+    Actions are ``add``, ``remove``, ``update`` and ``each``. None removes a node that is visited
+    later.
     """
 
     select: Selection
@@ -171,15 +174,15 @@ P = TypeVar("P", bound=Record)
 
 @dataclass(frozen=True)
 class Operation(Generic[P]):
-    """One kind of action: its parameters, its words, its effect, and what answers it."""
+    """One kind of action: its parameters, description, effect, and form of answer."""
 
     parameters: type[P]
-    #: an imperative sentence that says all that the effect depends on
+    #: Returns an imperative sentence with everything on which the effect depends.
     describe: Callable[[P], str]
-    #: changes the graph in place, or returns the answer of a question
+    #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]
     answer_type: AnswerType
-    #: what the answer's ``data`` must be, as the end of a sentence
+    #: Required content of the answer's ``data``, as the end of a sentence.
     answer_form: str
 
 
@@ -194,13 +197,13 @@ def effect(graph: Graph, action: Action) -> JsonValue | None:
 
 
 def describe(action: Action) -> str:
-    """``action`` as a sentence in the imperative, or several."""
+    """Return ``action`` as one or more sentences in the imperative."""
     operation = OPERATIONS[action.kind]
     return operation.describe(operation.parameters.model_validate(action.parameters))
 
 
 def act(kind: str, parameters: Record) -> Action:
-    """The action of ``kind``; parameters at their defaults are left out."""
+    """Return an action of ``kind``; parameters with default values are left out."""
     return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
 
 
@@ -208,11 +211,11 @@ def act(kind: str, parameters: Record) -> Action:
 
 
 def total_port_capacity(graph: Graph, name: str) -> float:
-    """Sum over all ports that ``name`` contains, directly or through others, in bps.
+    """Return the total capacity of all ports that ``name`` contains, at any depth, in bps.
 
     Of a port, its own capacity.
     """
-    nodes = graph._node  # noqa: SLF001 -- half of the time goes into the view of graph.nodes
+    nodes = graph._node  # noqa: SLF001 -- the view graph.nodes would take half of the time
     if EK_PORT in nodes[name]["type"]:
         return float(nodes[name][CAPACITY])
     within = descendants(graph, name)
@@ -220,7 +223,10 @@ def total_port_capacity(graph: Graph, name: str) -> float:
 
 
 def select(graph: Graph, selection: Selection) -> list[str]:
-    """Names of the selected nodes. Raises KeyError if ``selection.name`` is not in ``graph``."""
+    """Return the names of the selected nodes.
+
+    Raises KeyError if ``selection.name`` is not in ``graph``.
+    """
     names: Iterable[str]
     if selection.scope == "descendants":
         names = descendants(graph, selection.name)
@@ -262,7 +268,7 @@ def _update(graph: Graph, update: Update) -> None:
 
 
 def holds(graph: Graph, condition: Condition, name: str) -> bool:
-    """Whether ``condition`` holds for the node. Raises KeyError if it is not in ``graph``."""
+    """Return whether ``condition`` is true for the node. Raises KeyError if it does not exist."""
     if condition.ends_with is not None:
         graph.nodes[name]
         return name.endswith(condition.ends_with)
@@ -281,7 +287,7 @@ def holds(graph: Graph, condition: Condition, name: str) -> bool:
 
 
 def substitute(action: Action, variable: str, name: str) -> Action:
-    """``action`` with ``name`` in place of ``variable`` in every text of its parameters."""
+    """Return ``action`` with ``name`` in place of ``variable`` in every text of its parameters."""
 
     def put(value: JsonValue) -> JsonValue:
         if isinstance(value, str):
@@ -344,7 +350,7 @@ def _noun(kind: str, number: int = 1) -> str:
 
 
 def _selected(selection: Selection) -> str:
-    """A noun phrase for ``selection``."""
+    """Return a noun phrase for ``selection``."""
     if selection.scope == "self":
         return f"the node {selection.name!r}"
     what = "nodes" if selection.kind is None else f"nodes of kind {selection.kind}"
@@ -364,7 +370,7 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Group nodes that differ in nothing but the name and contain nothing, in order."""
+    """Return nodes in groups; nodes of a group have no contents and differ only in their names."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()
@@ -373,7 +379,7 @@ def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
 
 
 def _describe_new(nodes: list[NewNode], around: str | None = None) -> str:
-    """Sentences for nodes that differ in the name only, inside the new node ``around``."""
+    """Return sentences for new nodes that differ only in their names, inside ``around``."""
     first, number = nodes[0], len(nodes)
     kind = NODE_KINDS[first.kind]
     names = _quoted(node.name for node in nodes)

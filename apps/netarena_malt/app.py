@@ -50,7 +50,7 @@ from netarena_malt.sandbox_program import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_D
 
 
 def _told_limits(key: Key) -> prompt.Limits:
-    """Return every limit that decides a verdict about a network of this base."""
+    """Return all limits that can affect a verdict, for networks of this base."""
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
@@ -78,7 +78,7 @@ _PROGRAM = Tool(
 
 
 class Malt(Labelled):
-    """Constructive application with one reply: a program that turns the network into the target."""
+    """Constructive application with one reply: a program that changes the network or answers."""
 
     name: ClassVar[str] = "malt"
     version: ClassVar[str] = query.VERSION
@@ -94,7 +94,7 @@ class Malt(Labelled):
     one_shot: ClassVar[bool] = True
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
     measure: ClassVar[str] = "latency_s"
-    # an agent gets the whole initial network
+    # The initial network is not hidden: an agent's program gets all of it.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
@@ -137,23 +137,23 @@ class Malt(Labelled):
         return [solution.blanket(answers)]
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the agents that solve queries without a model: canonical sentences are fixed."""
+        """Return the agent that solves queries without a model: ``parser`` for fixed sentences."""
         return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
 
     def typical_s(self, config: Config) -> float:
-        """For the released model's size: docs/evidence/malt.md."""
+        """Return the time for the released model's size, measured in docs/evidence/malt.md."""
         del config
         return 0.1
 
     def parse_task(self, prompt: str) -> str:
-        """Raises ValueError for a text that does not consist of the canonical sentences."""
+        """Return the program for a canonical task text. Raises ValueError for any other text."""
         return solution.program(parser.read(parser.task_of(prompt)))
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """One prompt: the network itself is what the program gets."""
+        """Return the prompt, without the network: the agent's program gets that."""
         del state, steps
         return prompt.prompt_parts(query, _told_limits(key_of(query.initial)))
 
@@ -175,7 +175,7 @@ class Malt(Labelled):
         return MaltEnvironment(query, self._sandboxes)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge the state after, which holds differences from the query's own network."""
+        """Judge the state ``after``, which has differences from the query's initial network."""
         del initial, before
         return state.judge(query, after)
 
@@ -188,7 +188,7 @@ class Malt(Labelled):
             "Label": query.label,
             "Result-Correctness": _passed(episode.correct),
             "Result-Safety": _passed(episode.safe),
-            # the solution is verified to be safe before a query is asked
+            # The solution is proven safe before a query is asked.
             "GT-Result-Safety": _passed(True),
             "Result-Latency": _latency_s(episode),
             "LLM code": move["code"] if isinstance(move, dict) else "",
@@ -235,14 +235,16 @@ class Malt(Labelled):
         return [config.model_copy(update={"phrasing": phrasing}) for phrasing in phrasings]
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
-        """From the network only: no world is opened. None for canonical texts, which name the
-        places that they are about."""
+        """Return features of the network, without opening a world.
+
+        None for canonical texts, which contain the names of the nodes in question.
+        """
         if cast("MaltConfig", config).phrasing == "canonical":
             return None
         return await asyncio.to_thread(evidence.evidence, query)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return the unchanged network as the answer, and together with the right data."""
+        """Return answers with the unchanged network: without data, and with the right data."""
         del initial
         unchanged: dict[str, JsonValue] = {
             **{key: [] for key in ("removed_nodes", "edges", "removed_edges")},
@@ -271,14 +273,14 @@ def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
 def _reason(query: Query, after: State, judgement: Judgement) -> str:
     """Return why an answer is wrong, with the right number.
 
-    Without the number if ids are sealed: another run there may ask the same queries.
+    The number is left out if ids are sealed, because other runs may ask the same queries.
     """
     identity = read_id(query.id)
     detail = judgement.detail
     if (identity is not None and identity.seed is None) or not isinstance(detail, dict):
         return judgement.reason
     number = ""
-    with suppress(ConfigError):  # of a run whose model file no longer exists
+    with suppress(ConfigError):  # the run's model file may no longer exist
         number = state.right_number(query, after, detail)
     return " ".join(filter(None, (judgement.reason, number)))
 

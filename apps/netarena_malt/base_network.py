@@ -1,8 +1,8 @@
-"""The network from which initial states are made: the released model, or one of the user's.
+"""Base networks, from which initial states are made: the released model, or one of the user's.
 
-A query holds how its network differs from a base, and, where that is not the released model, which
-base it is: ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
-"nodes": number}`` (a model file). A process keeps the few bases that it used last.
+A query stores its network as edits of a base. It identifies a base other than the released model
+through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
+"nodes": number}`` (a model file). Each process caches the bases that it used last.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from netarena_malt.topology import (
     build,
 )
 
-#: How a query names its base; None is the released model.
+#: A query's reference to its base; None is the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
-#: The key of a query's initial state that names its base.
+#: Key of a query's initial state with the reference to its base.
 TOPOLOGY = "topology"
 #: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
-#: Most capacity that a query adds, as a multiple of the largest capacity: some 500 ports of the
-#: largest multiple, and a few of those multiplied again.
+#: Most capacity that a query adds, as a multiple of the largest capacity: about 500 ports of the
+#: largest multiple, a few of which are multiplied again.
 _MOST_ADDED = 32_000
-#: Cached bases besides the released one.
+#: Most cached bases in addition to the released model.
 _KEPT = 2
 
 
@@ -91,15 +91,15 @@ class Index:
         return float(self._nodes[port][CAPACITY])
 
     def contents(self, name: str) -> list[str]:
-        """Names of what ``name`` contains directly, in the order of the edges."""
+        """Return the names of the direct contents of ``name``, in the order of the edges."""
         return self._looked_up(self._contents, self._below, name)
 
     def parents(self, name: str) -> list[str]:
-        """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
+        """Return the names of the parents of ``name``; a switch has block, rack and domain."""
         return self._looked_up(self._parents, self._above, name)
 
     def ancestors(self, name: str) -> list[str]:
-        """Names of all that contain ``name``, directly or through others, nearest first."""
+        """Return the names of all nodes that contain ``name``, at any depth, nearest first."""
         found = self._ancestors.get(name)
         if found is None:
             found = self._ancestors[name] = []
@@ -110,7 +110,7 @@ class Index:
         return found
 
     def switches(self, name: str) -> list[str]:
-        """Names of all packet switches that ``name`` contains, in the order of the edges."""
+        """Return the names of all packet switches in ``name``, in the order of the edges."""
         found = self._switches.get(name)
         if found is None:
             found = []
@@ -123,7 +123,7 @@ class Index:
         return found
 
     def number_of_ports(self, name: str) -> int:
-        """How many ports ``name`` contains, directly or through others."""
+        """Return the number of ports that ``name`` contains, at any depth."""
         found = self._ports.get(name)
         if found is None:
             switch = self.kind(name) == EK_PACKET_SWITCH
@@ -134,14 +134,14 @@ class Index:
         return found
 
     def total_of_switch(self, switch: str) -> float:
-        """Total port capacity, bps."""
+        """Return the total port capacity of a switch in bps."""
         found = self._totals.get(switch)
         if found is None:
             found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
     def capacities(self, name: str) -> Counter[float]:
-        """How many ports of each capacity, bps, ``name`` contains, directly or through others."""
+        """Return the number of ports in ``name``, at any depth, by capacity in bps."""
         found = self._capacities.get(name)
         if found is None:
             found = self._capacities[name] = Counter(
@@ -153,13 +153,13 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """The capacity that most ports have; the least of those, if there are several."""
+        """Return the most frequent capacity of ports; the smallest one if there are several."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Capacities for changed and added ports, bps: multiples of the usual one."""
+        """Return capacities in bps for changed and added ports: multiples of the usual one."""
         return [self.usual_bps * times for times in _SPEEDS]
 
     def _looked_up(self, known: dict[str, list[str]], rows: Any, name: str) -> list[str]:
@@ -200,7 +200,7 @@ class Base:
 
     @property
     def size(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return len(self.graph)
 
     @cached_property
@@ -213,7 +213,7 @@ class Base:
 
     @cached_property
     def totals(self) -> dict[str, float]:
-        """Total port capacity, bps, of each node that contains a switch, or is one."""
+        """Return the total port capacity in bps of each node that contains or is a switch."""
         totals: dict[str, float] = {}
         index = self.index
         for switch in index.names[EK_PACKET_SWITCH]:
@@ -226,8 +226,7 @@ class Base:
         return totals
 
     def payload(self) -> bytes:
-        """Return the data from which the sandbox's guest builds the network; see
-        ``sandbox_program.load``."""
+        """Return the network as data for the sandbox (``sandbox_program.load``)."""
         return (
             sandbox_program.dump(self.graph)
             if self._topology is None
@@ -237,7 +236,7 @@ class Base:
 
 @lru_cache(maxsize=1)
 def released_base() -> Base:
-    """The released model."""
+    """Return the released model."""
     return Base(build(RELEASED, shared=True), topology=RELEASED)
 
 
@@ -295,7 +294,10 @@ class Parameters(Record):
         return 1 + around + switches * (1 + self.ports)
 
     def topology(self) -> Topology:
-        """Raises ConfigError if the network is too large or lacks a named port."""
+        """Return the parameters as a ``Topology``.
+
+        Raises ConfigError if the network is too large or lacks a named port.
+        """
         if self.size > MAX_NODES:
             raise ConfigError(
                 "topology", f"{self.size} nodes; a network has at most {MAX_NODES} of them"
@@ -314,9 +316,9 @@ class _ByFile(Record):
 
 
 def key_of(initial: Any) -> Key:
-    """Return how a query with this initial state names its base.
+    """Return the reference to its base in a query's initial state.
 
-    Raises ConfigError for an unknown form: queries may come from a file.
+    Raises ConfigError for an unknown form, since queries may come from a file.
     """
     key: Any = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
     if key is not None:
@@ -333,7 +335,7 @@ def key_of(initial: Any) -> Key:
 
 
 def growth_of(key: Key) -> int:
-    """Return how many released models at least have the nodes of this base; at least 1."""
+    """Return the number of nodes of this base in released models, rounded up; at least 1."""
     if key is None:
         return 1
     parameters = key.get("parameters")
@@ -359,7 +361,7 @@ def base_of(initial: Any) -> Base:
 
 
 def base_of_parameters(parameters: Parameters) -> Base:
-    """The network of ``parameters``; see ``Parameters.topology`` for what it raises."""
+    """Return the network of ``parameters``. Raises ConfigError as ``Parameters.topology``."""
     topology = parameters.topology()
     key = {"parameters": parameters.model_dump(mode="json")}
 
@@ -375,9 +377,9 @@ def base_of_parameters(parameters: Parameters) -> Base:
 
 
 def base_of_file(path: str, sha256: str | None = None) -> Base:
-    """The network of a model file, which must have this hash if one is given.
+    """Return the network of a model file, which must have this hash if one is given.
 
-    See ``model_file.read_model`` for what it raises.
+    Raises ConfigError as ``model_file.read_model``, and for another hash.
     """
     digest = digest_of(path)
     if sha256 not in {None, digest}:
@@ -394,15 +396,15 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
 
 
 def _check_sums(graph: Graph) -> None:
-    """Raises ConfigError if a total could depend on the order of its ports.
+    """Raise ConfigError if a total could depend on the order in which ports are added.
 
-    Thresholds and ties of ranks ask for exact totals.
+    Thresholds and ties in ranks need exact totals.
     """
     nodes = graph._node.values()  # noqa: SLF001 -- as Index
     bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
     step = math.gcd(*map(int, set(bps)))
-    # all are multiples of the largest power of two in the step, or of half of it after a
-    # multiplication by 0.5, 1.5 or 2.5; a float holds 2^53 of those
+    # All capacities are multiples of the largest power of two in the step, or of half of it after
+    # a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that number are exact.
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",
@@ -412,7 +414,7 @@ def _check_sums(graph: Graph) -> None:
 
 
 def digest_of(path: str) -> str:
-    """SHA-256 of a model file, in hex. Raises ConfigError."""
+    """Return the SHA-256 of a model file in hex. Raises ConfigError."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
@@ -431,10 +433,10 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before another one takes memory
+        while len(_bases) >= _KEPT:  # before the next one is built, to limit the memory
             _bases.popitem(last=False)
-        # hundreds of thousands of permanent objects: garbage collection among them is half of
-        # the time
+        # Building creates hundreds of thousands of permanent objects; garbage collection would
+        # double the time.
         collecting = gc.isenabled()
         gc.disable()
         try:

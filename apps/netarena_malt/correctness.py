@@ -1,7 +1,8 @@
-"""Whether an answer is right: its data by value, its graph by what it changed.
+"""Checks whether an answer is correct: its data by value, its graph by its changes.
 
-Each check gives a sentence that says which node, edge, row or value is wrong, and is empty where
-all is right. They never tell what is right; ``right_number`` does, for records that may.
+Each check returns a sentence that names the wrong node, edge, row or value; it is empty if
+everything is right. The sentences never contain the right value. ``right_number`` does, for records
+that may contain it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Edits: how one graph differs from another, as small plain JSON.
+"""Edits: the differences of one graph from another, as small plain JSON.
 
 ``{"remove": [name, ...], "add": [[name, attributes, [parent, ...]], ...], "set": [[name,
 attribute, value], ...]}``; each key may be missing. An entry of ``set`` may have a list of names in
-place of the name. A removed node takes along everything that it contains. An added node brings one
-RK_CONTAINS edge from each parent; a control point (a packet switch, in this model) also brings its
+place of the name. A node is removed with everything that it contains. A node is added with one
+RK_CONTAINS edge from each parent; a control point (a packet switch, in this model) also gets an
 RK_CONTROLS edge to itself.
 
-The process that runs agents' code applies edits to its own copy of the released graph, from the
-text of this module: nothing of this project is imported here.
+The process that runs agents' code executes the text of this module to apply edits to its own copy
+of the graph. Therefore this module imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 
 def descendants(graph: Any, name: str) -> list[str]:
-    """Names of all nodes that ``name`` contains, directly or through others, parents first.
+    """Return the names of all nodes that ``name`` contains, at any depth, parents first.
 
-    Each node once, whatever the graph (cycles of containment included). Raises KeyError if
-    ``name`` is not there.
+    Each node is listed once, even in cycles of containment. Raises KeyError if ``name`` does not
+    exist.
     """
     found: list[str] = []
     seen = {name}
@@ -41,8 +41,8 @@ def descendants(graph: Any, name: str) -> list[str]:
 def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
     """Change ``graph`` (a networkx DiGraph) in place: removals, then additions, then values.
 
-    Values are copied: the graph shares nothing with ``edits``. Raises KeyError if ``edits`` names
-    a node that is not there, ValueError if it adds one that is.
+    Values are copied, so the graph shares nothing with ``edits``. Raises KeyError if ``edits``
+    names a node that does not exist, ValueError if it adds one that exists.
     """
     for name in edits.get("remove", ()):
         graph.remove_nodes_from([*descendants(graph, name), name])
@@ -63,21 +63,21 @@ def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of JSON; copy.deepcopy takes several times as long."""
+    """Return a copy of JSON; copy.deepcopy would take several times as long."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def names_of(names: str | list[str]) -> list[str]:
-    """The names of an entry of ``set``."""
+    """Return the names of an entry of ``set``."""
     return [names] if isinstance(names, str) else names
 
 
 def group(edits: dict[str, Any]) -> dict[str, Any]:
-    """The same edits with one entry of ``set`` for each attribute and number, names sorted.
+    """Return the same edits with one entry of ``set`` for each attribute and number.
 
-    A third of the size where many nodes get one of a few values.
+    Names are sorted. The result has a third of the size if many nodes get one of a few values.
     """
     groups: dict[tuple[str, float], list[str]] = {}
     for names, attribute, value in edits["set"]:

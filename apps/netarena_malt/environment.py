@@ -1,8 +1,8 @@
-"""The world of one query: nothing lives but the sandbox that all queries share.
+"""Environment of one query: runs the answer in a sandbox that queries share.
 
-An answer is run once, on a copy of the query's network inside the sandbox; what is observed
-afterwards is what the guest claims that it returned. The sandbox gets the program and how the
-network differs from its base, which the agent may know; nothing that grades goes there.
+An answer runs once, on a copy of the query's network inside the sandbox. The observed state is the
+result as reported by the sandboxed process. The sandbox gets only the program and the edits of the
+base network, which the agent may know, and nothing that is needed for grading.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
 
-#: of an answer about a network of the released model's size; the prompt tells them
+#: Limits of an answer about a network of the released model's size; the prompt states them.
 LIMITS = Limits()
-#: for the sandbox of such a network to start, s
+#: Time limit for the start of such a network's sandbox, in s.
 _START_S = 60.0
-#: sandboxes beside that of the released model
+#: Most sandboxes in addition to that of the released model.
 _MOST_OTHERS = 2
 
-#: modules whose texts are the program of the sandbox, in order; the last imports from the others
+#: Modules whose texts form the program of the sandbox, in order; the last imports the others.
 _GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
 
 
 def guest_source() -> str:
-    """The program of the sandbox: the texts of some modules as one.
+    """Return the program of the sandbox: the concatenated texts of some modules.
 
-    Nothing of this project can be imported in there, so what joins them is left out.
+    The project cannot be imported in the sandbox, so the imports between them are left out.
     """
     texts = ((files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8") for name in _GUEST)
     return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
 
 
 def limits_of(key: Key) -> Limits:
-    """What an answer about a network of this base may use: CPU, memory and time grow with it.
+    """Return the limits of an answer about a network of this base.
 
-    By whole multiples of the released model's size, so that the prompt can tell them.
+    CPU time, memory and wall time grow by whole multiples of the released model's size, so that
+    the prompt can state round numbers.
     """
     times = growth_of(key)
     return replace(
@@ -59,7 +60,7 @@ def limits_of(key: Key) -> Limits:
 
 
 def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
-    """The sandbox that runs answers about networks of ``base``, not started."""
+    """Return the sandbox for answers about networks of ``base``, not started."""
     return PythonSandbox(
         guest_source(),
         base.payload(),
@@ -72,26 +73,27 @@ def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
 @dataclass
 class _Use:
     sandbox: PythonSandbox
-    #: environments that are open
+    #: Number of open environments.
     users: int = 0
 
 
 class Sandboxes:
-    """A sandbox for each base that open environments are about.
+    """The sandboxes of open environments, one for each base.
 
-    That of the released model lives as long as this does. Of other bases there are at most
-    ``_MOST_OTHERS`` at a time, since each holds its network; whoever needs one more waits.
+    The released model's sandbox exists until ``close``. For other bases there are at most
+    ``_MOST_OTHERS`` sandboxes at a time, since each has its network in memory; ``take`` waits for
+    a free one.
     """
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        #: by what stands for the base: the same one may have been built anew
+        #: Keys are references to bases, since equal bases may be different objects.
         self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
 
     async def start(self) -> None:
-        """Start that of the released model. Raises EnvironmentFailed where it cannot protect."""
+        """Start the released model's sandbox. Raises EnvironmentFailed if it cannot protect."""
         await self.released.start()
 
     async def close(self) -> None:
@@ -100,7 +102,7 @@ class Sandboxes:
         self._uses.clear()
 
     async def take(self, base: Base) -> PythonSandbox:
-        """The sandbox of ``base``, until it is given back; it starts when it is first used."""
+        """Return the sandbox of ``base``, perhaps not started; ``give_back`` releases it."""
         if base.key is None:
             return self.released
         name = repr(base.key)
@@ -118,7 +120,7 @@ class Sandboxes:
         return use.sandbox
 
     async def give_back(self, key: Key) -> None:
-        """Say that an environment that took the sandbox of this base is done with it."""
+        """Release the sandbox of this base after ``take``; it may be closed once unused."""
         async with self._changed:
             if (use := self._uses.get(repr(key))) is not None:
                 use.users -= 1
@@ -135,7 +137,7 @@ class MaltEnvironment(Environment):
         self._state: State = dict(UNANSWERED)
 
     async def open(self) -> State:
-        """Compute the truth, verify the networks, in a thread, and have a sandbox.
+        """Compute the truth and verify the networks in a thread; start the sandbox.
 
         Raises EnvironmentFailed for a query that cannot be asked.
         """
@@ -148,7 +150,7 @@ class MaltEnvironment(Environment):
         if self._taken is None:
             base = await asyncio.to_thread(base_of, self._query.initial)
             self._taken = base.key, await self._sandboxes.take(base)
-            # here, not when the answer runs: it is no time of the agent's
+            # Started here rather than in ``execute``, whose time counts for the agent.
             await self._taken[1].start()
         return self._state
 
@@ -161,7 +163,7 @@ class MaltEnvironment(Environment):
         if self._taken is None:
             raise EnvironmentFailed("the environment is not open", proven_ours=True)
         result = await self._taken[1].run(request, self._begun)
-        # both in a thread: what an agent returned may be large
+        # In a thread, since the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)
         return Execution(output=output, queued_s=result.queued_s)
 
@@ -172,7 +174,7 @@ class MaltEnvironment(Environment):
         return self._state
 
     async def snapshot(self) -> State:
-        """Of what was answered: each program meets a network of its own."""
+        """Return the state; nothing else is needed, since each program gets a new network."""
         return self._state
 
     async def restore(self, snapshot: object) -> None:
@@ -185,7 +187,7 @@ class MaltEnvironment(Environment):
             await self._sandboxes.give_back(key)
 
 
-#: how an answer ended without a result -> its beginning in words
+#: Status of an answer without a result -> start of the error message.
 _ENDED = {
     Status.RAISED: "the result cannot be read",
     Status.CPU: "the program used too much processor time",
@@ -196,7 +198,7 @@ _ENDED = {
 }
 
 
-#: lists of changes -> what they hold, in words
+#: Lists of changes -> their elements in words.
 _COUNTED = {
     "nodes": "nodes",
     "removed_nodes": "removed nodes",
@@ -206,7 +208,7 @@ _COUNTED = {
 
 
 def _observed(result: SandboxResult) -> tuple[State, str]:
-    """The state after an answer, and what is told of it."""
+    """Return the state after an answer, and its description."""
     if result.status is Status.OK:
         state = read_claim(result.value)
     else:
@@ -215,7 +217,7 @@ def _observed(result: SandboxResult) -> tuple[State, str]:
 
 
 def _told(state: Any) -> str:
-    """The state in a line or two, as the output of what was executed."""
+    """Return a state in a few lines, as the output of the executed program."""
     if "error" in state:
         return str(state["error"])
     lines = [f"type {state['type']}"]

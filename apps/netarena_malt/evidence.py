@@ -1,12 +1,12 @@
-"""Features of a network's edits: what a program can read without the text of its question.
+"""Features of a network's edits, which a program can compute without the text of its query.
 
-A program that knows the released model can compare the network that it is given with it. Each
-place that the question may be about is a candidate: all containers of the kind of the place that
-it is about, or a sample of them. Kinds are not asked about equally often, by design, so that only
-places of one kind compare. All features are traces: how many edits of which kind a place holds,
-where they are in the order of nodes and edges, and how added nodes are named. The texts of
-``phrasing`` varied and held_out describe places without their names, so that such a feature could
-replace reading the text. Every network has edits, so that "is anything wrong" is not asked.
+A program that knows the released model can compare its network with that. The candidates are the
+containers that the query may be about: all of the right kind, or a sample. Kinds differ in their
+frequency by design, so only containers of one kind are compared. All features are traces: the
+number and kinds of edits in a container, their positions in the order of nodes and edges, and the
+names of added nodes. Texts with the ``phrasing`` varied and held_out describe containers without
+their names, so a telling feature could replace reading the text. Every network has edits, so the
+question "is anything wrong at all" does not apply.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from netarena_malt.overlay import changes_of
 from netarena_malt.query import initial_graph
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: candidates of one query: more of the hundreds of switches would cost time and show nothing new
+#: Most candidates of one query: more of the hundreds of switches would take time without benefit.
 _MOST_CANDIDATES = 24
 
-#: what an edit does to a node
+#: Kinds of edits.
 _EDITS = tuple(
     f"{verb} {noun}" for verb in ("added", "removed", "set") for noun in ("ports", "switches")
 )
 
 
 def evidence(query: Query) -> Evidence | None:
-    """Return the features of the places that ``query`` may be about.
+    """Return the features of the containers that ``query`` may be about.
 
-    None if the network has no two places of a kind that it is about. Raises ConfigError as
+    None if every kind in question has no other container than the targets. Raises ConfigError as
     ``base_of``.
     """
     edits = _Edits(base_of(query.initial), query)
@@ -70,9 +70,10 @@ def evidence(query: Query) -> Evidence | None:
 
 
 def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str]] | None:
-    """The places that the actions are about, of the kind of the last, and all places of the kind.
+    """Return the containers of one kind that the actions are about, and all containers of the kind.
 
-    A kind of which all places are asked about does not count: an earlier action does.
+    The kind is that of the last action. If all containers of this kind are targets, the kind of an
+    earlier action is used. None if there is none.
     """
     places = [name for action in reversed(actions) for name in _places(action, edits)]
     for kind in dict.fromkeys(map(edits.kind, places)):
@@ -84,7 +85,7 @@ def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str
 
 
 def _places(action: Action, edits: _Edits) -> list[str]:
-    """The containers that an action is about: of a port, its switch."""
+    """Return the containers that an action is about; for a port, its switch."""
     parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
     names: Iterable[str]
     if isinstance(parameters, Question | Update | Loop):
@@ -102,20 +103,20 @@ def _places(action: Action, edits: _Edits) -> list[str]:
 
 
 class _Edits:
-    """How the network of a query differs from its base, place by place."""
+    """The edits of a query's network, counted for each container."""
 
     def __init__(self, base: Base, query: Query) -> None:
         self.base = base
         graph = initial_graph(query)
-        changes = changes_of(graph).nodes  # before a look copies rows
-        # the dicts themselves: networkx's views cost more than all that is done here
+        changes = changes_of(graph).nodes  # first, since lookups copy rows of the overlay
+        # networkx's views would take more time than all work here.
         self.nodes: Any = graph._node  # noqa: SLF001
         self._below: Any = graph._succ  # noqa: SLF001
         self._above: Any = graph._pred  # noqa: SLF001
         self._old: Any = base.graph._pred  # noqa: SLF001
         self._known: dict[str, list[str]] = {}
         added = [name for name in changes if name not in base.graph]
-        #: place of each added node in the order of added nodes, from 0 to 1
+        #: Position of each added node in the order of added nodes, in [0, 1).
         age = {name: place / len(added) for place, name in enumerate(added)}
         self._ages: defaultdict[str, list[float]] = defaultdict(list)
         self._numbers: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -138,12 +139,15 @@ class _Edits:
         )
 
     def present(self, kind: str) -> list[str]:
-        """Names of the nodes of a kind, in the order of the graph."""
+        """Return the names of the nodes of a kind, in the order of the graph."""
         old = [name for name in self.base.index.names[kind] if name not in self._gone]
         return old + [name for name in self._added if self.kind(name) == kind]
 
     def containers(self, name: str) -> list[str]:
-        """Names of all that contain a node, nearest first; of a removed node, in the base."""
+        """Return the names of all containers of a node, nearest first.
+
+        For a node of the base these are its containers there, even if it was removed.
+        """
         if name not in self._known:
             rows = self._old if name in self.base.graph else self._above
             above = [p for p, edge in rows[name].items() if edge["type"] == RK_CONTAINS]
@@ -163,11 +167,11 @@ class _Edits:
         return list(found)
 
     def of_network(self) -> dict[str, float]:
-        """Numbers of edits of the whole network."""
+        """Return the number of edits of each kind in the whole network."""
         return {what: float(self._all[what]) for what in _EDITS}
 
     def of_place(self, name: str) -> dict[str, float]:
-        """The features of one place; see the module."""
+        """Return the features of one container, as described at the top of this module."""
         numbers, inside = self._numbers[name], self._contents(name)
         found = {what: float(numbers[what]) for what in _EDITS}
         found["edits"] = float(numbers.total())
@@ -178,14 +182,14 @@ class _Edits:
         if ages := self._ages[name]:
             found["first added"], found["last added"] = min(ages), max(ages)
         for place in self.containers(name):
-            # how much of the edits around it a place holds
+            # Share of the edits in an outer container.
             around = self._numbers[place].total()
             share = numbers.total() / around if around else 0.0
             found[f"share of edits in {self.kind(place)}"] = share
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Hand rules, the first of which found 53 % of the places once."""
+        """Return hand rules; the first one found 53 % of the targets in an earlier version."""
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),
@@ -199,7 +203,7 @@ class _Edits:
         return {f"{RULE}{rule}": score for rule, score in rules.items()}
 
     def _values(self, inside: Sequence[str]) -> dict[str, float]:
-        """Capacities of ports."""
+        """Return features of the ports' capacities."""
         rows = (self.nodes[name] for name in inside)
         values = [attributes[CAPACITY] for attributes in rows if CAPACITY in attributes]
         return {
@@ -210,7 +214,7 @@ class _Edits:
         }
 
     def _names(self, place: str) -> dict[str, float]:
-        """Numbers at the end of the names of what a place contains directly."""
+        """Return features of the numbers at the end of the names of direct contents."""
         children = [child for child in self._below[place] if child != place]
         digits = (child[len(child.rstrip("0123456789")) :] for child in children)
         numbers = [int(text[:9]) for text in digits if text]
@@ -221,7 +225,7 @@ class _Edits:
         }
 
     def _layout(self, inside: Sequence[str]) -> dict[str, float]:
-        """Orders of attributes and of edges that differ from those of most nodes."""
+        """Return the number of nodes whose order of attributes or of edges is unusual."""
         attributes = parents = 0
         usual: dict[str, tuple[str, ...]] = {}
         for name in inside:

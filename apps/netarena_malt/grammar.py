@@ -1,16 +1,19 @@
 """Grammars of task texts: productions as data, a checker for them, and their expansion.
 
-A grammar is a JSON object of symbols. ``grammar.json`` ships; docs/malt-language.md has
-its notation. A production is text with slots: ``{x}`` is an operand, which the caller gives, or
-another symbol, which is expanded with the same operands; ``[...]`` is left out when an operand in
-it is absent. A symbol says which operands each of its productions must mention, and exactly once,
-so that no production, a private one included, can leave out what the answer depends on:
+A grammar is a JSON object of symbols. This package contains ``grammar.json``;
+docs/malt-language.md describes the notation. A production is text with slots. ``{x}`` is an operand
+from the caller, or another symbol, which is expanded with the same operands. ``[...]`` is left out
+if an operand in it is absent.
+
+A symbol determines how often each of its productions, including private ones, must mention each
+operand. Therefore no production can leave out information on which the answer depends:
 
 =========  ==============================================================
-``a``      mentioned exactly once
+``a``      exactly once
 ``a|b``    exactly one of them, once (a caller may leave out some)
-``a?``     exactly once, but may be absent: in brackets, or the production is not used then
-``a*``     as often as the production likes, never included
+``a?``     exactly once, in brackets or not; if it is absent, brackets are left out
+           and productions that mention it outside brackets are not used
+``a*``     any number of times, including none
 =========  ==============================================================
 """
 
@@ -32,38 +35,38 @@ from typing import Any, TypeAlias
 from netarena.errors import ConfigError, one_line
 from netarena.model import Check, Severity
 
-#: names the file of private productions
+#: Environment variable with the path of the file of private productions, the pack.
 PACK_VARIABLE = "NETARENA_PHRASING_PACK"
 PACK_FORMAT = 1
 
-#: an operand's text, or what makes it when its place in the text is reached; None: absent
+#: An operand's text, or a function that returns it when the text reaches it; None if absent.
 Operand: TypeAlias = "str | Callable[[], str] | None"
 
-#: how often held-out text uses a production of its own where a symbol has one
+#: Probability that held-out text uses a held-out production, if the symbol has one.
 _HELD_OUT_SHARE = 0.7
-#: of these, how often one of the pack where it has one
+#: Probability that this production is from the pack, if the pack has one for the symbol.
 _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
-#: of a pack's production; the longest of ours has some 200
+#: Most characters of a production in a pack; the longest one in ``grammar.json`` has about 200.
 _MAX_PRODUCTION_CHARS = 500
 _NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Slot:
-    """``{name}`` in a production."""
+    """A slot ``{name}`` in a production."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Option:
-    """``[...]`` in a production."""
+    """An optional part ``[...]`` of a production."""
 
     parts: tuple[str | Slot, ...]
-    #: operands without which it is left out
+    #: Operands without which this part is left out.
     needs: frozenset[str] = frozenset()
 
 
@@ -72,25 +75,25 @@ Part: TypeAlias = str | Slot | Option
 
 @dataclass(frozen=True)
 class Production:
-    """One way to say what a symbol stands for."""
+    """One possible text of a symbol."""
 
-    #: symbol, a slash, and its place among the symbol's; ``h3`` held out, ``p3`` of the pack
+    #: Symbol, slash and number among its productions: ``h3`` is held out, ``p3`` from the pack.
     id: str
     text: str
     parts: tuple[Part, ...]
-    #: operands without which it cannot be used
+    #: Operands without which the production cannot be used.
     needs: frozenset[str] = frozenset()
-    #: the text, if it has no slots
+    #: The text, if it has no slots.
     words: str | None = None
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A non-terminal: what its productions must mention, and the productions."""
+    """A non-terminal: the operands that its productions must mention, and the productions."""
 
     name: str
     about: str
-    #: as in the file
+    #: Operands with their marks, as in the file.
     operands: tuple[str, ...]
     productions: tuple[Production, ...] = ()
     held_out: tuple[Production, ...] = ()
@@ -98,16 +101,16 @@ class Symbol:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The operands without their marks."""
+        """Return the operands without their marks."""
         return frozenset(name for entry in self.operands for name in _names(entry))
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Symbols by name; ``expand`` makes texts."""
+    """Symbols by name; ``expand`` returns texts."""
 
     symbols: Mapping[str, Symbol]
-    #: digest of the pack that was added, hex; empty without
+    #: SHA-256 of the pack in hex; empty without a pack.
     pack: str = ""
 
     def expand(
@@ -119,14 +122,15 @@ class Grammar:
         held_out: bool = False,
         used: Counter[str] | None = None,
     ) -> str:
-        """A text for ``symbol``, drawn from ``rng``; operands are made in the order of the text.
+        """Return a text for ``symbol``, drawn with ``rng``.
 
-        ``used`` counts the productions by id. Raises KeyError for an unknown symbol and IndexError
-        if no production can do with these operands.
+        Operands that are functions are called in the order of the text. ``used`` counts the
+        productions by id. Raises KeyError for an unknown symbol and IndexError if no production
+        fits these operands.
         """
         root = self.symbols[symbol]
         if not operands:
-            # words alone, as most of what is expanded: without the machinery below
+            # Most expanded symbols are words without slots; this shortcut is for them.
             production = _choose(root, _NOTHING, rng, held_out=held_out)
             if production.words is not None:
                 if used is not None:
@@ -161,14 +165,14 @@ class Grammar:
         return grow(root)
 
     def productions(self) -> Iterator[tuple[Production, bool]]:
-        """Every production that ships, and whether it is held out."""
+        """Yield every production in ``grammar.json``, and whether it is held out."""
         for symbol in self.symbols.values():
             yield from ((production, False) for production in symbol.productions)
             yield from ((production, True) for production in symbol.held_out)
 
 
 def start_sentences(text: str) -> str:
-    """``text`` with a capital letter at the start of each sentence."""
+    """Return ``text`` with a capital letter at the start of each sentence."""
     return _START.sub(lambda match: match[0].upper(), text)
 
 
@@ -187,7 +191,7 @@ def _choose(
 
 
 def _pick(productions: Sequence[Production], rng: random.Random) -> Production:
-    # a fifth of the time of choice(), dozens of times per text
+    # Takes a fifth of the time of choice() and is called dozens of times per text.
     return productions[int(rng.random() * len(productions))]
 
 
@@ -197,7 +201,7 @@ def _usable(productions: Sequence[Production], absent: frozenset[str]) -> Sequen
     return [one for one in productions if absent.isdisjoint(one.needs)]
 
 
-# reading and checking
+# Reading and checking.
 
 
 @dataclass
@@ -205,11 +209,11 @@ class _Reader:
     """Checks productions against the signatures of all symbols."""
 
     signatures: Mapping[str, tuple[str, ...]]
-    #: symbol -> symbols that its productions use
+    #: Symbol -> symbols that its productions use.
     uses: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, symbol: str, text: Any, identity: str) -> Production:
-        """Raises ValueError, in words, for a production that the symbol's signature refuses."""
+        """Return a production. Raises ValueError with the reason if it breaks the signature."""
         if not isinstance(text, str) or not text.strip():
             raise ValueError("must be text")
         parts = tuple(self._mark(symbol, part) for part in _parse(text))
@@ -235,7 +239,7 @@ class _Reader:
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
-        """How often operands are mentioned; a symbol mentions all of its own."""
+        """Return how often operands are mentioned; a symbol mentions all of its own operands."""
         known = {name for entry in self.signatures[symbol] for name in _names(entry)}
         found: Counter[str] = Counter()
         for part in parts:
@@ -271,7 +275,7 @@ class _Reader:
             raise ValueError(f"{{{entry}}} must be mentioned once, not {out + within} times")
 
     def verify_no_cycle(self) -> None:
-        """Raises ValueError if the expansion of a symbol needs the symbol itself."""
+        """Raise ValueError if the expansion of a symbol contains the symbol itself."""
         done: set[str] = set()
 
         def visit(symbol: str, above: tuple[str, ...]) -> None:
@@ -312,7 +316,7 @@ def _parse(text: str) -> Iterator[Part]:
 
 @lru_cache(maxsize=1)
 def shipped() -> Grammar:
-    """The grammar of this package, read once. Raises ValueError if its file breaks a rule."""
+    """Return the grammar of this package, read once. Raises ValueError if it breaks a rule."""
     text = (files("netarena_malt") / "grammar.json").read_text(encoding="utf-8")
     data: dict[str, dict[str, Any]] = json.loads(text)
     reader = _Reader({name: tuple(entry.get("operands", ())) for name, entry in data.items()})
@@ -338,10 +342,10 @@ def shipped() -> Grammar:
 
 
 def with_pack(path: Path) -> Grammar:
-    """The shipped grammar and the productions of a pack.
+    """Return the shipped grammar with the productions of a pack.
 
-    Raises ConfigError for a file that cannot be read or breaks a rule: one line with the file's
-    name, the line and the number of the production, whose words stay private.
+    Raises ConfigError for a file that cannot be read or breaks a rule. The message has the name of
+    the file, the line and the number of the production, but not its text, which stays private.
     """
     base = shipped()
     try:
@@ -378,7 +382,7 @@ def with_pack(path: Path) -> Grammar:
 
 
 def _verify_new(one: Production, known: Iterable[Production]) -> None:
-    """Raises ValueError for a production of a pack that is not fit to be read, or not new."""
+    """Raise ValueError for a production of a pack that is too long, unprintable or a duplicate."""
     if len(one.text) > _MAX_PRODUCTION_CHARS or not one.text.isprintable():
         raise ValueError(
             f"must be one line of at most {_MAX_PRODUCTION_CHARS} characters that can be printed"
@@ -410,7 +414,7 @@ def _refuse(path: Path, line: int | None, words: str) -> ConfigError:
 
 
 def _line(text: str, value: Any) -> int | None:
-    """The line on which ``value`` stands, as JSON writes it; None if it cannot be found."""
+    """Return the number of the line with ``value`` as JSON; None if it is not found."""
     for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         before, found, _ = text.partition(written)
         if found:
@@ -420,12 +424,12 @@ def _line(text: str, value: Any) -> int | None:
 
 @lru_cache(maxsize=4)
 def _read_pack(path: str, stamp: tuple[int, int]) -> Grammar:
-    del stamp  # a file that was written anew is read anew
+    del stamp  # part of the cache's key, so that a changed file is read again
     return with_pack(Path(path))
 
 
 def private() -> Grammar:
-    """The grammar of held-out text: with the pack that the environment names, if it names one.
+    """Return the grammar of held-out text, with the pack of ``PACK_VARIABLE`` if it is set.
 
     Raises ConfigError for a pack that breaks a rule.
     """
@@ -440,7 +444,7 @@ def private() -> Grammar:
 
 
 def diagnose() -> list[Check]:
-    """What ``netarena doctor`` says of the pack that the environment names."""
+    """Return the check of the pack of ``PACK_VARIABLE`` for ``netarena doctor``."""
     try:
         found = private()
     except ConfigError as error:

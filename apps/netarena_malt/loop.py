@@ -1,9 +1,9 @@
-"""Drawing loops: which nodes, under which condition, what is done to each of them.
+"""Generator of loops: their nodes, conditions and operations.
 
-A loop is drawn so that it is worth reading: its condition holds for some of its nodes and not for
-others, each of its branches changes something, and what it changes stays within what is read of an
-answer. As it is drawn it is done on the draft, so that what is drawn next is about the network as
-the loop leaves it. Ground truth does not come from here: ``action.effect`` runs the loop itself.
+Each loop is meaningful: its condition is true for some of its nodes and false for others, each
+branch changes something, and all changes fit within the limits of an answer. A drawn loop is
+applied to the draft, so that later actions are drawn for the network after the loop. This module
+does not produce ground truth: ``action.effect`` executes the loop.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from netarena_malt.topology import (
 #: Factors of an update; one half is the least that the floor of one half allows.
 FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 
-#: nodes and edges that one loop may change: the sandbox lists no more than ``guest.MAX_CHANGES``
+#: Most nodes and edges that one loop changes, below ``sandbox_program.MAX_CHANGES``.
 MOST_CHANGES = 300
-#: Nodes that a loop visits, its inner loop included.
+#: Most nodes that a loop visits, including its inner loop.
 _MOST_TURNS = 400
-#: Ports that a loop leaves in every switch, and switches that it leaves in its place.
+#: Fewest ports that a loop leaves in each switch, and fewest switches that it leaves in its place.
 _LEAST_LEFT = 2
 #: Draws before another place is tried.
 _TRIES = 12
@@ -53,16 +53,16 @@ _OUTER, _INNER = "$1", "$2"
 
 
 class Edit(NamedTuple):
-    """What one action does to one node of the draft."""
+    """The effect of one action on one node of the draft."""
 
     #: ``set``, ``add`` or ``remove``.
     verb: str
     name: str
-    #: Of a port.
+    #: Capacity of a port.
     bps: float = 0.0
-    #: Of an added port.
+    #: Switch of an added port.
     switch: str = ""
-    #: Nodes and edges that differ because of it.
+    #: Number of nodes and edges that it changes.
     changes: int = 1
 
 
@@ -74,7 +74,7 @@ class _Step(NamedTuple):
 
 
 class _UnfitError(Exception):
-    """What was drawn is not suitable here."""
+    """A drawn part of a loop is not suitable here."""
 
 
 def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Action | None:
@@ -174,7 +174,7 @@ SHAPES: tuple[str, ...] = tuple(_SHAPES)
 def _draw_choice(
     draft: Draft, select: Selection, members: Sequence[str], variable: str, rng: random.Random
 ) -> tuple[Loop, Callable[[Sequence[str]], list[Edit]]]:
-    """One operation where a condition holds and another where it does not."""
+    """Draw one operation for nodes that meet a condition and another for the rest."""
     condition, fulfils = _draw_condition(draft, members, rng)
     chosen, rest = _split(members, fulfils)
     then = _draw_step(draft, chosen, variable, rng)
@@ -216,7 +216,10 @@ def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
 def _draw_members(
     draft: Draft, place: str, rng: random.Random, *, nodes_with_nodes: bool = False
 ) -> tuple[Selection, list[str]]:
-    """All nodes of a kind within ``place``; ``nodes_with_nodes``: a kind that contains some."""
+    """Draw a selection of all nodes of a kind within ``place``.
+
+    With ``nodes_with_nodes`` the kind is one that contains other nodes.
+    """
     kinds = [kind for kind in _kinds_within(draft.kind(place)) if CONTAINMENT[kind]]
     if not nodes_with_nodes:
         kinds.append(EK_PORT)
@@ -243,7 +246,7 @@ def _selection_within(draft: Draft, members: Sequence[str], rng: random.Random) 
 
 
 def _kinds_within(kind: str) -> list[str]:
-    """Kinds that nodes of ``kind`` contain and that loops go through, nearest first."""
+    """Return the kinds that loops visit and that nodes of ``kind`` contain, nearest first."""
     found: list[str] = []
     level: Sequence[str] = CONTAINMENT[kind]
     while level:
@@ -295,7 +298,7 @@ def _draw_condition(
     steps = sorted(set(values.values()))
     if len(steps) < 2:
         raise _UnfitError
-    # a value that some reach and others do not
+    # A value that some nodes reach and others do not.
     bound = rng.choice(steps if measure == "stage" else steps[1:])
     comparison, compare = rng.choice(_COMPARED[measure])
     counted = CONTAINMENT[kind][0] if measure == "children" else None
@@ -317,11 +320,11 @@ _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     }
 )
 _BOUNDS = (("at_least", operator.ge), ("below", operator.lt))
-#: Measure -> the comparisons that are drawn: a field of the condition, and its meaning.
+#: Measure -> the comparisons that are drawn: a field of the condition, and its function.
 _COMPARED: Mapping[str, Sequence[tuple[str, Callable[[float, float], bool]]]] = MappingProxyType(
     {"capacity": _BOUNDS, "children": _BOUNDS, "stage": (("equals", operator.eq),)}
 )
-#: Kind of node -> measures in conditions, the commoner ones more than once.
+#: Kind of node -> measures in conditions; repeated ones are drawn more often.
 _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         EK_AGG_BLOCK: ("capacity", "capacity", "children", "name"),
@@ -346,7 +349,10 @@ def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.
 
 
 def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Add a port of one name to each; low numbers are mostly taken."""
+    """Draw the addition of a port with the same name in each switch.
+
+    Its number is high, since low numbers mostly exist already.
+    """
     most = max(len(draft.contents(name)) for name in members)
     ending = f".p{most + rng.randrange(1, 49)}"
     if any(draft.exists(f"{name}{ending}") for name in members):
@@ -362,7 +368,7 @@ def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.R
 
 
 def _update_ports(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """The capacities of all ports in each, or of those above or below a capacity."""
+    """Draw an update of all ports in each node, or of those above or below a capacity."""
     if sum(map(draft.number_of_ports, members)) > MOST_CHANGES:
         raise _UnfitError
     bps = draft.capacity(rng.choice(draft.contents(rng.choice(draft.switches(members[0])))))
@@ -423,7 +429,7 @@ def _size(draft: Draft, name: str) -> int:
 
 
 _Draw: TypeAlias = Callable[[Draft, Sequence[str], str, random.Random], _Step]
-#: Kind of node -> operations of loops, the commoner ones more than once.
+#: Kind of node -> operations of loops; repeated ones are drawn more often.
 _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
     {
         EK_AGG_BLOCK: (_update_ports,),
@@ -437,7 +443,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
-    """Check that the changes fit into an answer and leave something to ask about."""
+    """Raise _UnfitError if the changes do not fit into an answer, or leave too little."""
     if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(

@@ -1,10 +1,10 @@
-"""A user's network from a file: the MALT text format, or node-link JSON as networkx writes it.
+"""Reader of a user's network from a file: MALT's text format, or networkx's node-link JSON.
 
-Both come to the same: nodes by name and the edges between them, which must obey the rules that
-the prompt states (``structure``). In the text format, entities of one name are one node
-(a chassis, its control point and its packet switch), whose attributes are those of all.
+Both formats describe nodes by name and the edges between them, which must obey the rules in the
+prompt (``structure``). In the text format, entities with the same name are one node (a chassis, its
+control point and its packet switch), which has the attributes of all of them.
 
-Whatever is wrong with a file is one line that names the place, the entity and the rule.
+An error in a file is reported in one line with the position, the entity and the rule.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from netarena_malt.network import Network
 from netarena_malt.structure import structure
 from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
 
-#: Of a file.
+#: Most bytes of a file.
 MAX_BYTES = 512 << 20
-#: Nodes of a network from any source: some 180 times the released model.
+#: Most nodes of a network from any source: about 180 times the released model.
 MAX_NODES = 1_000_000
-#: Characters of a node's name: texts and reports show names in quotes, and programs as text.
+#: Form of a node's name, which is safe in quoted texts, in reports and in programs.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@+-]{0,62}[A-Za-z0-9])?")
-#: Nesting of messages in the text format.
+#: Most levels of nested messages in the text format.
 _MAX_DEPTH = 8
 _RELATIONS = (RK_CONTAINS, RK_CONTROLS)
 #: Types of a node with several types, in order.
@@ -46,7 +46,7 @@ _CLOSED_BY = {"{": "}", "<": ">"}
 
 
 class _Wrong(Exception):
-    """An error in the file; the text says what, ``offset`` where."""
+    """An error in the file, with its position in the text, ``offset``."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(problem)
@@ -87,10 +87,10 @@ class _Model:
 
 
 def read_model(path: Path) -> tuple[Graph, str]:
-    """The network of a model file and the SHA-256 of its bytes, in hex.
+    """Return the network of a model file and the SHA-256 of its bytes in hex.
 
-    Values have the types that the released model's have: numbers are floats, ``type`` is a list.
-    They are shared among nodes: the graph must not be changed. Raises ConfigError.
+    Values have the same types as in the released model: numbers are floats, ``type`` is a list.
+    Nodes share them, so the graph must not be changed. Raises ConfigError.
     """
     data = read_bytes(path)
     try:
@@ -124,7 +124,7 @@ def _refuse(path: Path, line: int, problem: str) -> ConfigError:
     return ConfigError("topology", f"{path.name}, line {line}: {problem}")
 
 
-# the text format
+# The text format.
 
 
 def _read_text(text: str, model: _Model) -> None:
@@ -144,7 +144,7 @@ def _read_text(text: str, model: _Model) -> None:
 
 
 class _Tokens:
-    """The tokens of a text, and messages made of them."""
+    """Reader of messages from the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self._found = (match for match in _TOKEN.finditer(text) if match.lastgroup is not None)
@@ -235,7 +235,7 @@ def _add_relationship(model: _Model, message: Mapping[str, Any], offset: int) ->
 
 
 def _identify(message: Any, where: str, offset: int) -> tuple[str, str]:
-    """Name and kind of an entity."""
+    """Return the name and kind of an entity."""
     if not isinstance(message, dict) or message.keys() != {"kind", "name"}:
         raise _Wrong(f"{where} must have kind and name, and nothing else", offset)
     name, kind = message["name"], message["kind"]
@@ -258,7 +258,7 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
     model.edges.append((source, target, kind, offset))
 
 
-# node-link JSON
+# Node-link JSON.
 
 
 def _read_json(text: str, model: _Model) -> None:
@@ -312,7 +312,7 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 class _Places:
-    """First position of each name in a JSON text, searched in the order of the text."""
+    """Finder of the first position of each name in a JSON text, in the order of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text

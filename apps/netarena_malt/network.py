@@ -1,8 +1,8 @@
-"""Many networks that differ little: one base, and layers of changes on top of it.
+"""Networks that share a base graph and store only their differences from it.
 
-A graph of the released size takes some 10 MB and 15 ms to build; judging an answer needs three of
-them (the initial one, the target, the answer's), for each of several episodes at once. A
-``Network`` holds what differs from its first graph and looks up the rest there.
+A graph of the released size takes about 10 MB and 15 ms to build. Judging an answer needs three of
+them (the initial one, the target, and the answer's), for several episodes at once. A ``Network``
+stores the changed elements and looks up all others in its first graph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Changes:
 
     @classmethod
     def from_json(cls, data: Any) -> Changes:
-        """Read the result of ``guest.difference``; its form has been checked."""
+        """Return the result of ``sandbox_program.difference``, whose form has been checked."""
         nodes: dict[str, Attributes | None] = dict(data["nodes"])
         nodes.update(dict.fromkeys(data["removed_nodes"]))
         edges: dict[Edge, Attributes | None] = {
@@ -51,52 +51,51 @@ _NO_EDGES: dict[str, Attributes] = {}
 
 
 class Network:
-    """A directed graph by name, read only; ``changed`` makes another."""
+    """A read-only directed graph by name; ``changed`` returns a new one."""
 
     __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
     def __init__(self, graph: Graph) -> None:
         """Create a network from ``graph``, which must not change any more."""
-        # the dicts themselves: networkx's views cost more than all that is done here
-        # the dicts themselves: networkx offers only copies or views
+        # The internal dicts, since networkx's views would take more time than all work here.
         self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}
         self._above: dict[str, dict[str, Attributes]] = {}
-        #: Each network on the way to this one, and its changes.
+        #: The networks from which this one was derived, each with the changes applied to it.
         self.layers: tuple[tuple[Network, Changes], ...] = ()
 
     def names(self) -> list[str]:
-        """Names of all nodes."""
+        """Return the names of all nodes."""
         return [name for name in {**self._root[0], **self._nodes} if self.node(name) is not None]
 
     def node(self, name: str) -> Attributes | None:
-        """Attributes of a node; None if it is not there."""
+        """Return the attributes of a node; None if it does not exist."""
         if name in self._nodes:
             return self._nodes[name]
         found: Attributes | None = self._root[0].get(name)
         return found
 
     def below(self, name: str) -> Mapping[str, Attributes]:
-        """Targets of the edges from ``name``, each with the edge's attributes."""
+        """Return the targets of the edges from ``name``, each with the edge's attributes."""
         found: Mapping[str, Attributes] | None = self._below.get(name)
         return self._root[1].get(name, {}) if found is None else found
 
     def above(self, name: str) -> Mapping[str, Attributes]:
-        """Sources of the edges to ``name``, each with the edge's attributes."""
+        """Return the sources of the edges to ``name``, each with the edge's attributes."""
         found: Mapping[str, Attributes] | None = self._above.get(name)
         return self._root[2].get(name, {}) if found is None else found
 
     def edge(self, edge: Edge) -> Attributes | None:
-        """Attributes of an edge; None if it is not there."""
+        """Return the attributes of an edge; None if it does not exist."""
         return self.below(edge[0]).get(edge[1])
 
     def containers(self, name: str) -> set[str]:
-        """All that contain ``name``, directly or through others; itself if in a cycle."""
+        """Return all nodes that contain ``name``, at any depth; itself if it is in a cycle."""
         return self._closure(self.above, name)
 
     def contents(self, name: str) -> set[str]:
-        """All that ``name`` contains, directly or through others; itself if in a cycle."""
+        """Return all nodes that ``name`` contains, at any depth; itself if it is in a cycle."""
         return self._closure(self.below, name)
 
     @staticmethod
@@ -111,12 +110,12 @@ class Network:
         return found
 
     def changed(self, changes: Changes) -> Network:
-        """Another network: this one with ``changes``."""
+        """Return a new network: this one with ``changes``."""
         other = object.__new__(Network)
         other._root = self._root
         other.layers = (*self.layers, (self, changes))
         other._nodes = {**self._nodes, **changes.nodes}
-        # rows are shared with this network until _row copies one
+        # Both networks share rows until _row copies one.
         other._below = dict(self._below)
         other._above = dict(self._above)
         below: set[str] = set()
@@ -152,7 +151,7 @@ class Network:
 
 
 def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
-    """All nodes and edges in which networks may differ from their first graph, sorted."""
+    """Return all nodes and edges in which networks may differ from their first graph, sorted."""
     nodes: set[str] = set()
     edges: set[Edge] = set()
     for network in networks:
@@ -169,7 +168,7 @@ def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
 def compare(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Changes:
-    """Return the real differences: no equal values and no edges of removed nodes."""
+    """Return the real differences, without equal values and edges of removed nodes."""
     changed_nodes: dict[str, Attributes | None] = {}
     changed_edges: dict[Edge, Attributes | None] = {}
     for name in nodes:
@@ -190,7 +189,8 @@ def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
     """Return whether two attribute values are equal: numbers by value; booleans are not numbers."""
     if one is other:
         return True
-    # unequal in Python is unequal here; of equal values, booleans must be distinguished
+    # Values that are unequal in Python are unequal here. Of equal ones, booleans must be
+    # distinguished from numbers.
     return one == other and _same_truths(one, other)
 
 
@@ -203,17 +203,17 @@ def _same_truths(one: Any, other: Any) -> bool:
 
 
 def arrow(edge: Edge) -> str:
-    """An edge as reasons and findings name it."""
+    """Return an edge as text for reasons and findings."""
     return f"{edge[0]!r} -> {edge[1]!r}"
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """A value as reasons and findings show it; cheap whatever the value is."""
+    """Return a value as short text for reasons and findings; cheap even for large values."""
     if isinstance(value, str):
         text = repr(value[:limit])
     else:
         shown = reprlib.Repr()
-        # no more of each than can be shown
+        # No more of each element than can be shown.
         shown.maxlist = shown.maxdict = limit // 3
         shown.maxstring = limit
         text = shown.repr(value)

@@ -1,8 +1,8 @@
-"""A network under construction: the initial state of a query, before any graph is built.
+"""Network under construction: the initial state of a query, before any graph is built.
 
-Drawing a query needs to know what a node contains and what its capacity is, thousands of times
-faster than a graph can be built. A ``Draft`` answers from the index of its base and the few
-differences that it records as edits.
+Drawing a query looks up contents and capacities of nodes very often, and building a graph for each
+attempt would be thousands of times slower. A ``Draft`` answers from the index of its base and the
+few differences that it records as edits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SPREAD = 48
 
 
 class Draft:
-    """A base with changes. Every change keeps the structural rules of the model.
+    """A base with changes, each of which preserves the structural rules of the model.
 
-    ``edits`` gives them in the form of ``netarena_malt.edit``.
+    ``edits`` returns the changes in the form of ``netarena_malt.edit``.
     """
 
     def __init__(self, base: Base | None = None) -> None:
@@ -36,7 +36,7 @@ class Draft:
         self._attributes: dict[str, dict[str, Any]] = {}
         #: Additional ports of each container, compared with the base.
         self._more_ports: dict[str, int] = {}
-        #: Added and removed again.
+        #: Nodes that were added and removed again.
         self._dropped: set[str] = set()
         self._removed: list[str] = []
         #: Switches whose ports differ from the base, and their totals in bps.
@@ -49,30 +49,30 @@ class Draft:
         for key, value in vars(self).items():
             if isinstance(value, dict | set | list):
                 setattr(other, key, value.copy())
-        for name, names in other._added_switches.items():  # noqa: SLF001 -- one of its own kind
+        for name, names in other._added_switches.items():  # noqa: SLF001 -- the same class
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
         return other
 
     # Queries.
 
     def names(self, kind: str) -> Sequence[str]:
-        """Names of the base's nodes of ``kind``."""
+        """Return the names of the base's nodes of ``kind``."""
         return self._index.names[kind]
 
     def present_switches(self) -> list[str]:
-        """Names of all packet switches, removed ones left out and added ones included."""
+        """Return the names of all packet switches, without removed and with added ones."""
         gone = self._removed_switches
         names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
         return names + [name for name in self._attributes if not self._is_port(name)]
 
     def kind(self, name: str) -> str:
-        """First entry of the type list."""
+        """Return the first entry of the type list."""
         if name in self._attributes:
             return str(self._attributes[name]["type"][0])
         return self._index.kind(name)
 
     def stage(self, switch: str) -> float:
-        """Of a packet switch."""
+        """Return the stage of a packet switch."""
         if switch in self._attributes:
             return float(self._attributes[switch][SWITCH_LOC]["stage"])
         return self._index.stage(switch)
@@ -81,7 +81,7 @@ class Draft:
         """Return whether a node of this name exists."""
         if name in self._dropped or name in self._removed or not self.exists(name):
             return False
-        # nodes that were removed along with a switch have no entry
+        # Nodes that were removed with a switch have no entry of their own.
         return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
 
     def exists(self, name: str) -> bool:
@@ -89,7 +89,7 @@ class Draft:
         return name in self._index or name in self._attributes or name in self._dropped
 
     def original(self, name: str) -> bool:
-        """Whether the base has a node of this name."""
+        """Return whether the base has a node of this name."""
         return name in self._index
 
     def stem(self, parent: str, like: str) -> str:
@@ -122,13 +122,13 @@ class Draft:
         while len(names) < number:
             name = f"{stem}{used + rng.randrange(1, spread + 1)}"
             if self.exists(name):
-                spread += 1  # elsewhere in the network names may have this form too
+                spread += 1  # other parts of the network may use names of this form too
             else:
                 names[name] = None
         return list(names)
 
     def changed_ports(self, name: str) -> list[str]:
-        """Names of the ports in ``name`` that were added or were given a capacity."""
+        """Return the names of the ports in ``name`` that were added or have a new capacity."""
         inside, gone = set(self.switches(name)), self._removed_switches
         homes = ((port, self.parents(port)[0]) for port in self._capacities)
         return [
@@ -138,17 +138,17 @@ class Draft:
         ]
 
     def contents(self, name: str) -> Sequence[str]:
-        """Names of what ``name`` contains directly."""
+        """Return the names of the direct contents of ``name``."""
         found = self._contents.get(name)
         return self._index.contents(name) if found is None else found
 
     def parents(self, name: str) -> Sequence[str]:
-        """Names of what contains ``name`` directly; of a switch: block, rack, control domain."""
+        """Return the names of the parents of ``name``; a switch has block, rack and domain."""
         found = self._parents.get(name)
         return self._index.parents(name) if found is None else found
 
     def ancestors(self, name: str) -> Sequence[str]:
-        """Names of all that contain ``name``, directly or through others, nearest first."""
+        """Return the names of all nodes that contain ``name``, at any depth, nearest first."""
         if not self._is_new(name):
             return self._index.ancestors(name)  # the ancestors of a base node never change
         found: list[str] = []
@@ -159,7 +159,7 @@ class Draft:
         return found
 
     def switches(self, name: str) -> list[str]:
-        """Names of the packet switches that ``name`` contains, or of itself if it is one."""
+        """Return the names of the packet switches in ``name``, or its own if it is one."""
         if self.kind(name) == EK_PACKET_SWITCH:
             return [name]
         there = [] if self._is_new(name) else self._index.switches(name)
@@ -169,31 +169,34 @@ class Draft:
 
     @property
     def usual_bps(self) -> float:
-        """The capacity that most ports of the base have."""
+        """Return the capacity that most ports of the base have."""
         return self.base.index.usual_bps
 
     def speeds(self) -> list[float]:
-        """Capacities for changed and added ports, bps: sums and multiples are exact as floats."""
+        """Return capacities in bps for changed and added ports.
+
+        Their sums and multiples are exact as floats.
+        """
         return self.base.index.speeds
 
     def capacity(self, port: str) -> float:
-        """Of a port, bps."""
+        """Return the capacity of a port in bps."""
         found = self._capacities.get(port)
         return self._index.capacity(port) if found is None else found
 
     def number_of_ports(self, name: str) -> int:
-        """How many ports ``name`` contains, directly or through others."""
+        """Return the number of ports that ``name`` contains, at any depth."""
         known = 0 if self._is_new(name) else self._index.number_of_ports(name)
         return known + self._more_ports.get(name, 0)
 
     def number_at_least(self, name: str, bps: float) -> int:
-        """How many ports of at least this capacity ``name`` contains, at most."""
+        """Return an upper bound of the number of ports of at least this capacity in ``name``."""
         known = self._index.capacities(name) if self.original(name) else {}
         there = sum(number for capacity, number in known.items() if capacity >= bps)
         return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))
 
     def total(self, name: str) -> float:
-        """Total port capacity, bps: of a port its own."""
+        """Return the total port capacity in bps; of a port, its own capacity."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._total_of_switch, self.switches(name)))
@@ -253,7 +256,7 @@ class Draft:
         self._removed_switches.add(switch)
 
     def _touch(self, switch: str) -> None:
-        """Mark that the total is no longer cached."""
+        """Invalidate the cached total of a switch."""
         self._touched.add(switch)
         self._totals.pop(switch, None)
 
@@ -272,7 +275,7 @@ class Draft:
 
     def edits(self) -> dict[str, Any]:
         """Return the changes so far as plain JSON that shares nothing with this draft."""
-        # nodes that were removed along with a switch need no entry
+        # Nodes that were removed with a switch need no entry of their own.
         removed = [
             name
             for name in self._removed

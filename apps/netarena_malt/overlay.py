@@ -1,7 +1,7 @@
-"""A graph to change on top of one that must stay: what is touched is copied, the rest shared.
+"""Copy-on-write overlay: a graph that shares all unchanged elements with its base graph.
 
-Truth is computed by executing a query's actions on a graph. They touch some hundred of the nodes
-of a network that may have half a million, so a copy of it would be nearly all of the cost.
+Truth is computed by executing a query's actions on a graph. They touch about a hundred nodes of a
+network that may have half a million, so copying the network would take nearly all of the time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
         for name in self.base:
             if name not in self.gone:
                 yield name
-        # a list, since lookups during iteration add rows
+        # A list, since lookups during iteration add rows.
         yield from [name for name in self.own if name not in self.base]
 
     def __len__(self) -> int:
@@ -59,13 +59,13 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 
 
 def overlay(base: Graph) -> Graph:
-    """Return a graph that shares ``base`` until it is changed; ``base`` stays as it is.
+    """Return a graph that shares the elements of ``base`` until they are changed in it.
 
     List and dict values of attributes, and the edges' attributes, are shared with ``base``: replace
     them, never modify them.
     """
     graph: Graph = nx.DiGraph()
-    # the dicts of a DiGraph; networkx does not require the class dict
+    # These attributes are dicts in a DiGraph, but networkx accepts any mapping.
     graph._node = _Rows(base._node)  # noqa: SLF001 -- the dicts themselves
     graph._adj = _Rows(base._succ)  # noqa: SLF001 -- the dicts themselves
     graph._pred = _Rows(base._pred)  # noqa: SLF001 -- the dicts themselves

@@ -1,8 +1,8 @@
-"""Reads canonical task texts back to their actions with fixed patterns: one statement a line.
+"""Parser of canonical task texts, one statement per line, with fixed patterns.
 
-The ``parser`` agent answers with the program of these actions. It understands nothing, so its
-score is what pattern matching is worth on a set of queries. The patterns share no code with
-``action``, which writes the texts, so that the two check each other.
+The ``parser`` agent answers with the program for the resulting actions. Its score on a set of
+queries shows how many of them pattern matching solves. The patterns share no code with ``action``,
+which writes the texts, so that the two modules check each other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ANSWERS = MappingProxyType(
 _OF_QUESTION: Mapping[str, str] = MappingProxyType(
     {"count": "text", "list": "list", "rank": "table"}
 )
-#: nouns of the sentences about new nodes -> kind
+#: Nouns in sentences about new nodes -> kind of node.
 _NOUNS = {"port": "EK_PORT", "packet switch": "EK_PACKET_SWITCH"} | {
     noun: f"EK_{noun.upper().replace(' ', '_').replace('AGGREGATION', 'AGG')}"
     for noun in ("aggregation block", "superblock", "rack", "control domain")
@@ -71,12 +71,12 @@ _EACH = re.compile(
 
 
 def task_of(prompt: str) -> str:
-    """The text of the task in a prompt, which ends with it."""
+    """Return the task's text, which is the last part of a prompt."""
     return prompt.rpartition(_TASK)[2].strip()
 
 
 def read(text: str) -> tuple[Action, ...]:
-    """The actions that a canonical text asks for. Raises ValueError with the unreadable part."""
+    """Return the actions of a canonical text. Raises ValueError with the unreadable part."""
     *lines, answer = text.split("\n")
     if not lines:
         raise ValueError(text)

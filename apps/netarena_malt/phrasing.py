@@ -1,12 +1,12 @@
-"""Actions in varied words: the texts of ``phrasing`` varied and held_out.
+"""Actions in varied words: the texts with ``phrasing`` varied and held_out.
 
-The text is composed from the productions of ``grammar``. It says the same as the canonical text
-does, with two differences: nodes are described more often than named (``reference``), and what
-the terms mean is said once, in the rules of the prompt. Operands are written in the order in
-which the text reaches them, so that 'that switch' can lean on what was mentioned before.
+The text is composed from the productions of ``grammar``. It has the same meaning as the canonical
+text, with two differences. Most nodes are described (``reference``) instead of named. Terms are
+defined once, in the rules of the prompt, instead of in each sentence. Operands are written in the
+order of the text, so that 'that switch' can refer to an earlier mention.
 
-A description fits the same node on the network before the task and as it is when its step is
-done, holds no name that begins with the node's own, and never leads through the node itself.
+A description identifies the same node in the network before the task and at the time of its step.
+It contains no name of which the node's own name is a part, and does not depend on the node itself.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from netarena_malt.topology import (
     SWITCH_LOC,
 )
 
-#: how often a node is named although it could be described, by how many descriptions are around it
+#: Probability that a node is named rather than described, by number of enclosing descriptions.
 _NAMED = (0.1, 0.6, 1.0)
-#: how often the only node of its kind so far is meant by 'that switch'
+#: Probability of 'that switch' for the only node of its kind mentioned so far.
 _AGAIN = 0.7
 _CONTEXT = 0.45
-#: a held-out text is written again until so many of its productions are held out
+#: Fewest held-out productions of a held-out text; it is written again until it has them.
 _HELD_OUT = 3
-#: how often ports of one switch are told by short names, and homes by another switch's
+#: Probabilities of short names for ports of one switch, and of 'like' another switch for a home.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
 _RANGE = 0.5
 
-#: way of a reference -> its symbol in the grammar, and which operand its anchor is
+#: Kind of a reference -> its symbol in the grammar, and the operand for its anchor.
 _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "root": ("ref.root", ""),
@@ -97,7 +97,7 @@ _ORDINALS = MappingProxyType(
         "twelve": "twelfth",
     }
 )
-#: ends a block of indented lines, until the text is complete
+#: Temporary mark of the end of an indented block; the complete text has a newline instead.
 _END = "\0"
 
 
@@ -109,11 +109,11 @@ def phrase(
     held_out: bool = False,
     used: Counter[str] | None = None,
 ) -> str:
-    """The text of a query that asks for ``actions`` on the network of ``draft``.
+    """Return the text of a query that asks for ``actions`` on the network of ``draft``.
 
-    ``draft`` is the initial network: each reference resolves on it to exactly one node. With
-    ``held_out`` the productions that are kept for this, and those of the private pack, are used
-    as well. ``used`` counts productions by id.
+    ``draft`` is the initial network, in which each reference resolves to exactly one node. With
+    ``held_out`` the text also uses held-out productions and those of the private pack. ``used``
+    counts productions by id.
     """
     grammar = private() if held_out else shipped()
     while True:
@@ -127,13 +127,13 @@ def phrase(
 
 
 def _held_out_in(used: Counter[str]) -> int:
-    """How many productions of those that varied text never has."""
+    """Return the number of used productions that varied text never has."""
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a node is told: by its name, or by a reference and how that one's anchor is told."""
+    """Form of a mention of a node: its name, or a reference with the plan of its anchor."""
 
     name: str
     reference: Reference | None = None
@@ -141,7 +141,7 @@ class _Plan:
 
 
 class Writer:
-    """Writes one text; what was mentioned in it decides what 'that switch' may mean."""
+    """Writer of one text, which records mentioned nodes for phrases such as 'that switch'."""
 
     def __init__(
         self,
@@ -157,15 +157,15 @@ class Writer:
         self._rng = rng
         self._held_out = held_out
         self._used = used
-        #: kinds of nodes that the draft does not have: new ones, and variables of loops
+        #: Kinds of nodes that the draft does not have: new ones, and variables of loops.
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
-        #: on which a description of the present step must fit as well
+        #: Further networks on which descriptions in the current step must identify the same node.
         self._views: Sequence[Passage] = ()
 
     def write(self, actions: Sequence[Action]) -> str:
-        """The whole text."""
+        """Return the complete text."""
         last = OPERATIONS[actions[-1].kind].answer_type
         changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
         network = "network.changed" if changes else "network.same"
@@ -205,14 +205,14 @@ class Writer:
 
         return write
 
-    # sentences
+    # Sentences.
 
     def step(self, action: Action) -> str:
-        """One action, as sentences; a loop ends with the mark of a block."""
+        """Return an action as sentences; a loop ends with the mark of a block."""
         parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
         if isinstance(parameters, Question):
             if parameters.select.scope == "self":
-                return describe(action)  # never drawn: a node alone is not worth a question
+                return describe(action)  # never drawn: questions about one node are trivial
             return self._expand(
                 action.kind,
                 total=self._later("total"),
@@ -237,8 +237,8 @@ class Writer:
         share = _TOGETHER if len(names) > 1 else _TOGETHER / 2
         (switch,) = parents if len(parents) == 1 else (None,)
         if switch is None or self._rng.random() >= share:
-            # a description may end in a node, to which 'and' would join the next one as well as to
-            # itself: but for the last, nodes are named
+            # All nodes except the last are named: after a description that ends in another node,
+            # 'and' would be ambiguous.
             *others, last = names
             named = [self._named_later(name) for name in others]
             return self._series([*named, self._node_later(last)])
@@ -250,7 +250,7 @@ class Writer:
         )
 
     def _parent(self, name: str) -> str | None:
-        """The switch of a port that the draft has."""
+        """Return the switch of a port of the draft; None for other nodes."""
         if not self._is_there(name) or self._draft.kind(name) != EK_PORT:
             return None
         return self._draft.parents(name)[0]
@@ -281,7 +281,7 @@ class Writer:
         return lambda: self._ports(ports, switch)
 
     def _ports(self, ports: Sequence[NewNode], switch: str) -> str:
-        """Noun phrases for new ports, those of equal capacity together."""
+        """Return noun phrases for new ports, grouped by capacity."""
         groups: dict[float, list[str]] = {}
         for port in ports:
             bps = cast("float", port.attributes[CAPACITY])
@@ -349,7 +349,7 @@ class Writer:
             def lines() -> str:
                 self._kinds[variable] = kind
                 self._turns.add(variable)
-                # beside the node whose turn it is, 'that switch' would be two
+                # The current node counts as mentioned, so that 'that switch' is not ambiguous.
                 self._mentioned.setdefault(kind, set()).add(variable)
                 text = "\n".join(self.step(action).rstrip(_END) for action in actions)
                 self._turns.remove(variable)
@@ -395,10 +395,10 @@ class Writer:
             symbol, subject=subject, measure=self._measure(kind), capacity=self._bps(bound)
         )
 
-    # sets of nodes
+    # Sets of nodes.
 
     def _selection(self, select: Selection) -> dict[str, Operand]:
-        """Operands of all symbols that speak of a set of nodes."""
+        """Return the operands of all symbols for sets of nodes."""
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
         return {
             "what": self._noun(select.kind, many=True),
@@ -426,7 +426,7 @@ class Writer:
     def _measure(self, kind: str | None) -> Callable[[], str]:
         return self._later("measure.port" if kind == EK_PORT else "total")
 
-    # nodes
+    # Nodes.
 
     def _node_later(self, name: str) -> Callable[[], str]:
         return lambda: self.node(name)
@@ -435,17 +435,19 @@ class Writer:
         return lambda: self.node(name, len(_NAMED) - 1)
 
     def node(self, name: str, depth: int = 0) -> str:
-        """A noun phrase that means ``name`` alone, ``depth`` descriptions deep in another."""
+        """Return a noun phrase that identifies ``name``, inside ``depth`` other descriptions."""
         kind = self._kind(name)
         if name in self._turns:
             return self._expand("ref.turn", kind=self._noun(kind))
         plan = self._plan(name, depth)
-        assert plan is not None  # what describes no other node may always be named
+        assert plan is not None  # outside of descriptions, a node can always be named
         return self._tell(plan)
 
     def _plan(self, name: str, depth: int, around: tuple[str, ...] = ()) -> _Plan | None:
-        """How to tell ``name`` where it describes ``around``: neither by a name that begins with
-        one of theirs, nor through one of them. None if there is no way."""
+        """Return a plan to mention ``name`` in descriptions of the nodes ``around``; None if none.
+
+        It uses no name that contains one of theirs, and no reference to one of them.
+        """
         if name in around:
             return None
         nameable = not any(other in name for other in around)
@@ -492,7 +494,7 @@ class Writer:
         return self._expand(symbol, **operands)
 
     def _other(self) -> str:
-        """A node that has nothing to do with the task, by its name."""
+        """Return the name of a random node, for context that is irrelevant to the task."""
         kind = self._rng.choice((EK_RACK, EK_RACK, EK_SUPERBLOCK, EK_SPINEBLOCK))
         name = self._rng.choice(self._draft.names(kind) or self._draft.names(EK_RACK))
         switches = self._draft.switches(name) if kind == EK_RACK else ()
@@ -501,29 +503,29 @@ class Writer:
         return self._named_later(name)()
 
     def _is_there(self, name: str) -> bool:
-        """Whether it is a node of the network before any change."""
+        """Return whether a node of this name exists before the task, rather than being new."""
         return name not in self._kinds and self._draft.exists(name)
 
     def _kind(self, name: str) -> str:
         if self._is_there(name):
             return self._draft.kind(name)
-        # all that is not told one by one are the ports that a loop adds
+        # Only ports that a loop adds are not registered one by one.
         return self._kinds.get(name, EK_PORT)
 
     def _quote_new(self, name: str) -> str:
         self._mentioned.setdefault(self._kinds[name], set()).add(name)
         return repr(name)
 
-    # words
+    # Words.
 
     def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
         return self._later(f"{kind or 'node'}.{'many' if many else 'one'}")
 
     def _naming(self, names: Sequence[str], switch: str) -> str:
-        """What ports of ``switch`` are called, after 'the'."""
-        # what is drawn in a loop is named after the variable
+        """Return the names of ports of ``switch`` as text that follows 'the'."""
+        # Inside a loop ``switch`` is the variable, and names start with it.
         prefix = f"{switch}."
-        # a name in a list is no 'that port', nor is there another that could be meant
+        # The empty name prevents 'that port', which would be unclear after a list of names.
         self._mentioned.setdefault(EK_PORT, set()).update(names, ("",))
         short = all(name.startswith(prefix) for name in names)
         inside = all(name.startswith(switch) for name in names)
@@ -540,7 +542,7 @@ class Writer:
         return self._expand(f"{many}.{form}", name=lambda: self._names(shown))
 
     def _names(self, names: Sequence[str]) -> str:
-        """Names in quotes; a run of numbers may be told by its ends."""
+        """Return names in quotes; for consecutive numbers perhaps only the first and the last."""
         first, last = names[0], names[-1]
         stem = first.rstrip("0123456789")
         start = int(first[len(stem) :] or 0)
@@ -557,7 +559,7 @@ class Writer:
         return lambda: self.capacity(bps)
 
     def capacity(self, bps: float) -> str:
-        """An amount in one of its units; each form is read back to the same number."""
+        """Return a capacity in one of several units, each of which gives exactly this number."""
         mantissa, _, exponent = f"{bps:.15e}".partition("e")
         mantissa = mantissa.rstrip("0").rstrip(".")
         power = f"{mantissa}e{int(exponent)}"
@@ -586,7 +588,7 @@ class Writer:
         return lambda: self.number(number)
 
     def number(self, number: float) -> str:
-        """A number of things, or a stage."""
+        """Return a number of nodes, or a stage, as digits or words."""
         whole = number == int(number)
         return self._expand(
             "number",
@@ -598,7 +600,7 @@ class Writer:
         return lambda: self.ordinal(rank)
 
     def ordinal(self, rank: int) -> str:
-        """A place, counted from 0; -1 is the last."""
+        """Return the ordinal of a position from 0; -1 is the last."""
         if rank < 0:
             return self._expand("ordinal", in_words="last")
         return self._expand(
@@ -609,7 +611,7 @@ class Writer:
         return lambda: self.multiple(factor)
 
     def multiple(self, factor: float) -> str:
-        """A factor, such that what is multiplied can follow."""
+        """Return a factor as a phrase that precedes the multiplied quantity."""
         percent = f"{factor * 100:.12g}"
         return self._expand(
             "multiple",
@@ -638,7 +640,7 @@ def _series(items: Sequence[str]) -> str:
 
 
 def in_words(number: int) -> str | None:
-    """``number`` in English, or None beyond 999."""
+    """Return ``number`` in English words, or None beyond 999."""
     if not 0 <= number < 1000:
         return None
     hundreds, rest = divmod(number, 100)
@@ -656,7 +658,7 @@ def in_words(number: int) -> str | None:
 
 
 def ordinal_in_words(number: int) -> str | None:
-    """The ``number``-th in English, or None beyond 999."""
+    """Return the ordinal of ``number`` in English words, or None beyond 999."""
     words = in_words(number)
     if words is None:
         return None

@@ -1,4 +1,4 @@
-"""What an answer looks like beside the right one."""
+"""Pictures of an answer: its differences from the initial network and from the right answer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from netarena_malt.correctness import differences, wrong_data, wrong_form
 from netarena_malt.network import Changes, Network, equal
 from netarena_malt.state import Answer, Case, case_of
 
-#: nodes and edges that a difference names
+#: Most nodes and edges in a picture.
 MAX_NAMED = 200
-#: characters of one value
+#: Most characters of one value.
 MAX_CHARS = 2000
 
 
 def draw(query: Query, state: State) -> tuple[Picture, ...]:
-    """The answer's data beside the right one, what it changes in the network, and what of that is
-    not as the task asks."""
+    """Return up to three pictures of an answer; none without a usable one.
+
+    They show its data next to the right data, its changes of the network, and the differences of
+    the network from the right one.
+    """
     if not isinstance(state, dict) or not state.get("answered") or "error" in state:
         return ()
     case = case_of(query)

@@ -1,7 +1,7 @@
-"""What an agent is told: the rules, the form of a reply, worked examples, the task.
+"""Prompts: the rules, the form of a reply, worked examples, and the task.
 
-The texts are files in ``prompts``. The examples are about a network of another name, so that none
-can ever be a query that is drawn; their tasks are rendered from actions as those of queries are.
+The texts are files in ``prompts``. The examples use a network with another name, so that none of
+them can be a drawn query. Their tasks are rendered from actions in the same way as queries.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ _PACKAGE = "netarena_malt"
 
 @dataclass(frozen=True)
 class Limits:
-    """What decides about an answer beside what it says, as the prompt tells it."""
+    """Limits of an answer, as the prompt states them."""
 
-    #: of the program
+    #: Most characters of the program.
     code_chars: int
-    #: processor time, s
+    #: Processor time in s.
     cpu_s: int
     memory_mib: int
-    #: a safety net far above ``cpu_s``, so that load does not decide a verdict
+    #: Wall time in s, far above ``cpu_s``, so that the machine's load does not decide a verdict.
     wall_s: int
-    #: of data: JSON, values, lists and objects in one another; beyond, it is wrong
+    #: Size of data as JSON, its values and its levels of nesting; larger data is wrong.
     data_kib: int
     data_values: int
     data_levels: int
-    #: what the code returns, as JSON; beyond, the code has failed
+    #: Size of the complete result as JSON; with a larger one the program has failed.
     result_mib: int
 
 
-#: the network of the examples; a drawn query is about ``topology.RELEASED``
+#: Network of the examples, with another name than ``topology.RELEASED``.
 EXAMPLE_TOPOLOGY = Topology(
     name="dc9", superblocks=2, spine_blocks=2, agg_blocks=2, columns=3, ports=4, exceptions_bps={}
 )
@@ -81,7 +81,7 @@ _NEW_SWITCH = NewNode(
 _NEW_PORT = NewNode(name="$1.p9", kind=EK_PORT, attributes={CAPACITY: 3e9}, parents=("$1",))
 _PORTS_OF_EACH = Selection(name="$1", scope="children", kind=EK_PORT)
 
-#: name of a file in ``prompts`` (thought, a line ``---``, reply) -> the actions of its task
+#: File of an example in ``prompts`` (thought, a line ``---``, reply) -> the actions of its task.
 EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
     {
         "example_count": (
@@ -122,7 +122,7 @@ EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
     }
 )
 
-#: attribute -> its value in words
+#: Attribute -> description of its value.
 _VALUES: Mapping[str, str] = MappingProxyType(
     {
         JUPITER_TYPE: "a string",
@@ -134,7 +134,7 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 
 def prompt_parts(query: Query, limits: Limits) -> PromptParts:
-    """The parts of the prompt for ``query``; ``limits`` are those that the sandbox enforces."""
+    """Return the parts of the prompt for ``query``; the sandbox enforces ``limits``."""
     initial = query.initial if isinstance(query.initial, Mapping) else {}
     return PromptParts(
         rules=_rules(own=TOPOLOGY in initial),
@@ -146,7 +146,7 @@ def prompt_parts(query: Query, limits: Limits) -> PromptParts:
 
 @lru_cache
 def examples(*, loops: bool) -> tuple[Example, ...]:
-    """The worked examples; those with a loop for tasks with ``loops`` only, else all the same."""
+    """Return the worked examples; those with a loop only if the task has ``loops``."""
     found = []
     for name, actions in EXAMPLES.items():
         if loops or all(action.kind != "each" for action in actions):
@@ -158,14 +158,14 @@ def examples(*, loops: bool) -> tuple[Example, ...]:
 
 @lru_cache
 def _rules(*, own: bool) -> str:
-    """The rules; ``own``: about a network that is not made from the released model."""
+    """Return the rules; ``own`` for a network that is not made from the released model."""
     kinds = "\n".join(map(_describe_kind, NODE_KINDS))
     origin = read_text(_PACKAGE, "origin_own" if own else "origin").strip()
     return _template("rules").substitute(kinds=kinds, origin=origin)
 
 
 def _describe_kind(name: str) -> str:
-    """One line of the rules: what holds for every node of a kind."""
+    """Return a line of the rules with the properties of all nodes of a kind."""
     kind = NODE_KINDS[name]
     attributes = " and ".join(f"{key} ({_VALUES[key]})" for key in kind.attributes)
     parents = ", ".join(f"one {' or '.join(group)}" for group in kind.parents)

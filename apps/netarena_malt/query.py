@@ -5,10 +5,10 @@ operations of the label within the focus, and renders the text from them. Edits 
 switches and ports and change capacities, so that counts and ranks depend on the seed. Nothing is
 executed during drawing: ``solve_truth`` executes the operations on a graph.
 
-Texts in varied words describe the focus without its name. Their edits must not reveal it: they
-are spread over the whole network (``spread``), and the focus is drawn without regard to them.
-Canonical texts name the focus. Their edits all lie within it, as in the first versions, so that
-canonical queries stay the same.
+Texts in varied words describe the focus without its name, and the edits must not reveal it.
+Therefore edits are spread over the whole network (``spread``), and the focus is drawn independently
+of them. Canonical texts name the focus. Their edits are all within it, as in the first versions, so
+that canonical queries stay the same.
 """
 
 from __future__ import annotations
@@ -69,19 +69,18 @@ from netarena_malt.topology import (
     Graph,
 )
 
-#: the value of ``topology`` that is no path
+#: Value of ``topology`` for the released model, instead of a path.
 RELEASED_NAME = "released"
-#: of the generator; raised whenever a seed would draw something else
+#: Version of the generator, raised whenever a seed would draw something else.
 VERSION = "4"
-#: the same where texts come from the grammar, whose words may change while all else stays
+#: The same for texts from the grammar, whose wording may change while the rest stays the same.
 WORDED_VERSION = "5"
-#: which queries each draws
+#: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
     {VERSION: "phrasing canonical", WORDED_VERSION: "phrasing varied and held_out"}
 )
 
-#: label -> (level, its operations and the shapes of its loops in order); the order is that of the
-#: queries
+#: Label -> level, and operations and shapes of loops in order. Queries have the order of labels.
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         f"capacity planning, level-{level}, {'-'.join(kinds)}": (f"level{level}", kinds)
@@ -118,13 +117,13 @@ _FOCUS_KINDS = (
     EK_CONTROL_DOMAIN,
     EK_PACKET_SWITCH,
 )
-#: names in a right list, and nodes that one operation changes, at most, in any network: what is
-#: read of an answer has bounds (``guest.MAX_CHANGES``, ``guest.MAX_DATA_VALUES``)
+#: Most names in a right list, and most nodes that one operation changes, in any network, below the
+#: limits of an answer (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
-#: a loop before a list goes through places with at most so many switches
+#: Most switches of a container that a loop before a list goes through.
 _LISTABLE_SWITCHES = 24
-#: a loop goes through places with at most so many switches
+#: Most switches of a container that another loop goes through.
 _LOOPED_SWITCHES = 100
 _QUESTIONS = frozenset(kind for kind, each in OPERATIONS.items() if each.answer_type != "graph")
 
@@ -132,25 +131,25 @@ _QUESTIONS = frozenset(kind for kind, each in OPERATIONS.items() if each.answer_
 _log = logging.getLogger(__name__)
 
 
-#: ``canonical``: fixed sentences. ``varied``: from the grammar of ``phrasing``. ``held_out``: also
-#: from its productions that varied text never has, and from the pack of the maintainer
+#: ``canonical``: fixed sentences. ``varied``: text from the grammar of ``phrasing``. ``held_out``:
+#: text that also uses held-out productions and those of the maintainers' private pack.
 Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 
 
 class MaltConfig(Config):
-    """Keys of malt beside those that every application has."""
+    """Config keys of MALT, in addition to those of every application."""
 
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3", "level4")
 
-    #: how the text says what is asked
+    #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
-    #: the network from which initial states are made
+    #: Network from which initial states are made.
     topology: Parameters | str = shapes(default=RELEASED_NAME)
 
     @field_validator("phrasing")
     @classmethod
     def _valid_pack(cls, value: Phrasing) -> Phrasing:
-        """Raises ConfigError for a pack that breaks a rule, before anything is drawn."""
+        """Return the value. Raises ConfigError for an invalid pack before anything is drawn."""
         if value == "held_out":
             private()
         return value
@@ -178,7 +177,10 @@ class MaltConfig(Config):
         return paths
 
     def shape(self) -> dict[str, JsonValue]:
-        """As of any config; a model file counts by its content. Raises ConfigError for those."""
+        """Return the shaping keys, with the hash of a model file in place of its path.
+
+        Raises ConfigError for a file that cannot be read.
+        """
         shape = super().shape()
         if isinstance(self.topology, str) and self.topology != RELEASED_NAME:
             shape["topology"] = {"sha256": digest_of(self.topology)}
@@ -188,7 +190,7 @@ class MaltConfig(Config):
 
 
 def base_for(config: Config) -> Base:
-    """The network from which the initial states of ``config`` are made. Raises ConfigError."""
+    """Return the network from which initial states of ``config`` are made. Raises ConfigError."""
     topology = getattr(config, "topology", RELEASED_NAME)
     if isinstance(topology, Parameters):
         return base_of_parameters(topology)
@@ -197,27 +199,27 @@ def base_for(config: Config) -> Base:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a right answer is."""
+    """The right answer to a query."""
 
-    #: graph (changes and no question), text (count), list (list), table (rank)
+    #: ``graph`` (changes without a question), ``text`` (count), ``list`` or ``table`` (rank).
     type: AnswerType
-    #: count: an int; list: names, any order; rank: [name, bps] rows; None for type graph
+    #: An int for count, names in any order for list, [name, bps] rows for rank, None for graph.
     data: JsonValue
-    #: whether ``updated_graph`` must differ from the initial graph
+    #: Whether ``updated_graph`` must differ from the initial graph.
     changes_graph: bool
 
 
 def labels(config: Config) -> list[str]:
-    """The labels of the levels asked for that the network of ``config`` can carry.
+    """Return the labels of the requested levels for which the network of ``config`` has queries.
 
-    Raises ConfigError for a network that cannot be made, or carries none.
+    Raises ConfigError for a network that cannot be made, or that has queries of no label.
     """
     asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
     return _carried(base_for(config), asked, spread_out=_is_worded(config))
 
 
 def drawer(config: Config) -> Drawer:
-    """What draws an initial network, and operations upon it. Raises ConfigError."""
+    """Return the function that draws an initial network and operations. Raises ConfigError."""
     base = base_for(config)
     spread_out = _is_worded(config)
 
@@ -235,12 +237,12 @@ def drawer(config: Config) -> Drawer:
 
 
 def version_of(config: Config) -> str:
-    """The generator's version for queries of ``config``."""
+    """Return the generator's version for queries of ``config``."""
     return WORDED_VERSION if _is_worded(config) else VERSION
 
 
 def _is_worded(config: Config) -> bool:
-    """Whether texts come from the grammar, which mostly describes nodes without their names."""
+    """Return whether texts come from the grammar, which mostly describes nodes without names."""
     return cast("MaltConfig", config).phrasing != "canonical"
 
 
@@ -252,26 +254,26 @@ def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.R
 
 
 def initial_changes(query: Query) -> dict[str, Any]:
-    """How the initial graph differs from its base, as ``edit.apply_edits`` takes it."""
+    """Return the edits of the base that give the initial graph (see ``edit``)."""
     initial = cast("dict[str, Any]", query.initial)
     return {key: edits for key, edits in initial.items() if key != TOPOLOGY}
 
 
 def initial_graph(query: Query) -> Graph:
-    """A new graph of the network that the agent gets; see ``overlay`` for what it shares."""
+    """Return a new graph of the agent's network; ``overlay`` says what it shares with its base."""
     graph = overlay(base_of(query.initial).graph)
     apply_edits(graph, initial_changes(query))
     return graph
 
 
 def solve_truth(query: Query) -> tuple[Truth, Graph]:
-    """Execute the query's actions on its initial graph: the right answer and the graph after."""
+    """Execute the query's actions on its initial graph; return the right answer and the graph."""
     graph = initial_graph(query)
     return execute(graph, query.actions), graph
 
 
 def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
-    """Execute ``actions`` on ``graph`` in place; the last one is what is answered."""
+    """Execute ``actions`` on ``graph`` in place; return the right answer, from the last action."""
     data: JsonValue = None
     for action in actions:
         data = effect(graph, action)
@@ -281,7 +283,7 @@ def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
 
 
 def render(actions: Sequence[Action]) -> str:
-    """The text of a query: its actions in words, and the form of the answer."""
+    """Return the canonical text of a query: its actions in words, and the form of the answer."""
     steps = [describe(action) for action in actions]
     if len(steps) > 1:
         numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
@@ -298,27 +300,27 @@ def render(actions: Sequence[Action]) -> str:
     return f"{task}\nAnswer with type {last.answer_type!r}: {form}."
 
 
-# drawing
+# Drawing.
 
 
-#: networks and places that are tried for one query
+#: Most attempts to draw one query.
 _PLACES = 1_000
-#: of these, as many as must do, so often, for a network to carry a label
+#: A network has queries of a label if ``_OFTEN`` draws succeed within ``_SOON`` attempts each.
 _SOON = 100
 _OFTEN = 3
 
 
 def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
-    """The labels of which ``base`` can carry queries; says which it cannot.
+    """Return the labels for which ``base`` has queries; log a warning with the others.
 
-    Raises ConfigError if that is all of them.
+    Raises ConfigError if it has queries of no label.
     """
     if base.key is None:
         return labels
     carries = base.carries.setdefault(spread_out, {})
     unknown = [label for label in labels if label not in carries]
     for label in unknown:
-        # by a generator of its own: what can be drawn does not depend on the seed
+        # A separate random generator, so that the result does not depend on the seed.
         carries[label] = all(
             _draw(
                 PROGRAMS[label][1],
@@ -349,9 +351,9 @@ def _draw(
 ) -> tuple[Draft, tuple[Action, ...]] | None:
     """Return an initial network and actions on it: operations and loops of the shapes ``kinds``.
 
-    With ``spread_out`` the edits are drawn first, over the whole network, and one network serves
-    all tries. Otherwise each try edits the network within its focus only. None if none of the
-    tries finds a place in ``base`` that fits the actions.
+    With ``spread_out`` the edits are drawn first, over the whole network, and all attempts use this
+    network. Otherwise each attempt edits the network only within its focus. None if no attempt
+    finds a focus in ``base`` that fits the actions.
     """
     loops = kinds[0] in SHAPES
     untouched = Draft(base)
@@ -369,13 +371,14 @@ def _draw(
         if loops and draft.original(focus):
             if not untouched.switches(focus):
                 continue
-            # on the network without its edits: which place is chosen does not depend on them
+            # On the unedited network, so that the choice does not depend on the edits.
             focus = _narrow(untouched, focus, rng, listed="list" in kinds)
         if not draft.switches(focus):
             continue
         if not spread_out:
             _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
-        # a place that is given up for its edits is asked about less often than others
+        # Several attempts per focus: if the edits made some containers fail, these would be drawn
+        # less often, which would reveal something about the focus.
         for _ in range(_ATTEMPTS if spread_out else 1):
             after = draft.copy() if loops else draft
             actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
@@ -385,14 +388,14 @@ def _draw(
     return None
 
 
-#: draws of the actions within one focus on a network whose edits are spread out
+#: Attempts to draw the actions within one focus on a network whose edits are spread out.
 _ATTEMPTS = 8
 
 
 def _edited(base: Base, places: list[str]) -> list[str]:
-    """The kinds of ``places`` that have at least one edit each on average; all if none has.
+    """Return the kinds whose nodes have at least one edit each on average; all if there are none.
 
-    In a network so large that most switches have no edit, questions about one switch are dull.
+    In a very large network most switches have no edit, and questions about one would be trivial.
     """
     edits = SETS_PER_SWITCH * len(base.index.names[EK_PACKET_SWITCH]) * intensity(base)
     return [kind for kind in places if edits >= len(base.index.names[kind])] or places
@@ -401,7 +404,7 @@ def _edited(base: Base, places: list[str]) -> list[str]:
 def _draw_step(
     kind: str, before: Draft, after: Draft, focus: str, rng: random.Random
 ) -> Action | None:
-    """One action; loops are done on ``after``, and what is asked then should depend on them."""
+    """Draw one action; a loop is applied to ``after``, and later questions should depend on it."""
     if kind in SHAPES:
         return draw_loop(kind, after, focus, rng)
     action = _DRAW[kind](after, focus, rng)
@@ -414,14 +417,14 @@ def _draw_step(
     return action
 
 
-#: questions about which nodes there are, not about their values
+#: Questions about sets of nodes rather than their values.
 _LISTING = frozenset({"count", "list"})
-#: draws of a question until one is found whose answer a loop changed
+#: Most redraws of a question to find one whose answer a loop changed.
 _ASKS = 8
 
 
 def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> str:
-    """``focus``, or where that is too large for a loop to go through, a place within it."""
+    """Return ``focus`` or, if it is too large for a loop, a container within it."""
     most = _LISTABLE_SWITCHES if listed else _LOOPED_SWITCHES
     switches = draft.switches(focus)
     if len(switches) <= most:
@@ -430,7 +433,7 @@ def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> st
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
-    """Change ports and switches within ``focus``; ``much``: enough to make counts and ranks."""
+    """Change ports and switches within ``focus``; more of them with ``much``, for questions."""
     scale = 2 if much else 1
     if draft.kind(focus) != EK_PACKET_SWITCH:
         for _ in range(rng.randrange(4 * scale - 1)):
@@ -443,7 +446,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # what was added just now stays
+        # Only original ports: new ones must stay.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
@@ -461,7 +464,7 @@ def _any_port(draft: Draft, rng: random.Random, switches: Sequence[str]) -> str:
 
 
 def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
-    """An aggregation block with one or two switches, in racks that are there."""
+    """Return a new aggregation block with one or two switches, in existing racks."""
     (name,) = draft.fresh(superblock, rng.choice(draft.names(EK_AGG_BLOCK)), rng)
     switches: dict[str, NewNode] = {}
     number = rng.randrange(1, 3)
@@ -474,7 +477,7 @@ def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
 
 
 def _sizes(draft: Draft, focus: str) -> list[str]:
-    """Kinds of things that can be added to or removed from within ``focus``; ports most often."""
+    """Return kinds of nodes that can be added or removed within ``focus``; ports are likeliest."""
     kind = draft.kind(focus)
     sizes = [EK_PORT, EK_PORT]
     if kind != EK_PACKET_SWITCH:
@@ -520,8 +523,10 @@ def _draw_remove(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 
 
 def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
-    """One to three ports without which the switch has at least half of its capacity; none where
-    it has but one."""
+    """Return one to three ports whose removal leaves the switch at least half of its capacity.
+
+    Empty if the switch has only one port.
+    """
     there = draft.contents(switch)
     if len(there) < 2:
         return []
@@ -534,7 +539,7 @@ def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
 
 
 def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
-    """A port, the ports of a switch, or the slow ports of something larger."""
+    """Draw an update of one port, the ports of a switch, or the slow ports of a container."""
     switches = draft.switches(focus)
     switch = rng.choice(switches)
     port = rng.choice(draft.contents(switch))
@@ -556,7 +561,7 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         bound = 2 * bps
         select = Selection(name=within, scope="descendants", kind=EK_PORT, below_bps=bound)
         return act("update", Update(select=select, to_bps=bound))
-    # what changes nothing, and what leaves the switch less than half, is not asked
+    # The update must change something and leave the switch at least half of its capacity.
     values = [value for value, sum_ in after.items() if value != bps and sum_ >= total / 2]
     if values and rng.randrange(2):
         return act("update", Update(select=select, to_bps=rng.choice(values)))
@@ -566,9 +571,9 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 def _draw_members(
     draft: Draft, focus: str, rng: random.Random, *, listed: bool
 ) -> Selection | None:
-    """Ports or switches within ``focus``, all or those above or below a capacity; never none.
+    """Draw a selection of ports or switches within ``focus``: all, or by capacity; never empty.
 
-    None where they are too many to be ``listed``.
+    None if there are too many to be ``listed``.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)
@@ -616,13 +621,13 @@ def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         kind = kinds[0] if len(kinds) == 1 and rng.randrange(2) else None
         select = Selection(name=focus, scope="children", kind=kind)
     ranked = draft.switches(focus) if select.scope == "descendants" else draft.contents(focus)
-    # a row is a name and a number, and what is longer than any right answer is not read
+    # A row has two values, and data that is longer than any right answer is cut.
     if not 2 <= len(ranked) <= _MOST_RANKED:
         return None
     return act("rank", Question(select=select))
 
 
-#: operation -> how its parameters are drawn within a focus
+#: Operation -> function that draws it within a focus.
 _DRAW: Mapping[str, Callable[[Draft, str, random.Random], Action | None]] = MappingProxyType(
     {
         "add": _draw_add,

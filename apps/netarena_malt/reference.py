@@ -1,10 +1,9 @@
-"""Ways to speak of a node without its name, and the resolver that says what is meant.
+"""References: descriptions of nodes without their names, and their resolver.
 
-A reference is a description that needs a look-up in the network, such as 'the rack that holds
-that switch'. What it means is what ``resolve`` finds on the network that the agent gets, before
-any change that the task asks for. ``propose`` gives only references that resolve to exactly the
-node in question, on that network and on each of some others: who reads a description on the
-network as it is by then must find the same node.
+A reference needs a look-up in the network, such as 'the rack that holds that switch'. Its meaning
+is the result of ``resolve`` on the agent's network before the task. ``propose`` returns only
+references that resolve to exactly the intended node, on that network and on given others. Therefore
+a reader who resolves the description on the network at the time of its step finds the same node.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: a place among more than this is not told: nobody reads it, and finding it takes time
+#: Most nodes among which a position by name is used: higher ordinals are unreadable and slow.
 _MAX_NAMES = 500
-#: the same, by capacity: the switches whose ports are summed, for a switch and for a block
+#: Most switches whose ports are summed for a position by capacity, of a switch and of a block.
 _MAX_SWITCHES = 24
 _MAX_SWITCHES_OF_BLOCKS = 64
 
 
 class View(Protocol):
-    """What a look-up needs of a network: of a draft, or of one that a step of the task left."""
+    """Interface for look-ups in a network: a draft, or the network at a step of the task."""
 
     def __contains__(self, name: str) -> bool: ...
     def names(self, kind: str) -> Sequence[str]: ...
@@ -51,19 +50,19 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """A node of ``kind``, described by a way and the node that the description leans on."""
+    """A node of ``kind``, described through its relation (``way``) to another node."""
 
     way: str
     kind: str
-    #: the node that holds, is held, or is next; None where the whole network is meant
+    #: The other node: a container, content or neighbour; None for the whole network.
     anchor: str | None = None
-    #: place, from 0; -1 is the last
+    #: Position from 0; -1 is the last.
     rank: int = 0
     bps: float | None = None
 
 
 def resolve(view: View, reference: Reference) -> list[str]:
-    """Names of the nodes that ``reference`` may mean: one, if it is a good one."""
+    """Return the names of the nodes that ``reference`` may mean; exactly one if it is unique."""
     if reference.anchor is not None and reference.anchor not in view:
         return []
     return WAYS[reference.way].resolve(view, reference)
@@ -77,10 +76,10 @@ def propose(
     *,
     nested: bool = False,
 ) -> Iterator[Reference]:
-    """References that mean ``name`` and nothing else, on ``draft`` and on each of ``views``.
+    """Yield references that mean only ``name``, on ``draft`` and on each of ``views``.
 
-    ``nested``: within another, where 'the third port in X' might be the third of all, and what is
-    around it in X: then ways are left out that tell a place in something.
+    With ``nested``, for a reference within another, positions within a container are left out:
+    'the third port in X' could also be read as the third port, in a container in X.
     """
     kind = draft.kind(name)
     ways = [way for way in _WAYS_TO[kind] if not (nested and way in _IN_SOMETHING)]
@@ -94,21 +93,21 @@ def propose(
 
 @dataclass(frozen=True)
 class Way:
-    """One way to refer: what to say, and what it means, found independently of each other."""
+    """One form of reference: its generator and its resolver, independent of each other."""
 
     propose: Callable[[Draft, str, str, random.Random], Reference | None]
     resolve: Callable[[View, Reference], list[str]]
 
 
 def _inside(view: View, anchor: str, kind: str) -> Sequence[str]:
-    """Nodes of ``kind`` within ``anchor``: switches at any depth, others directly."""
+    """Return the nodes of ``kind`` within ``anchor``: switches at any depth, others directly."""
     if kind == EK_PACKET_SWITCH:
         return view.switches(anchor)
     return [name for name in view.contents(anchor) if view.kind(name) == kind]
 
 
 def _siblings(view: View, name: str) -> list[str]:
-    """Nodes of its kind in its parent (of a switch: the block), itself included, by name."""
+    """Return the sorted nodes of its kind in its parent (for a switch: its block), and itself."""
     kind = view.kind(name)
     for parent in view.parents(name):
         if view.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
@@ -116,7 +115,7 @@ def _siblings(view: View, name: str) -> list[str]:
     return []
 
 
-# what is meant
+# Resolvers.
 
 
 def _root(view: View, reference: Reference) -> list[str]:
@@ -189,7 +188,7 @@ def _most_ports(view: View, reference: Reference) -> list[str]:
     return [name for name, number in numbers.items() if number == most]
 
 
-# what to say
+# Generators.
 
 
 def _say_root(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
@@ -208,13 +207,13 @@ def _say_holder(draft: Draft, name: str, kind: str, rng: random.Random) -> Refer
 
 
 def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
-    """A parent, if there is one."""
+    """Return a random parent, or None without parents."""
     parents = draft.parents(name)
     return rng.choice(parents) if parents else None
 
 
 def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
-    """``reference`` with the place that ``name`` has, counted as its way counts."""
+    """Return ``reference`` with the position of ``name``; None among one node or too many."""
     assert reference.anchor is not None
     names = _inside(draft, reference.anchor, reference.kind)
     if not 1 < len(names) <= _MAX_NAMES:
@@ -279,7 +278,7 @@ def _say_most_ports(draft: Draft, name: str, kind: str, rng: random.Random) -> R
     return Reference("most_ports", kind, outer) if outer else None
 
 
-#: way -> how to find it and what it means; its words are the symbol ``ref.`` of the grammar
+#: Forms of reference by name; symbols of the grammar that start with ``ref.`` have their words.
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "root": Way(_say_root, _root),
@@ -299,7 +298,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 _RANKS = ("largest", "smallest", "named")
 _IN_SOMETHING = frozenset({*_RANKS, "only", "most_ports"})
 _BESIDE = ("next", "previous", "sibling")
-#: kind of the node -> ways that can lead to it
+#: Kind of node -> forms of reference to such a node.
 _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         EK_JUPITER: ("root",),
@@ -308,7 +307,7 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_AGG_BLOCK: ("holder", *_RANKS, *_BESIDE),
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
-        # what a switch holds is named after it, or described by it
+        # No ``holder`` here: names and descriptions of a switch's ports contain the switch.
         EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }

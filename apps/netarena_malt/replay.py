@@ -1,7 +1,7 @@
-"""The networks that a task goes through: what there is to be described when a step is read.
+"""The intermediate networks of a task, in which descriptions are read step by step.
 
-Ground truth's own effects make them, on layers over the base, so that a step costs what it
-touches.
+The effects of the ground truth create them, as layers on top of the base, so that the cost of a
+step depends only on the elements that it touches.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ class Passage:
         return self._index.parents(name)
 
     def ancestors(self, name: str) -> Sequence[str]:
-        """Names of all that contain ``name``, directly or through others, nearest first."""
+        """Return the names of all nodes that contain ``name``, at any depth, nearest first."""
         return self._index.ancestors(name)
 
     def switches(self, name: str) -> list[str]:
-        """Names of the packet switches that ``name`` contains, or of itself if it is one."""
+        """Return the names of the packet switches in ``name``, or its own if it is one."""
         return [name] if self.kind(name) == EK_PACKET_SWITCH else self._index.switches(name)
 
     def capacity(self, port: str) -> float:
         return self._index.capacity(port)
 
     def total(self, name: str) -> float:
-        """Total port capacity, bps: of a port its own."""
+        """Return the total port capacity in bps; of a port, its own capacity."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._index.total_of_switch, self.switches(name)))
 
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
-    """Return the networks on which the words of each step may be read, besides the initial one.
+    """Return for each step the networks in which its words may be read, except the initial one.
 
     These are the network that the step finds and, if it is described in several parts, the one with
     the other parts done.
@@ -81,7 +81,7 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 
 def _other_parts(action: Action) -> Action | None:
-    """Return what a step does before the last of its words are read; None if nothing."""
+    """Return the part of a step that may be done before its last words are read; None if none."""
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

@@ -1,14 +1,18 @@
-"""Reading a reply: which part of the text is the agent's program.
+"""Parser of replies: finds the agent's program in the text.
 
-The form is the outside contract's: text with a Python code block that defines ``process_graph``;
-the last block that defines it counts, and the whole block is kept, helpers and imports included.
-Fences follow CommonMark (three or more backticks or tildes, closed by a line of at least as
-many), widened by what language models do: an opening fence behind a word (``Action: ```python``),
-a block inside a block, a docstring that holds fences, a block that is never closed, a last fence
-glued to the code, a block in a quotation (``> ```python``). Thoughts are not read
-(``netarena.task.reasoning``).
+The external contract defines the form: text with a Python code block that defines
+``process_graph``. The last such block counts, including its helpers and imports. Fences follow
+CommonMark: three or more backticks or tildes, closed by a line of at least as many. These variants
+of language models are accepted too:
 
-Everything here is linear in the length of the reply, whatever the reply is.
+- an opening fence after a word (``Action: ```python``)
+- a block inside another block
+- a docstring that contains fences
+- a block that is never closed
+- a last fence on the same line as code
+- a block in a quotation (``> ```python``)
+
+Thoughts are ignored (``netarena.task.reasoning``). The time is linear in the length of any reply.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import NamedTuple
 from netarena.errors import ReplyRefused
 from netarena.task.reasoning import Found, ends_of, read_answer
 
-#: characters; the longest program that is run
+#: Most characters of a program.
 MAX_CODE_CHARS = 100_000
 #: Number of blocks, and of possible ends of one block, that are tried.
 _MAX_TRIES = 8
@@ -218,7 +222,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
     """
     if not (count := len(ends_of(bare))):
         return True
-    # the parser counts bytes, which stand for characters here
+    # The parser counts in bytes; in Latin-1 each byte is one character.
     raw = bare.encode().decode("latin-1")
     lines = [0, *accumulate(len(line) + 1 for line in raw.split("\n"))]
     texts = sorted(
@@ -228,7 +232,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
         and node.lineno == node.end_lineno
         and node.end_col_offset is not None
     )
-    #: End of the string literals that start so far or before.
+    #: Furthest end of the first n string literals, for each n.
     reach = [0, *accumulate((end for _, end in texts), max)]
     marks = ends_of(raw)
     return len(marks) == count and all(

@@ -1,10 +1,12 @@
-"""Whether an answer is safe: the structural rules, the bandwidth floor, and the frame condition.
+"""Safety of an answer: the structural rules, the bandwidth floor, and the frame condition.
 
-The structural rules (``structure``) are checked where something changed, because the network before
-is known to obey them. The frame condition: every element that an answer changed is one that the
-solution changes, and in the way that it does: what is to be removed is removed or stays as it was,
-what is to be added or altered keeps its kind, and gets other values where the solution gives some.
-What the answer left undone is wrong, not unsafe.
+The structural rules (``structure``) are checked only around changed elements, because the initial
+network is known to obey them.
+
+The frame condition limits the elements that an answer may change to those that the solution
+changes, and the kind of change. An element that the solution removes is removed or stays unchanged.
+An element that it adds or alters keeps its kind, and only attributes that the solution changes get
+other values. A missing change makes an answer wrong, but not unsafe.
 """
 
 from __future__ import annotations
@@ -30,40 +32,40 @@ from netarena_malt.network import (
 from netarena_malt.structure import affected, is_positive, kind_of, structure
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: no container may keep less than this part of its initial port capacity, unless it is asked for
+#: Least share of its initial port capacity that a container keeps, unless the task asks for less.
 BANDWIDTH_FLOOR = 0.5
-#: findings of one rule that are reported
+#: Most reported findings of one rule.
 MAX_FINDINGS_PER_RULE = 5
-#: findings that are made before those are chosen, and changes looked at once one is known
+#: Most findings that are collected, and most changes that are checked after a first finding.
 _MAX_LOOKED_AT = 300
-#: levels of containment that capacities are summed over; the network has five
+#: Most levels of containment over which capacities are summed; the network has five.
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What an answer to one query may change, and what it starts from."""
+    """The permitted changes of an answer to one query, and the initial network."""
 
     initial: Network
-    #: from the initial network to the target
+    #: Changes from the initial network to the target.
     target: Changes
-    #: total port capacity of each container, bps
+    #: Initial total port capacity of each container in bps.
     totals: Mapping[str, float]
-    #: the same as the task leaves it, where it may have changed
+    #: Total port capacity after the solution, for containers where it may differ.
     target_totals: Mapping[str, float]
-    #: nodes that the solution removes
+    #: Nodes that the solution removes.
     removed: frozenset[str]
 
 
 def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...]:
-    """What is unsafe about ``network``, which is the initial one with ``changes``."""
+    """Return the safety findings about ``network``, the initial one with ``changes``."""
     return tuple(_limited(_all_findings(frame, network, changes)))
 
 
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
-    """The frame of a query; ``initial`` is the network of ``base`` with few changes."""
+    """Return the frame of a query; ``initial`` is the network of ``base`` with few changes."""
     first = compare(base.network, initial, *touched(initial))
-    # no copy: a large network has thousands of containers
+    # Not copied, since a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
     return Frame(
         initial=initial,
@@ -75,7 +77,7 @@ def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
 
 
 def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The first findings, few of each rule: a wrecked network needs no complete list."""
+    """Yield the first findings of each rule; a badly broken network needs no complete list."""
     seen: Counter[str] = Counter()
     for finding in islice(findings, _MAX_LOOKED_AT):
         seen[finding.rule] += 1
@@ -87,7 +89,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
     unasked = list(islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE))
     yield from unasked
     if changes.more:
-        # what is not listed cannot be checked, and need not be
+        # Changes beyond the list cannot be checked; the answer is unsafe anyway.
         element, words = first_outside(changes, frame.target) or ("network", "the network")
         yield Finding(
             rule="number of changes",
@@ -99,7 +101,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
         return
     yield from islice(_cycles(network, changes), MAX_FINDINGS_PER_RULE)
     yield from islice(_bandwidth(frame, network, changes), MAX_FINDINGS_PER_RULE)
-    # once the answer is known to be unsafe, the rest only explains
+    # If the answer is already unsafe, further findings are only explanations.
     most = _MAX_LOOKED_AT if unasked else None
     nodes, edges = islice(changes.nodes, most), islice(changes.edges, most)
     for name in affected(frame.initial, network, nodes, edges):
@@ -107,7 +109,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
 
 
 def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
-    """Every element that the answer changed is one that the solution changes, and in its way."""
+    """Yield findings about changes that the solution does not make, or makes differently."""
     for name, attributes in changes.nodes.items():
         before = frame.initial.node(name)
         done = _done(attributes, before)
@@ -119,7 +121,7 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
             continue
         yield Finding(rule=UNASKED_CHANGE, element=name, detail=detail)
     for edge, attributes in changes.edges.items():
-        # the edges of what is to be removed may go before it does; it gets no others
+        # Edges of a node that the solution removes may be removed without the node, but not added.
         leaves = attributes is None and not frame.removed.isdisjoint(edge)
         if edge not in frame.target.edges and not leaves:
             done = _done(attributes, frame.initial.edge(edge))
@@ -131,10 +133,11 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
 
 
 def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
-    """How a change of a node that the task changes is not of the kind that it asks for.
+    """Return how a node's change differs in kind from the one that the task asks for.
 
-    Empty if it is. ``found``, ``before`` and ``target`` are the node's attributes as the answer
-    left them, at first, and as the task leaves them. What breaks a rule of its own is left to that.
+    Empty if it does not differ. ``found``, ``before`` and ``target`` are the node's attributes
+    after the answer, at the start, and after the solution. Changes that break a structural rule are
+    left to that rule.
     """
     if target is None:
         return "" if found is None else "instead of removed"
@@ -159,7 +162,11 @@ def _done(after: Attributes | None, before: Attributes | None) -> str:
 
 
 def _cycles(network: Network, changes: Changes) -> Iterator[Finding]:
-    """Every cycle goes through a changed edge, so a search upwards from those meets them all."""
+    """Yield findings about cycles of containment.
+
+    The initial network has none, so every cycle contains a changed edge. A search upwards from
+    the sources of changed edges finds all of them.
+    """
     done: set[str] = set()
     for source, _ in changes.edges:
         if source in done:
@@ -200,24 +207,24 @@ def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Fin
             )
 
 
-# capacities
+# Capacities.
 
 
 def _shifted(
     totals: Mapping[str, float], before: Network, after: Network, changes: Changes
 ) -> dict[str, float]:
-    """Port capacity, bps, of each container of ``after`` of which the changes may have changed it;
-    ``totals`` are those of ``before``.
+    """Return the port capacity in bps of each container in ``after`` that changes may have altered.
 
-    Sums along every path: right where a container leads to a port by one path only, as the
-    rules have it, and too much elsewhere, where other findings say so.
+    ``totals`` are the capacities in ``before``. The sums include a port once for each path from the
+    container. The rules allow only one path; for a network with several the sum is too large, but
+    then other findings report that.
     """
     shifted: dict[str, float] = {}
     above = [source for source, _ in changes.edges]
     for name in changes.nodes:
         above += after.above(name)
         above += before.above(name)
-    while above:  # whose contents changed, and whatever contains that
+    while above:  # containers of changed elements, and the containers of these
         name = above.pop()
         if name not in shifted and after.node(name) is not None:
             shifted[name] = 0.0
@@ -243,7 +250,7 @@ def _shifted(
 
 
 def _capacity(attributes: Attributes | None) -> float:
-    """Capacity of a port, bps; 0 for what is no port, or where it is no valid number."""
+    """Return the capacity of a port in bps; 0 for other nodes and invalid numbers."""
     if attributes is None or attributes.get("type") != [EK_PORT]:
         return 0.0
     bps = attributes.get(CAPACITY)

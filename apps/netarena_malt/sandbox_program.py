@@ -1,22 +1,20 @@
-"""The program inside the sandbox: runs an answer on its own copy of the network and reads it.
+"""Program inside the sandbox: runs an answer on its own copy of the network and reads the result.
 
-The text of this module (behind those of ``topology`` and ``edit``) is what the sandbox's warm
-parent executes, so
-it needs the standard library and networkx alone, and nothing in it is trusted: what ``call``
-returns is a claim made in a process that the agent's code owns, and the grader believes none of
-it. A claim of changes claims no more than the whole graph would, and is a hundredth of the size.
-
-``load`` runs once, in the warm parent; ``call`` in a forked child whose memory is its own.
+The sandbox's warm parent process executes the text of this module, after those of ``topology`` and
+``edit``. Therefore it needs only the standard library and networkx. ``load`` runs once, in the
+parent. ``call`` runs in a forked child process, which the agent's code controls, so its result is
+not trusted. The result has the changes of a graph rather than the whole graph: it needs no more
+trust and has a hundredth of the size.
 
 A graph is described by its *changes* from another:
 ``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
-"removed_edges": [[source, target]]}``: nodes and edges that were added or have other attributes,
-with all their attributes, and those that are gone; edges of a removed node are not listed.
-``"more": true`` says that the list is cut at ``MAX_CHANGES``: no task changes that many, so it is
-known to be wrong and unsafe, and a wrecked network costs no more to judge than a repaired one.
+"removed_edges": [[source, target]]}``. Nodes and edges that were added or altered are listed with
+all their attributes. Edges of a removed node are not listed. ``"more": true`` means that the list
+is cut at ``MAX_CHANGES``. No task changes as many elements, so the answer is known to be wrong and
+unsafe, and judging a badly broken network takes no longer than judging a right one.
 
-Data and attributes that are longer than any right ones are cut for the same reason. Wherever
-something was left out, ``CUT`` stands, which no right value holds.
+Data and attributes that are longer than any right ones are cut for the same reason. ``CUT``
+replaces omitted parts; no right value contains it.
 """
 
 from __future__ import annotations
@@ -44,32 +42,32 @@ import networkx as nx
 from netarena_malt.edit import apply_edits, names_of
 from netarena_malt.topology import Topology, build
 
-#: the forms of data that an answer may declare
+#: Types of data that an answer may declare.
 ANSWER_TYPES = ("text", "list", "table", "graph")
-#: levels of lists and dicts in data or in one attribute
+#: Most levels of lists and dicts in data or in one attribute.
 MAX_DEPTH = 20
-#: data, as JSON; the longest right answer takes some 6,000 bytes and 330 values
+#: Limits of data as JSON; the longest right answer takes about 6,000 bytes and 330 values.
 MAX_DATA_BYTES = 1 << 15
 MAX_DATA_VALUES = 1_000
-#: changed nodes and edges that are listed; the largest task changes some 300
+#: Most listed changes of nodes and edges; the largest task has about 300.
 MAX_CHANGES = 500
-#: all of these as JSON, and the attributes of one of them
+#: Limits of all listed changes as JSON, and of the attributes of one element.
 MAX_CHANGES_BYTES = 3 << 15
 MAX_ELEMENT_BYTES = 2_000
 MAX_ELEMENT_VALUES = 10
-#: what stands for what was left out
+#: Replacement for omitted parts.
 CUT = "…"
-#: characters of a node's name
+#: Most characters of a node's name.
 _MAX_NAME_CHARS = 200
-#: characters of an error that is shown
+#: Most characters of a shown error.
 MAX_ERROR_CHARS = 600
 
 _FILE = "<answer>"
-#: nodes by name, and attributes of edges by source and target
+#: Attributes of nodes by name, and attributes of edges by source and target.
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# a union written where it is asked for would be made anew each time
+# Constants, since a union in an isinstance call would be created in each call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
 _LISTS = (list, tuple)
@@ -78,25 +76,25 @@ _BYTES = (bytes, bytearray)
 
 
 class UnusableError(Exception):
-    """An answer that has not the promised form; the text says what is wrong."""
+    """An answer that does not have the required form; the text names the error."""
 
 
 def describe(topology: Topology) -> bytes:
-    """The network of ``topology`` as a payload that ``load`` reads."""
+    """Return the network of ``topology`` as a payload for ``load``."""
     parameters = asdict(replace(topology, exceptions_bps={}))
     parameters["exceptions_bps"] = dict(topology.exceptions_bps)
     return json.dumps({"topology": parameters}).encode()
 
 
 def dump(graph: Any) -> bytes:
-    """A networkx DiGraph as a payload that ``load`` reads; order and value types are kept.
+    """Return a networkx DiGraph as a payload for ``load``, with its order and value types.
 
-    A line for each node and for each node's edges, so that reading it takes little memory beside
-    the graph itself.
+    There is one line for each node and one for each node's edges, so that reading the payload takes
+    little memory in addition to the graph.
     """
     relations: dict[str, int] = {}
     rows = []
-    for source, row in graph._adj.items():  # noqa: SLF001 -- the views take twice as long
+    for source, row in graph._adj.items():  # noqa: SLF001 -- the view takes twice as long
         ends = [
             [target, relations.setdefault(json.dumps(attributes), len(relations))]
             for target, attributes in row.items()
@@ -104,13 +102,13 @@ def dump(graph: Any) -> bytes:
         if ends:
             rows.append(json.dumps([source, ends]))
     head = json.dumps({"relations": [json.loads(relation) for relation in relations]})
-    # the dicts themselves: networkx offers copies or views alone
+    # The internal dict, since networkx offers only copies or views.
     nodes = (json.dumps(entry) for entry in graph._node.items())  # noqa: SLF001
     return "\n".join((head, *nodes, "", *rows)).encode()
 
 
 def load(payload: bytes) -> dict[str, Any]:
-    """Build the network twice: what the answer gets, and what it is compared with."""
+    """Build the network twice: for the answer, and for comparison with the answer."""
     lines = io.BytesIO(payload)
     head = json.loads(next(lines))
     if "topology" in head:
@@ -145,20 +143,20 @@ def _read_graph(relations: list[dict[str, Any]], lines: Iterator[bytes]) -> Any:
 
 
 class Pristine:
-    """A network as it was given, to compare with: attributes by name, edges by source and target.
+    """The initial network for comparison: attributes by name, edges by source and target.
 
-    It can be edited as a graph can. Equal values are one object, because a child copies every page
-    on which it touches one, and comparing touches them all.
+    ``apply_edits`` can change it like a graph. Equal values are one object: comparing touches all
+    values, and a forked child copies each memory page that it touches.
     """
 
     def __init__(self, graph: Any) -> None:
-        """What ``graph`` is now, and whose edits come before those of ``graph``."""
+        """Copy the present state of ``graph``; later edits must be applied here first."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}
             for name, attributes in graph._node.items()  # noqa: SLF001 -- the dicts themselves
         }
-        #: edges that go out, of the nodes that have some
+        #: Outgoing edges of the nodes that have any.
         self._adj = _Rows(
             (source, {end: self._shared(attributes, None) for end, attributes in row.items()})
             for source, row in graph._adj.items()  # noqa: SLF001 -- the dicts themselves
@@ -167,7 +165,7 @@ class Pristine:
         self._graph = graph
 
     def _shared(self, value: Any, name: str | None) -> Any:
-        """``value``, or one that is equal and was seen before; it must not be written into."""
+        """Return an equal value that was seen before, or a copy; it must not be changed."""
         if value is name:
             return value
         kind = type(value)
@@ -178,7 +176,7 @@ class Pristine:
         return found
 
     def doubtful(self) -> set[str]:
-        """Names of nodes with a value that equals a truth value in Python (1 == True)."""
+        """Return the names of nodes with a number that equals a boolean (1 == True)."""
         bits = {id(value) for value in self._known.values() if _holds_bit(value)}
         return {
             name
@@ -190,7 +188,7 @@ class Pristine:
     def parts(self) -> Parts:
         return self.nodes, self._adj
 
-    # what edits need of a graph
+    # Methods that ``apply_edits`` needs.
 
     def __contains__(self, name: str) -> bool:
         return name in self.nodes
@@ -205,7 +203,7 @@ class Pristine:
         for name in names:
             del self.nodes[name]
             self._adj.pop(name, None)
-            # edits remove what was there before what they add
+            # Removals come before additions, so the original graph has all edges to the node.
             for source in self._graph._pred[name]:  # noqa: SLF001 -- the dicts themselves
                 if source in self._adj:
                     self._adj[source].pop(name, None)
@@ -219,13 +217,17 @@ class _Rows(dict[str, dict[str, Any]]):
 
 
 def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Run ``request["code"]`` on the network that ``request["edits"]`` make of the base.
+    """Run ``request["code"]`` on the base network with ``request["edits"]``.
 
-    Returns ``{"error": text}``, or ``{"type", "data", "cut", "data_graph", "updated"}``: ``data``
-    as plain JSON; ``cut``, whether something was left out of it; ``data_graph`` the changes that a
-    graph in data stands for, ``"same"`` if it is the updated graph, or null; ``updated`` the
-    changes of the updated graph, or null if the answer gave none. MemoryError passes through: the
-    sandbox knows that limit by itself.
+    Return ``{"error": text}``, or an object with these keys:
+
+    - ``type``: the declared type
+    - ``data``: data as plain JSON
+    - ``cut``: whether a part of data was left out
+    - ``data_graph``: the changes of a graph in data, ``"same"`` for the updated graph, or null
+    - ``updated``: the changes of the updated graph, or null without one
+
+    MemoryError passes through, since the sandbox reports this limit itself.
     """
     given, pristine = context["given"], context["pristine"]
     edits = request["edits"]
@@ -239,9 +241,9 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         raise
     except UnusableError as error:
         return {"error": str(error)}
-    except BaseException as error:  # noqa: BLE001 -- SystemExit included: all is the answer's doing
+    except BaseException as error:  # noqa: BLE001 -- even SystemExit is an error of the answer
         return {"error": _explain(error, request["code"])}
-    # whatever the answer left behind goes with the process; the sandbox's memory limit stands
+    # The process ends soon, so garbage needs no collection; the memory limit still applies.
     gc.disable()
     try:
         return _read(result, pristine.parts, suspects)
@@ -265,7 +267,7 @@ def _run(code: str, graph: Any) -> Any:
         collections=collections,
         itertools=itertools,
     )
-    # where dataclasses and typing look up the names of a class's module
+    # dataclasses and typing look up names of a class's module here.
     sys.modules["answer"] = module
     exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the point
     process: Callable[[Any], Any] | None = module.__dict__.get("process_graph")
@@ -275,12 +277,12 @@ def _run(code: str, graph: Any) -> Any:
 
 
 def _explain(error: BaseException, code: str) -> str:
-    """Type and message of an exception, and the last line of the answer that it passed."""
+    """Return an exception's type and message, and the innermost line of the answer with it."""
     kind = type(error).__name__
     number = error.lineno if isinstance(error, SyntaxError) else None
     try:
         message = str(error.msg if isinstance(error, SyntaxError) else error)
-    except BaseException:  # noqa: BLE001 -- an exception class of the answer
+    except BaseException:  # noqa: BLE001 -- the answer may define the exception's class
         message = "(its message cannot be shown)"
     trace = error.__traceback__
     while trace is not None:
@@ -299,7 +301,7 @@ def _cut(text: str, limit: int = MAX_ERROR_CHARS) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-# reading the result
+# Reading the result.
 
 
 def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
@@ -344,9 +346,9 @@ def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
 
 
 def _same_data(one: Any, other: Any) -> bool:
-    """Whether both are node-link data of equal nodes and edges; networkx has two names for those.
+    """Return whether both are node-link data with equal nodes and edges.
 
-    To find that they are takes a third of the time that reading one of them does.
+    This check takes a third of the time of reading one of them.
     """
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return False
@@ -371,11 +373,11 @@ def _is_graph(value: Any) -> bool:
 def parts_of(
     value: Any, where: str, before: Parts = ({}, {}), suspects: AbstractSet[str] = frozenset()
 ) -> Parts:
-    """Nodes and edges of a networkx graph or of node-link data.
+    """Return the nodes and edges of a networkx graph or of node-link data.
 
-    Of what is as in ``before`` (but for the nodes ``suspects``), the attributes are those of
-    ``before`` themselves: to copy and to compare them takes twice as long. A node without edges
-    from it may be missing from the edges.
+    Elements that equal those in ``before`` have the same attribute objects, except for the nodes in
+    ``suspects``: copying and comparing would take twice as long. Nodes without outgoing edges may
+    be missing from the edges.
 
     Raises UnusableError, which names the graph as ``where``.
     """
@@ -385,7 +387,7 @@ def parts_of(
         if not value.is_directed():
             raise UnusableError(f"{where} is an undirected graph; the network is directed")
         if not value.is_multigraph():
-            return value._node, value._adj  # noqa: SLF001 -- the views take three times as long
+            return value._node, value._adj  # noqa: SLF001 -- views take three times as long
         nodes: dict[Any, Any] = dict(value.nodes(data=True))
         edges: Iterable[tuple[Any, Any, Any]] = value.edges(data=True)
     else:
@@ -402,7 +404,7 @@ def parts_of(
         row = rows.get(source)
         if row is None:
             row = rows[source] = {}
-            nodes.setdefault(source, {})  # an edge makes its ends exist, as in networkx
+            nodes.setdefault(source, {})  # an edge creates missing nodes, as in networkx
         if target in row:
             raise UnusableError(f"{where} has two edges {_show(source)} -> {_show(target)}")
         row[target] = attributes
@@ -414,7 +416,7 @@ def parts_of(
 def _entries(
     value: Mapping[str, Any], before: Mapping[str, Any], suspects: AbstractSet[str]
 ) -> Iterator[tuple[Any, Any]]:
-    """Names and attributes of the nodes of node-link data."""
+    """Yield the names and attributes of the nodes of node-link data."""
     for entry in value["nodes"]:
         keyed = "id" in entry
         name = entry["id"] if keyed else entry.get("name")
@@ -427,7 +429,7 @@ def _entries(
 def _links(
     value: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Ends and attributes of the edges of node-link data."""
+    """Yield the source, target and attributes of each edge of node-link data."""
     multigraph = bool(value.get("multigraph"))
     ends = ("source", "target", "key") if multigraph else ("source", "target")
     for entry in _edges_of(value):
@@ -443,7 +445,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _extends(entry: Any, attributes: Any, surplus: int) -> bool:
-    """Whether ``entry`` has all of ``attributes`` and ``surplus`` members more."""
+    """Return whether ``entry`` has all of ``attributes`` and ``surplus`` more members."""
     return len(entry) == len(attributes) + surplus and attributes.items() <= entry.items()
 
 
@@ -452,10 +454,10 @@ def _show(name: Any) -> str:
 
 
 def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any]:
-    """The changes that lead from one graph to the other, in the order of the graphs.
+    """Return the changes from one graph to the other, in the order of the graphs.
 
-    Numbers are compared by value; ``suspects`` are the nodes of ``before`` for which that is not
-    enough (see ``doubtful``). Raises UnusableError.
+    Numbers are compared by value. For the nodes ``suspects`` of ``before`` booleans are
+    distinguished from numbers (see ``doubtful``). Raises UnusableError.
     """
     changes: dict[str, Any] = {
         "nodes": {},
@@ -479,7 +481,7 @@ def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any
 
 
 def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[str, Any, int]]:
-    """Kind, description and size in bytes (about) of each change."""
+    """Yield the kind, the description and the approximate size in bytes of each change."""
     old_nodes, old_rows = before
     new_nodes, new_rows = after
     for name, attributes in new_nodes.items():
@@ -511,10 +513,10 @@ def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[
 def _altered(
     old: Mapping[str, Any] | None, attributes: Mapping[Any, Any], where: str, *, doubt: bool
 ) -> tuple[dict[str, Any] | None, int]:
-    """``attributes`` as plain JSON, None if that is what ``old`` is; and their size, bytes.
+    """Return ``attributes`` as plain JSON, or None if they equal ``old``, and their size in bytes.
 
-    Only values that differ in Python are converted, so that lists which became tuples in all of
-    a network cost little; with ``doubt``, truth values are told from numbers.
+    Only values that differ in Python are converted, so that a network in which all lists became
+    tuples takes little time. With ``doubt``, booleans are distinguished from numbers.
     """
     reader: Plain | None = None
     found: dict[str, Any] = {}
@@ -532,7 +534,7 @@ def _altered(
             return found, MAX_ELEMENT_BYTES
         converted = found[reader.key(key)] = reader.convert(value, 1)
         same = same and known and was[key] == converted and _same(was[key], converted)
-    # what was there before is not counted: it is short
+    # Unchanged values are short and not counted.
     return None if same else found, 0 if reader is None else MAX_ELEMENT_BYTES - reader.left
 
 
@@ -543,7 +545,7 @@ def _name(name: Any) -> str:
 
 
 def doubtful(nodes: Mapping[str, Any]) -> set[str]:
-    """Names of nodes with a value that equals a truth value in Python (1 == True)."""
+    """Return the names of nodes with a number that equals a boolean (1 == True)."""
     return {name for name, attributes in nodes.items() if _holds_bit(attributes)}
 
 
@@ -556,7 +558,7 @@ def _holds_bit(value: Any) -> bool:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Whether values that are equal in Python differ in no truth value."""
+    """Return whether two values that are equal in Python also have booleans in the same places."""
     if isinstance(old, dict):
         return all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list):
@@ -565,24 +567,24 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """``value`` as plain JSON, as data is read; see ``Plain``."""
+    """Return ``value`` as plain JSON, within the limits of data (see ``Plain``)."""
     return Plain(where, MAX_DATA_BYTES, MAX_DATA_VALUES).convert(value)
 
 
 class Plain:
-    """Makes values plain JSON: tuples, sets, views and iterators as lists, no NaN, no recursion.
+    """Converter of values to plain JSON, within limits.
 
-    Infinity and NaN become text, so that nothing downstream takes them for numbers; integers
-    beyond 64 bits, fractions and decimals become floats. What goes beyond ``size`` bytes of JSON,
-    ``values`` values or ``MAX_DEPTH`` levels is left out; ``CUT`` stands for it, and ``cut`` says
-    so. ``convert`` raises UnusableError, which names the value as ``where``.
+    Tuples, sets, views and iterators become lists. Infinity and NaN become text, so that no reader
+    treats them as numbers. Integers beyond 64 bits, fractions and decimals become floats. ``CUT``
+    replaces parts beyond ``size`` bytes of JSON, ``values`` values or ``MAX_DEPTH`` levels, and
+    ``cut`` is then true. ``convert`` raises UnusableError, which names the value as ``where``.
     """
 
     __slots__ = ("cut", "left", "values", "where")
 
     def __init__(self, where: str, size: int, values: int) -> None:
         self.where = where
-        #: bytes and values to go
+        #: Remaining bytes and values.
         self.left = size
         self.values = values
         self.cut = False
@@ -592,11 +594,11 @@ class Plain:
         return self.left <= 0 or self.values <= 0
 
     def convert(self, item: Any, depth: int = 0) -> Any:
-        """``item`` as plain JSON; ``depth`` is the number of lists and dicts around it."""
+        """Return ``item`` as plain JSON; ``depth`` is the number of enclosing lists and dicts."""
         self.values -= 1
         kind = type(item)
         if kind is int and -(2**63) <= item < 2**63:
-            self.left -= 22  # as long as they get
+            self.left -= 22  # the longest such number, with separators
             return item
         if kind is str or isinstance(item, str):
             return self._text(item)
@@ -608,9 +610,9 @@ class Plain:
         if depth == MAX_DEPTH:
             return self._mark()
         self.left -= 4
-        if isinstance(item, _LISTS):  # before all that asks an abstract class, which takes longer
+        if isinstance(item, _LISTS):  # first, since checks of abstract classes take longer
             return self._series(item, depth)
-        # networkx's views of nodes are mappings and sets: names are what they are read for
+        # networkx's views of nodes are both mappings and sets; they become lists of names.
         if isinstance(item, dict) or (
             isinstance(item, Mapping) and not isinstance(item, AbstractSet)
         ):
@@ -622,8 +624,8 @@ class Plain:
                 found[self.key(key)] = self.convert(item[key], depth + 1)
             return found
         if isinstance(item, _SETS):
-            # a set has no order of its own; this one is the same in every process, and so are the
-            # members of one that is too large: none
+            # Sets are sorted, so that the result is the same in every process. A set that is too
+            # large has no members in the result, since the choice would depend on its order.
             cut, self.cut = self.cut, False
             members = sorted(self._series(item, depth), key=repr)
             members, self.cut = ([CUT], True) if self.cut else (members, cut)
@@ -635,7 +637,7 @@ class Plain:
         raise UnusableError(f"{self.where} holds a {type(item).__name__}, which is no JSON value")
 
     def key(self, key: Any) -> str:
-        """``key`` as the name of a member."""
+        """Return ``key`` as the name of a member. Raises UnusableError."""
         if isinstance(key, str):
             return self._text(key)
         if key is None or isinstance(key, int | float | tuple):
@@ -659,7 +661,7 @@ class Plain:
     def _text(self, item: str) -> str:
         text = _clean(item if type(item) is str else str(item))
         room = max(0, self.left)
-        # twelve characters of JSON are the most that one takes
+        # One character takes at most twelve characters of JSON.
         if len(text) > room or len(encode_basestring_ascii(text)) > room:
             text = text[: room // 12] + self._mark()
         self.left -= len(encode_basestring_ascii(text)) + 2
@@ -672,7 +674,7 @@ class Plain:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which no JSON that leaves the sandbox can hold."""
+    """Return the text without lone surrogates, which the sandbox's JSON cannot contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

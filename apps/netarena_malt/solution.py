@@ -1,8 +1,8 @@
-"""Replies that are known in advance: the right one, wrong ones, and attacks.
+"""Generated replies: the reference solution, wrong replies, and attacks.
 
-All are what an agent would send: a fenced Python block that defines ``process_graph``. The right
-one is written from a query's actions as plain graph code that walks the network it is given. It
-shares no code with ``action``, so that the two check each other.
+All have the form of an agent's reply: a fenced Python block that defines ``process_graph``. The
+reference solution is plain graph code, generated from a query's actions. It shares no code with
+``action``, so that the two modules check each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netarena_malt.action import (
 from netarena_malt.query import Truth, solve_truth
 from netarena_malt.topology import NODE_KINDS
 
-# the code of a reply
+# The code of a reply.
 
 _TOOLS = """\
 CAPACITY = "physical_capacity_bps"
@@ -88,14 +88,14 @@ def _fenced(code: str) -> str:
 
 
 def _function(lines: Sequence[str], kind: str, data: str) -> str:
-    """The whole reply: tools, and a ``process_graph`` that runs ``lines`` on ``graph``."""
+    """Return a reply: helpers, and a ``process_graph`` that runs ``lines`` on ``graph``."""
     result = f'return {{"type": {kind!r}, "data": {data}, "updated_graph": graph}}'
     body = "\n".join(f"    {line}" for line in ("graph = graph_data", *lines, result))
     return _fenced(f"{_TOOLS}\n\ndef process_graph(graph_data):\n{body}")
 
 
 def _expression(name: str) -> str:
-    """Code for a name, in which variables of loops (``$1``) are variables of the code."""
+    """Return code for a name; variables of loops (``$1``) become variables of the code."""
     parts = (part for part in _VARIABLE.split(name) if part)
     return " + ".join(f"node{part[1:]}" if part[0] == "$" else repr(part) for part in parts)
 
@@ -156,7 +156,7 @@ def _condition(condition: Condition, node: str) -> str:
     return f"{value} < {condition.below!r}"
 
 
-#: operation -> lines of code that do it on ``graph``, or put its answer into ``data``
+#: Operation -> function that returns code; it changes ``graph`` or assigns the answer to ``data``.
 _LINES: Mapping[str, Callable[[Any], list[str]]] = MappingProxyType(
     {
         "add": lambda addition: _add_lines(addition.nodes),
@@ -179,25 +179,25 @@ def _lines(actions: Sequence[Action]) -> list[str]:
 
 
 def _answer(actions: Sequence[Action]) -> tuple[str, str]:
-    """Type of the answer, and the expression of its data in ``process_graph``."""
+    """Return the answer's type, and the expression for its data in ``process_graph``."""
     kind = OPERATIONS[actions[-1].kind].answer_type
     return kind, "graph" if kind == "graph" else "data"
 
 
 def reference_code(query: Query) -> str:
-    """The reference solution as a reply: right and safe, found by looking at the graph."""
+    """Return the reference solution as a reply, which computes its answer from the graph."""
     return program(query.actions)
 
 
 def program(actions: Sequence[Action]) -> str:
-    """A reply that carries out ``actions``, the last of which gives the answer."""
+    """Return a reply that executes ``actions``, the last of which gives the answer."""
     return _function(_lines(actions), *_answer(actions))
 
 
-# wrong replies
+# Wrong replies.
 
-#: answer type -> lines after the right ones, each of which makes the answer wrong whatever it was;
-#: ``port`` and ``number`` are drawn
+#: Answer type -> lines after the reference solution, each of which makes any right answer wrong.
+#: ``port`` and ``number`` are drawn.
 _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "graph": (
@@ -213,7 +213,7 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def distract(query: Query, rng: random.Random) -> str:
-    """A plausible, well-formed and wrong reply: the right steps with a slip, or none of them."""
+    """Return a plausible, well-formed and wrong reply: the right steps and an error, or no step."""
     kind, data = _answer(query.actions)
     if kind == "graph" and not rng.randrange(4):
         return _function([], kind, data)
@@ -227,9 +227,9 @@ def distract(query: Query, rng: random.Random) -> str:
 
 
 def blanket(queries: Sequence[Query]) -> str:
-    """The one reply that is right most often on ``queries``, all of one label, without looking.
+    """Return the fixed reply that is right most often on ``queries``, all of one label.
 
-    The commonest data, with the network as it came.
+    It has the most frequent data and the unchanged network.
     """
     truths = [solve_truth(query)[0] for query in queries]
     kind = truths[0].type
@@ -237,21 +237,22 @@ def blanket(queries: Sequence[Query]) -> str:
 
 
 def commonest(truths: Sequence[Truth]) -> tuple[Any, int]:
-    """The data that most of ``truths`` have, and how many do."""
+    """Return the most frequent data of ``truths``, and its number of occurrences."""
     counts = Counter(json.dumps(truth.data) for truth in truths)
     data, number = counts.most_common(1)[0]
     return json.loads(data), number
 
 
-# attacks
+# Attacks.
 
 
 def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: what is attacked -> reply. None is a right answer to any query: what data they give is no count
-#: (none is below 0), list, table or graph of any. Each must end without effect on what comes next
+#: Target of the attack -> reply. No reply is a right answer to any query: its data is not a count,
+#: list, table or graph of any query (counts are never negative). No attack may affect later
+#: episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {
         name: _attack(code)
@@ -426,5 +427,5 @@ ATTACKS: Mapping[str, str] = MappingProxyType(
 
 
 def attacks() -> list[str]:
-    """Replies that attack the sandbox or the grader, one of each kind."""
+    """Return replies that attack the sandbox or the grader, one of each kind."""
     return list(ATTACKS.values())

@@ -1,8 +1,8 @@
 """Edits spread over a whole network, and new switches and ports.
 
-The numbers of edits depend on the size of the network only, and every place of one kind gets the
-same share of them on average. Which place a question is about can therefore not be read from the
-edits: ``query`` draws it without regard to them.
+The numbers of edits depend only on the size of the network, and all containers of one kind get the
+same share of them on average. ``query`` draws the focus of a query independently of the edits, so
+they do not reveal it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from netarena_malt.base_network import Base
 from netarena_malt.network_builder import Draft
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
 
-#: changed capacities for each switch, on average; each switch has at least one
+#: Average number of changed capacities per switch; each has at least one, except in the largest
+#: networks.
 SETS_PER_SWITCH = 2
-#: of the largest networks: a query holds its edits, and some 60,000 bytes of them are enough
+#: Most changed capacities of a network, since a query with more edits would be too large: these
+#: take about 60,000 bytes.
 _MOST_SETS = 8_000
-#: fewest and most edits of a kind, for each switch of the network: uniform between them, so that
-#: totals of the whole network differ from query to query
+#: Fewest and most edits of each kind per switch of the network. The number is uniform between them,
+#: so that totals of the whole network differ between queries.
 _REMOVED_SWITCHES = (1 / 40, 1 / 8)
 _ADDED_SWITCHES = (1 / 40, 1 / 10)
 _REMOVED_PORTS = (1 / 8, 1 / 2)
 _ADDED_PORTS = (1 / 8, 1 / 3)
-#: a switch keeps at least so many ports of the base, and its block so many switches
+#: Fewest ports of the base that a switch keeps, and fewest switches that its block keeps.
 _LEAST_PORTS = 3
 _LEAST_SWITCHES = 2
 
 
 def intensity(base: Base) -> float:
-    """The share of the usual number of edits that a network of this size gets, at most 1."""
+    """Return the share of the usual number of edits for a network of this size, at most 1."""
     switches = len(base.index.names[EK_PACKET_SWITCH])
     return min(1.0, _MOST_SETS / (SETS_PER_SWITCH * switches)) if switches else 0.0
 
@@ -46,7 +48,7 @@ def spread(draft: Draft, rng: random.Random) -> None:
         return round(share * rng.uniform(*bounds))
 
     for switch in rng.sample(switches, number(_REMOVED_SWITCHES)):
-        # of the homes of a switch, only its block counts: a rack may be empty
+        # Only its block must keep switches: racks and control domains may be empty.
         if len(draft.contents(draft.parents(switch)[0])) > _LEAST_SWITCHES:
             draft.remove_switch(switch)
     left = draft.present_switches()
@@ -67,20 +69,20 @@ def spread(draft: Draft, rng: random.Random) -> None:
     others = {bps: [other for other in speeds if other != bps] for bps in speeds}
     for switch in chosen:
         port = rng.choice(draft.contents(switch))
-        # another value than in the base, however often the same port is drawn
+        # A value that differs from the base, even if the same port is drawn again.
         was = capacity(port) if draft.original(port) else 0.0
         draft.set_capacity(port, rng.choice(others.get(was, speeds)))
 
 
 def new_port(name: str, bps: float, *parents: str) -> NewNode:
-    """A port to add."""
+    """Return a port to add."""
     return NewNode(name=name, kind=EK_PORT, attributes={CAPACITY: bps}, parents=parents)
 
 
 def new_switch(
     draft: Draft, like: str, rng: random.Random, new_block: str | None = None
 ) -> NewNode:
-    """A switch to add, in the parents of the switch ``like`` or in a new aggregation block."""
+    """Return a switch to add, in the parents of switch ``like`` or in a new aggregation block."""
     block, rack, domain = draft.parents(like)
     (name,) = draft.fresh(new_block or block, like, rng)
     stem = draft.stem(name, draft.contents(like)[0])

@@ -1,15 +1,16 @@
-"""What is observed of an answer, and whether it is right and safe.
+"""Observed states of an answer, and their judgement.
 
-A state is what became of the query's network and question, as plain JSON for the journal:
+A state describes the result of an answer as plain JSON for the journal:
 
-* ``{"answered": false}`` before anything ran;
-* ``{"answered": true, "error": text}`` when the program failed or its result was unusable;
-* ``{"answered": true, "type", "data", "cut", "data_graph", "updated"}`` otherwise, where ``cut``
-  says that data was longer than is kept, graphs are the changes from the initial network (their
-  form: ``guest``), ``updated`` is null when the answer gave no ``updated_graph``, and
-  ``data_graph`` is ``"same"`` when data is that graph too.
+* ``{"answered": false}`` before a program ran
+* ``{"answered": true, "error": text}`` if the program failed or its result was unusable
+* ``{"answered": true, "type", "data", "cut", "data_graph", "updated"}`` otherwise
 
-``judge`` needs the query and such a state, nothing else.
+``cut`` is true if data was longer than the limit. Graphs are given as changes from the initial
+network (see ``sandbox_program``). ``updated`` is null if the answer has no ``updated_graph``.
+``data_graph`` is null if data is not a graph, and ``"same"`` if data is the updated graph.
+
+``judge`` needs only the query and such a state.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ from netarena_malt.safety import Frame, find, make_frame
 from netarena_malt.sandbox_program import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.structure import affected, structure
 
-#: Limits of a state in the journal: bytes of JSON, and values. An honest guest's message is at
-#: most a quarter of that.
+#: Limits of a state in the journal: bytes of JSON, and values. An unmanipulated result of the
+#: sandbox has at most a quarter of that.
 MAX_STATE_BYTES = 1_000_000
 MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
-#: Characters of a shown error.
+#: Most characters of a shown error.
 MAX_ERROR_CHARS = 1000
-#: Differences between the answer's graph and the right one that the journal keeps.
+#: Most stored differences between the answer's graph and the right one.
 MAX_DIFFERENCES = 20
-#: Queries whose truth is cached: the running ones and a few more.
+#: Number of queries whose truth is cached: the running ones and a few more.
 _CASES = 32
 
 UNANSWERED: dict[str, JsonValue] = {"answered": False}
 
 
 class _MalformedError(Exception):
-    """A result whose form is not that of the guest."""
+    """A result that does not have the form of ``sandbox_program.call``."""
 
 
 # The state.
@@ -71,9 +72,9 @@ def failed(error: str) -> State:
 
 
 def read_claim(claim: JsonValue) -> State:
-    """Return the state of the guest's result after checking its form completely.
+    """Return the state for a result of the sandbox after checking its form completely.
 
-    The sandbox's child belongs to the code that it ran, so its result may be anything. A result
+    The agent's code controls the sandbox's child process, so the result may be anything. A result
     with another form is an unusable answer, never an environment failure.
     """
     try:
@@ -84,7 +85,7 @@ def read_claim(claim: JsonValue) -> State:
 
 
 def _check_size(claim: Any) -> None:
-    """Refuse what is too large before it is gone through value by value."""
+    """Refuse a result that is too large, before it is checked value by value."""
     if isinstance(claim, dict):
         for key in ("updated", "data_graph"):
             changes = claim.get(key)
@@ -124,7 +125,7 @@ def _read(claim: Any) -> State:
 
 
 class _Tidier:
-    """Copies JSON within limits, without values that a journal cannot hold."""
+    """Copies JSON within limits, without values that a journal cannot contain."""
 
     def __init__(self) -> None:
         self._values = MAX_STATE_VALUES
@@ -158,7 +159,7 @@ class _Tidier:
 
 
 def _clean(text: str) -> str:
-    """Remove lone surrogates, which no file can hold."""
+    """Return the text without lone surrogates, which files cannot contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -191,7 +192,7 @@ def _is_edge(value: Any, length: int) -> bool:
     )
 
 
-# What an answer is judged against.
+# The truth of a query.
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ class Answer:
     data: JsonValue
     #: Whether data was longer than the limit.
     cut: bool
-    #: The graph in data; None if data holds none.
+    #: The graph in data; None if data is not a graph.
     data_changes: Changes | None
     #: The updated graph, or its replacement.
     network: Network
@@ -380,8 +381,8 @@ def _wrong_graph(case: Case, answer: Answer) -> str:
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")
 
 
-#: Rule -> why an answer is wrong by it, in one sentence that names the element; empty if it is not.
-#: The first rule with a result decides.
+#: Rule -> function that returns in one sentence why an answer breaks it, or an empty text. The
+#: first broken rule decides.
 _CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
     ANSWER_FORM: _wrong_form,
     DATA: _wrong_data,

@@ -1,7 +1,7 @@
 """The structural rules of a network, node by node and edge by edge.
 
-They are read off ``topology.NODE_KINDS``, and hold for whatever a network comes from: the released
-model, a model file, or what an answer makes of either.
+They follow from ``topology.NODE_KINDS`` and apply to every network: the released model, a model
+file, and the result of an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netarena_malt.topology import (
 def affected(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> dict[str, None]:
-    """The nodes, in order, whose rules may be broken by changes of these elements."""
+    """Return the nodes, in order, whose rules may be broken by changes of these elements."""
     affected: dict[str, None] = {}
     for name in nodes:
         affected[name] = None
@@ -42,7 +42,7 @@ def affected(
 
 
 def structure(network: Network, name: str) -> Iterator[Finding]:
-    """All rules about one node and the edges to it."""
+    """Yield the findings about one node and the edges to it."""
     attributes = network.node(name)
     above, below = network.above(name), network.below(name)
     if attributes is None:
@@ -111,7 +111,7 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
 def _edge(
     kind: NodeKind, name: str, parent: str, parent_kind: str | None, attributes: Attributes
 ) -> Iterator[Finding]:
-    """The rules about one edge, from ``parent`` to ``name``."""
+    """Yield the findings about one edge, from ``parent`` to ``name``."""
     relation, edge = attributes.get("type"), (parent, name)
     if surplus := attributes.keys() - {"type"}:
         yield Finding(
@@ -145,7 +145,7 @@ def _edge(
 def _parents(
     network: Network, kind: NodeKind, name: str, kinds_above: Mapping[str, str | None]
 ) -> Iterator[Finding]:
-    """Exactly one parent of each kind that a node needs."""
+    """Yield findings unless a node has exactly one parent of each required kind."""
     above = network.above(name)
     for group in kind.parents:
         parents = [
@@ -165,13 +165,13 @@ def _parents(
 
 
 def _first_type(attributes: Attributes | None) -> str | None:
-    """The kind of a node, by the first entry of its type list; None if it is of no kind."""
+    """Return the first entry of a node's type list; None if the list is not that of a kind."""
     kind = None if attributes is None else kind_of(attributes)
     return None if kind is None else kind.types[0]
 
 
 def kind_of(attributes: Attributes) -> NodeKind | None:
-    """What a node is, by its type list; None if that is no kind's."""
+    """Return the kind of a node according to its type list; None if no kind has this list."""
     types = attributes.get("type")
     if not isinstance(types, list) or not types or not isinstance(types[0], str):
         return None
@@ -180,7 +180,7 @@ def kind_of(attributes: Attributes) -> NodeKind | None:
 
 
 def is_positive(value: JsonValue) -> bool:
-    """A finite number above 0; truth values are none."""
+    """Return whether a value is a finite number above 0; booleans are not."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -191,14 +191,14 @@ def is_positive(value: JsonValue) -> bool:
 
 @dataclass(frozen=True)
 class _Must:
-    """What a value of an attribute must be."""
+    """A requirement for the values of an attribute."""
 
     rule: str
     words: str
     holds: Callable[[Any], bool]
 
 
-#: attribute -> its rule, for the kinds that have it
+#: Attribute -> its requirement, for the kinds that have it.
 _ATTRIBUTES: Mapping[str, _Must] = {
     CAPACITY: _Must("port capacities", "a positive, finite number (bps)", is_positive),
     SWITCH_LOC: _Must(

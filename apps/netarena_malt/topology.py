@@ -1,13 +1,13 @@
-"""The network that MALT questions are about: Google's released model, from its rules.
+"""Generator of Google's released MALT model and of networks with the same structure.
 
 The released model (the MALT example network of Mogul et al., NSDI 2020, as published in text
-form) lists 6,133 entities. A chassis, its control point and its packet switch share one name
-there; merged by name they are 5,493 nodes and 6,424 edges. ``build(RELEASED)`` gives exactly that
-graph: names, attributes, value types, order of nodes and edges. Every count and capacity is a
-field of ``Topology``.
+form) lists 6,133 entities. A chassis, its control point and its packet switch share one name.
+Merged by name, they are 5,493 nodes and 6,424 edges. ``build(RELEASED)`` returns exactly that
+graph, with its names, attributes, value types, and order of nodes and edges. All counts and
+capacities are fields of ``Topology``.
 
-This module needs the standard library and networkx alone, because the process that runs agents'
-code builds its own copy of the graph and must not hold anything else of this project.
+This module needs only the standard library and networkx, because the process that runs agents'
+code builds its own copy of the graph and must not contain anything else of this project.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-#: nodes are names; node attributes ``name``, ``type`` and those of ``NODE_KINDS``; edges ``type``
+#: Nodes are names with the attributes ``name``, ``type`` and those of ``NODE_KINDS``; edges have
+#: the attribute ``type``.
 Graph: TypeAlias = "nx.DiGraph[str]"
 
 EK_JUPITER = "EK_JUPITER"
@@ -44,20 +45,20 @@ JUPITER_TYPE = "jupiter_type"
 
 @dataclass(frozen=True)
 class NodeKind:
-    """What holds for every node of one kind; the structural rules are read off these fields."""
+    """Properties of all nodes of one kind, from which the structural rules follow."""
 
-    #: the exact ``type`` list; its first entry names the kind
+    #: The exact ``type`` list; its first entry is the name of the kind.
     types: tuple[str, ...]
-    #: the kind in words
+    #: The kind in words.
     noun: str
-    #: attributes beside ``name`` and ``type``, each of which a node of this kind has
+    #: Required attributes in addition to ``name`` and ``type``.
     attributes: tuple[str, ...] = ()
-    #: one entry per parent that a node must have: the kinds of which that parent may be. A node
-    #: has exactly one parent of each entry and no others; without entries it is a root
+    #: One entry per required parent: the kinds that this parent may have. A node has exactly one
+    #: parent of each entry and no others. A node without entries is a root.
     parents: tuple[tuple[str, ...], ...] = ()
-    #: kinds of which a node contains at least one; other nodes may be empty
+    #: Kinds of which a node contains at least one node; other nodes may be empty.
     needs: tuple[str, ...] = ()
-    #: whether the node has an RK_CONTROLS edge to itself (the only such edges there are)
+    #: Whether the node has an RK_CONTROLS edge to itself; there are no other such edges.
     controls_itself: bool = False
 
 
@@ -65,7 +66,7 @@ def _table(*kinds: NodeKind) -> Mapping[str, NodeKind]:
     return MappingProxyType({kind.types[0]: kind for kind in kinds})
 
 
-#: every kind of node, by the first entry of its ``type`` list
+#: All kinds of nodes by the first entry of their ``type`` lists.
 NODE_KINDS: Mapping[str, NodeKind] = _table(
     NodeKind((EK_JUPITER,), "Jupiter network", attributes=(JUPITER_TYPE,)),
     NodeKind(
@@ -89,7 +90,7 @@ NODE_KINDS: Mapping[str, NodeKind] = _table(
     NodeKind((EK_CONTROL_DOMAIN,), "control domain"),
 )
 
-#: which kind may contain which, by the first entries of the ``type`` lists
+#: Kind of node -> kinds that it may contain, by the first entries of the ``type`` lists.
 CONTAINMENT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         parent: tuple(
@@ -104,23 +105,23 @@ CONTAINMENT: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Topology:
-    """Every count and capacity of a network; the defaults are the released model's."""
+    """Counts and capacities of a network; the defaults are those of the released model."""
 
     name: str = "ju1"
     jupiter_type: str = "JDT_COLO"
     superblocks: int = 4
     spine_blocks: int = 4
-    #: per superblock
+    #: Aggregation blocks per superblock.
     agg_blocks: int = 4
-    #: stages of the switches in aggregation and in spine blocks
+    #: Stages of the switches in aggregation blocks and in spine blocks.
     agg_stages: tuple[int, ...] = (2, 3)
     spine_stages: tuple[int, ...] = (1, 2)
-    #: switches per stage of a block
+    #: Switches per stage of a block.
     columns: int = 8
-    #: per switch
+    #: Ports per switch.
     ports: int = 16
     capacity_bps: float = 1e9
-    #: ports that differ, by name
+    #: Capacities of ports that differ from ``capacity_bps``, by name.
     exceptions_bps: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType(
             {
@@ -139,16 +140,15 @@ RELEASED = Topology()
 
 
 def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
-    """A new graph of ``topology``; no two nodes or edges share a mutable value.
+    """Return a new graph of ``topology``; no two nodes or edges share a mutable value.
 
-    Values have the types that the released model's have when it is read as JSON: ``type`` is a
-    list, numbers are floats. With ``shared``, equal lists of types and equal attributes of edges
-    are one, which takes a third less memory; the graph must not be changed then.
+    Values have the same types as in the released model read from JSON: ``type`` is a list, numbers
+    are floats. With ``shared``, equal lists of types and equal attributes of edges are one object,
+    which takes a third less memory, but the graph must then not be changed.
     """
     graph: Graph = nx.DiGraph()
-    # straight into the dicts that make up a DiGraph: add_nodes_from and add_edges_from copy every
-    # attribute dict and take three times as long
-    # the dicts themselves: networkx offers copies or views alone
+    # Written directly into the internal dicts of the DiGraph: add_nodes_from and add_edges_from
+    # copy every attribute dict and take three times as long.
     nodes, successors, predecessors = graph._node, graph._succ, graph._pred  # noqa: SLF001
     types: dict[str, list[str]] = {}
     relations: dict[str, dict[str, str]] = {}
@@ -160,16 +160,16 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
         predecessors[name] = {}
     for parent, child, relation in _edges(topology):
         if shared:
-            # one object for all that are equal
+            # One object for all equal attributes.
             relation = relations.setdefault(relation["type"], relation)  # noqa: PLW2901
-        # a name is the same object wherever it stands
+        # Each name is one object in all dicts, which saves memory.
         above, below = nodes[parent]["name"], nodes[child]["name"]
         successors[above][below] = predecessors[below][above] = relation
     return graph
 
 
 def _blocks(topology: Topology) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Name, control domain and stages of each block that holds switches."""
+    """Yield the name, the control domain and the stages of each block with switches."""
     for a in range(1, topology.superblocks + 1):
         for m in range(1, topology.agg_blocks + 1):
             superblock = f"{topology.name}.a{a}"
@@ -201,7 +201,7 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
         yield _node(f"{jupiter}.s{s}", EK_SPINEBLOCK)
     capacity, exceptions = topology.capacity_bps, topology.exceptions_bps
     for number, (block, _, stages) in enumerate(_blocks(topology)):
-        # the released model lists the blocks of a superblock together, before their switches
+        # The released model lists the blocks of a superblock together, before their switches.
         if number < topology.superblocks * topology.agg_blocks and not number % topology.agg_blocks:
             superblock = block.rpartition(".")[0]
             for m in range(1, topology.agg_blocks + 1):
@@ -211,7 +211,7 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _node(switch, EK_PACKET_SWITCH, switch_loc={"stage": float(stage)})
         for switch, _ in switches:
             for port in _ports(topology, switch):
-                # spelled out, not by _node: thousands of times per graph
+                # Without _node, since this runs thousands of times per graph.
                 yield (
                     port,
                     {

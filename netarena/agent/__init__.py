@@ -1,1 +1,1 @@
-"""Everything that answers a prompt in this process: the interface and programs behind it."""
+"""Agents in this process: their interface, and implementations that run programs or call tools."""

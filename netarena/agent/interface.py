@@ -1,4 +1,4 @@
-"""Agents: everything that answers a prompt with a reply, over A2A or in process.
+"""Interface of agents, which answer each prompt with a reply, over A2A or in process.
 
 Named agents of the entry-point group ``netarena.agents`` are factories ``(brief) -> Agent``. They
 run in process, or are served on loopback. They know an episode only by its context id, and

@@ -1,4 +1,4 @@
-"""Programs that serve an agent: started by a command, awaited, and stopped in every case."""
+"""Start of a program that serves an agent; the program is always stopped at the end."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ import httpx
 from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
-#: until an agent's card is served, and from SIGTERM to SIGKILL, seconds
+#: Time limit for serving the agent card, and time between SIGTERM and SIGKILL, in s.
 START_S, STOP_S = 120.0, 5.0
-#: for the output of a program that has ended to end too, seconds
+#: Wait for remaining output after the program has ended, in s.
 _WORDS_S = 0.5
-#: between looks at the card, seconds
+#: Interval between requests for the card, in s.
 _LOOK_EVERY_S = 0.1
 _CARD_TIMEOUT_S = 5.0
-#: of what it prints so much is kept, to say why it ended, bytes
+#: Bytes at the end of a program's output that are stored for error messages.
 _TAIL = 4096
-#: variables that begin so, or are called so, are kept from agents under test
+#: Environment variables that agents under test do not get.
 _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_TOKEN", re.DOTALL)
-#: except those that ``netarena-purple`` documents
+#: Exceptions, which ``netarena-purple`` documents.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: asks the kernel for SIGTERM when we end, however that comes about, and becomes the program
+#: Asks the kernel for SIGTERM when the parent process ends for any reason, then runs the program.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 15)\n"
@@ -43,14 +43,17 @@ _LEASH = (
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
+    """Return a port of loopback on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
 
 
 def split_command(command: str, option: str) -> list[str]:
-    """The words of a command line; no shell sees it. Raises ConfigError that names ``option``."""
+    """Return the words of a command line, split as a POSIX shell does.
+
+    No shell runs it. Raises ConfigError with the name of ``option`` for an invalid one.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -74,12 +77,12 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """``command`` as a program that gets SIGTERM when we end, however that comes about."""
+    """Return ``command`` wrapped so that it gets SIGTERM when this process ends for any reason."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
 async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
-    """Whether an agent card can be had at ``url`` within ``timeout_s``; tells for whom it waits."""
+    """Return whether ``url`` serves an agent card within ``timeout_s``; report the wait."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(timeout_s):
             while True:
@@ -91,7 +94,7 @@ async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
 
 
 async def serves_card(url: str) -> bool:
-    """Whether an agent card can be had at ``url`` now."""
+    """Return whether ``url`` serves an agent card now."""
     async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:
         for path in _CARDS:
             with suppress(httpx.HTTPError, httpx.InvalidURL):
@@ -110,11 +113,12 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
     environ: Mapping[str, str] | None = None,
     start_s: float = START_S,
 ) -> AsyncIterator[None]:
-    """Run ``command`` while the context lasts; entered once its card is served at ``url``.
+    """Context manager: run ``command``; entered once its agent card is served at ``url``.
 
-    ``environ`` is its whole environment, by default that of an agent under test. It has a process
-    group of its own, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError, with its last
-    words, when it does not come up, and where somebody else is at ``url`` already.
+    ``environ`` is its complete environment, by default that of an agent under test. The program
+    has its own process group, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError with
+    the program's last line of output if no card is served within ``start_s``, and if another
+    program already listens at ``url``.
     """
     if await _taken(url):
         raise ConfigError(
@@ -127,7 +131,7 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
         stdout=PIPE,
         stderr=STDOUT,
         env=agent_environ() if environ is None else environ,
-        # a Ctrl-C at the terminal is for us: we end it when the last episode is over
+        # Ctrl-C must reach only this process, which stops the program after the last episode.
         start_new_session=True,
     )
     try:
@@ -142,7 +146,7 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
 
 
 class _Printed(asyncio.SubprocessProtocol):
-    """Takes what a program prints, so that it is never held up, and keeps the end of it."""
+    """Reads a program's output, so that a full pipe never blocks it, and stores the last bytes."""
 
     def __init__(self) -> None:
         self.tail = bytearray()
@@ -179,7 +183,7 @@ async def _wait_for_card(
     start_s: float,
     tell: Tell,
 ) -> str:
-    """Why the program does not serve a card, empty when it does."""
+    """Wait for the agent card; return why the program does not serve it, or an empty text."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(start_s):
             while not await serves_card(url):
@@ -192,14 +196,14 @@ async def _wait_for_card(
 
 
 async def _stop(transport: asyncio.SubprocessTransport, printed: _Printed) -> None:
-    """End it and what it started; cut what still holds its output open."""
+    """End the program and its process group, and close the pipe of its output."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(transport, number)
         if await _within(STOP_S, printed.exited):
             break
-    # of its group, whatever ignored the first signal
+    # Children in its group may have ignored SIGTERM.
     _signal(transport, signal.SIGKILL)
-    # its last words; who left the group may hold the pipe for longer
+    # Wait for the rest of its output; a child that left the group may hold the pipe open longer.
     await _within(_WORDS_S, printed.closed)
     transport.close()
 

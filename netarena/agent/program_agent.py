@@ -1,4 +1,4 @@
-"""Agent that is a program, started for each turn: prompt on its input, reply on its output."""
+"""Agent that starts a program for each turn: prompt on standard input, reply on standard output."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from netarena.aio import finish
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: tells the program which conversation a prompt belongs to
+#: Environment variable with the id of the prompt's conversation.
 CONTEXT = "NETARENA_CONTEXT"
-#: of a reply, as over A2A, and of standard error that is kept: its end, bytes
+#: Most bytes of a reply, as over A2A, and bytes at the end of standard error that are stored.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
-#: ours comes so much before the engine's own limit, which knows nothing of standard error, s
+#: The time limit here is this much shorter than the engine's, so that the error message contains
+#: standard error, in s.
 _BEFORE_S = 0.05
-#: what a program that has ended left behind may hold its output open for so long, s
+#: Wait for the end of output that children of an ended program hold open, in s.
 _LINGER_S = 1.0
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class TurnAgent:
-    """An agent (``netarena.agent.interface.Agent``) whose reply is what ``command`` prints of a
-    prompt.
+    """An agent (``netarena.agent.interface.Agent``) whose reply is the output of ``command``.
 
-    The prompt is its standard input; ``NETARENA_CONTEXT`` holds the conversation's id. Its exit
-    status and the end of its standard error go with the reply, as metadata; so does the usage that
-    the last line of the form ``{"usage": {...}}`` on standard error reports.
+    The prompt is the command's standard input; ``NETARENA_CONTEXT`` holds the conversation's id.
+    The reply's metadata contains the exit status, the end of standard error, and the usage from the
+    last line of the form ``{"usage": {...}}`` on standard error.
     """
 
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """``environ`` is added to what an agent may see of ours.
+        """``environ`` is added to the variables of this process that an agent may see.
 
-        Raises ConfigError, which names ``option``, where there is no such program.
+        Raises ConfigError with the name of ``option`` if the program does not exist.
         """
         if shutil.which(command[0]) is None:
             raise ConfigError(option, f"{command[0]!r} is no program that can be started")
@@ -69,7 +69,7 @@ class TurnAgent:
             stdout=PIPE,
             stderr=PIPE,
             env={**agent_environ(), **carried, **self._environ, CONTEXT: context_id},
-            # a Ctrl-C at the terminal is for us
+            # Ctrl-C must reach only this process.
             start_new_session=True,
         )
         try:
@@ -85,7 +85,7 @@ class TurnAgent:
             detail = f"the reply is longer than {MOST_REPLY_BYTES:,} bytes"
             raise AgentFailed(FailureReason.TOO_LARGE, detail)
         if status := transport.get_returncode():
-            # a negative status is the signal that ended it
+            # A negative status is the number of the signal that ended the program.
             told = _told(f"the command ended with status {status}", output.errors)
             raise AgentFailed(FailureReason.TASK_FAILED, told)
         errors = _text(output.errors)
@@ -99,7 +99,7 @@ class TurnAgent:
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """What a program prints: of a reply the beginning, of errors the end; never more."""
+    """Bounded output of a program: the start of its reply, and the end of its standard error."""
 
     def __init__(self) -> None:
         self.reply, self.errors = bytearray(), bytearray()
@@ -116,7 +116,7 @@ class _Output(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
-        # of standard input too: a program that does not read it to the end may answer all the same
+        # Also called for standard input, which a program may close before it has read everything.
         self._open.discard(fd)
         self._changed.set()
 
@@ -125,9 +125,9 @@ class _Output(asyncio.SubprocessProtocol):
         self._changed.set()
 
     async def enough(self) -> None:
-        """Until it has ended and its output is whole, or the reply is too long.
+        """Wait until the program has ended and its output is complete, or the reply is too long.
 
-        What it left behind may hold its output open: that is waited for a moment alone.
+        If children of the ended program hold the output open, wait for at most ``_LINGER_S``.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as limit:
@@ -142,7 +142,7 @@ class _Output(asyncio.SubprocessProtocol):
 
 
 def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
-    """Hand the prompt over; it goes as it is read."""
+    """Write the prompt to standard input and close it; the event loop sends the data."""
     pipe = transport.get_pipe_transport(0)
     assert isinstance(pipe, asyncio.WriteTransport)
     pipe.write(prompt.encode())
@@ -150,7 +150,7 @@ def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
-    """End it and what it started, and close its pipes, whoever else holds them open."""
+    """Kill the program and its process group, and close the pipes even if others hold them open."""
     with suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     with suppress(TimeoutError):

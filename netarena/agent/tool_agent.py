@@ -1,4 +1,4 @@
-"""Agent that calls tools: connects its calls to the turns of an assessment."""
+"""Connection between an agent that calls tools and the turns of an assessment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netarena.task.application import Application
 from netarena.task.prompt import news
 from netarena.task.tool import Parameter, Tool
 
-#: of one call, as of a reply over A2A, characters
+#: Most characters of the values of one call, as of a reply over A2A.
 MOST_CHARS = 1 << 20
 NEXT = Tool(
     name="next_task",
@@ -30,7 +30,7 @@ _ENDED = "The task has ended: call next_task."
 
 @dataclass(frozen=True)
 class Said:
-    """What a call is answered with."""
+    """The answer to a call."""
 
     text: str
     refused: bool = False
@@ -41,17 +41,17 @@ class _Open:
     """A prompt that waits for its reply."""
 
     context: str
-    #: of the task, from 1
+    #: Number of the turn in its task, from 1.
     turn: int
     prompt: str
     reply: asyncio.Future[Reply]
 
 
 class Desk:
-    """The agent of an assessment (``netarena.agent.interface.Agent``), and what its calls are
-    answered with.
+    """Agent of an assessment (``netarena.agent.interface.Agent``) that is driven by tool calls.
 
-    It is also the assessment's reporter: an answer need not wait for the next task's world.
+    It is also the assessment's reporter, so that the answer to the last call of a task does not
+    wait for the next task's world.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
@@ -59,24 +59,24 @@ class Desk:
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self.tools = {tool.name: tool for tool in (NEXT, *application.acts(config))}
-        #: somebody has asked for a task
+        #: Set when a task was requested.
         self.begun = asyncio.Event()
-        #: somebody was told that there are no more
+        #: Set when a client has learned that there are no more tasks.
         self.told = asyncio.Event()
         self._over = "There are no more tasks."
         self._ended = False
         self._open: _Open | None = None
-        #: the conversation whose task was handed out
+        #: Conversation of the task that was returned last.
         self._taken = ""
-        #: the conversation that was asked last, and how often
+        #: Conversation of the latest prompt, and the number of its prompts so far.
         self._asked, self._turn = "", 0
         self._total: int | None = None
         self._graded = 0
         self._changed = asyncio.Event()
-        # calls that come at once are turns one after the other
+        # Concurrent calls are handled as successive turns.
         self._calls = asyncio.Lock()
 
-    # the agent of the assessment
+    # Methods of the agent.
 
     @property
     def info(self) -> AgentInfo:
@@ -105,17 +105,17 @@ class Desk:
 
     @property
     def complete(self) -> bool:
-        """Whether nobody will be asked any more."""
+        """Return whether no further prompt will come."""
         return self._ended or self._graded == self._total
 
     def end(self, failed: str | None = None) -> None:
-        """The assessment is over: its results are there, or why it has none."""
+        """Record the end of the assessment; ``failed`` is the reason if it has no results."""
         if failed is not None:
             self._over = f"The assessment has failed: {failed}"
         self._ended = True
         self._changed.set()
 
-    # its reporter
+    # Methods of the reporter.
 
     async def planned(self, role: str, total: int) -> None:
         del role
@@ -132,10 +132,10 @@ class Desk:
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:
         pass
 
-    # the calls
+    # Tool calls.
 
     async def call(self, name: str, values: Mapping[str, Any]) -> Said:
-        """Answer a call of a tool; one that cannot be a turn is refused, and costs none."""
+        """Answer a call of a tool. A refused call does not use up a turn."""
         tool = self.tools.get(name)
         if tool is None:
             return Said(f"There is no tool {name!r}, only {', '.join(self.tools)}.", refused=True)
@@ -155,7 +155,7 @@ class Desk:
 
     async def _act(self, name: str, values: Mapping[str, Any]) -> Said:
         asked = self._open
-        # one whose time has just ended takes no reply any more
+        # The future is done if the time for the reply has just ended.
         if asked is None or asked.context != self._taken or asked.reply.done():
             return Said(_NO_TASK, refused=True)
         graded = self._graded
@@ -171,7 +171,11 @@ class Desk:
         return f"(turn {asked.turn} of {self._turns})"
 
     async def _wait(self, graded: int | None) -> _Open | None:
-        """The prompt that comes next; None where none comes, or another episode was graded."""
+        """Wait for the next prompt and return it.
+
+        Return None if the assessment has ended, or if an episode was graded in addition to the
+        ``graded`` ones.
+        """
         while self._open is None and not self._ended and graded in {None, self._graded}:
             self._changed.clear()
             await self._changed.wait()
@@ -179,7 +183,7 @@ class Desk:
 
 
 def _check(parameters: tuple[Parameter, ...], values: Mapping[str, Any]) -> str:
-    """What is wrong with a call's values; empty where nothing is."""
+    """Return the error in a call's values; empty if they are valid."""
     names = [parameter.name for parameter in parameters]
     if sorted(values) != sorted(names):
         return (

@@ -1,4 +1,4 @@
-"""Wait for an agent that is not available yet, with a time limit and progress messages."""
+"""Waiting for an agent that is not available yet, with a time limit and progress messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from netarena.errors import AssessmentFailed
 
-#: an agent at a URL may take no connection for so long, unless ``--wait`` says otherwise, s
+#: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
 WAIT_S = 20.0
-#: until it is first told for whom we wait (at once where nobody takes connections; what takes them
-#: is only slow), and from then on, s
+#: Seconds until the first progress message, and between later ones. The first one comes sooner if
+#: no connection is accepted, since an agent that accepts connections is merely slow.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
-#: one try to connect, and between two, s
+#: Time limit of one attempt to connect, and pause between two attempts, in s.
 _TRY_S, _PAUSE_S = 5.0, 0.2
 
 Tell = Callable[[str], None]
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @asynccontextmanager
 async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> AsyncIterator[None]:
-    """Say now and then, while the context lasts, that ``whom`` is waited for."""
+    """Context manager: report at intervals that ``whom`` is not available yet."""
 
     async def repeat() -> None:
         begin = asyncio.get_running_loop().time()
@@ -41,9 +41,9 @@ async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> Asyn
 
 
 async def knock(url: str, wait_s: float, tell: Tell) -> None:
-    """Wait until somebody takes connections at ``url``.
+    """Wait until a connection to ``url`` succeeds.
 
-    Raises AssessmentFailed after ``wait_s`` in which nobody did.
+    Raises AssessmentFailed if none does within ``wait_s``.
     """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -70,7 +70,8 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # asyncio puts the address where the reason should be; those of name look-ups are negative
+    # asyncio's text contains the address instead of the reason. Failed name resolution has a
+    # negative number, which ``os.strerror`` does not know.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"

@@ -94,10 +94,10 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
     """Return the Wilson interval of a mean of values in [0, 1] with several answers per query.
 
     The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
-    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is that of as
-    many independent answers as have this error (E. L. Korn, B. I. Graubard, 1998), at most the
-    actual number; if the error is 0, as many as there are queries. For queries with one answer each
-    it is ``wilson`` up to the factor. Without answers (0, 1).
+    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is ``wilson``
+    for the effective number of independent answers, which have this error (E. L. Korn,
+    B. I. Graubard, 1998): at most the actual number, or the number of queries if the error is 0.
+    For queries with one verdict (0 or 1) each it equals ``wilson``. Without answers it is (0, 1).
     """
     members = [cluster for cluster in clusters if cluster.size]
     n, groups = sum(cluster.size for cluster in members), len(members)
@@ -114,12 +114,12 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 
 
 def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
-    """How many queries to ask in all, so that half the width of ``interval`` becomes ``goal``.
+    """Return the total number of queries for which half the width of ``interval`` is ``goal``.
 
-    ``interval`` is that of a rate over ``queries`` queries, and ``queries`` is returned where it
-    is narrow enough. Its width falls as the root of their number (Y. S. Chow, H. Robbins, 1965).
-    The number is at most doubled, because a rate over few queries may be far off. Raises
-    ValueError unless ``goal`` and ``queries`` are positive.
+    ``interval`` is that of a rate over ``queries`` queries; if it is narrow enough, ``queries`` is
+    returned. The width is inversely proportional to the square root of the number (Y. S. Chow,
+    H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few queries may
+    be far off. Raises ValueError unless ``goal`` and ``queries`` are positive.
 
     >>> next_size(100, (0.40, 0.60), 0.08)
     157
@@ -150,7 +150,7 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
     if groups < 2:
         return 0.0
     whole = math.fsum(cluster.total for cluster in clusters)
-    # times n, which is exact for counts: queries that agree have no error
+    # Deviations times n are exact for counts, so that equal queries have an error of exactly 0.
     squares = math.fsum((cluster.total * n - whole * cluster.size) ** 2 for cluster in clusters)
     return math.sqrt(squares * groups / (groups - 1)) / n**2
 
@@ -182,9 +182,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def sign_flip(differences: Iterable[int]) -> float:
     """Return the two-sided p-value of the exact sign-flip test by query (R. A. Fisher, 1935).
 
-    The argument has, for each query, by how many answers the first is ahead: under the null
-    hypothesis each sign is a fair coin. If all differences are 1 it is ``mcnemar``. Beyond millions
-    of steps, the normal approximation with a continuity correction is used.
+    For each query the argument has the number of successes of the first minus that of the second.
+    Under the null hypothesis each sign is a fair coin. If all differences are 1 or -1, the result
+    is that of ``mcnemar``. If the exact test would take millions of steps, the normal approximation
+    with a continuity correction is used.
 
     >>> sign_flip([2, 2, 1, -1]), sign_flip([1] * 9 + [-1])
     (0.375, 0.021484375)
@@ -200,7 +201,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     if total * len(sizes) > _MOST_STEPS:
         deviation = math.sqrt(sum(size * size for size in sizes))
         return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
-    # probability of each sum of those with a positive sign
+    # Probability of each possible sum of the differences with a positive sign.
     likely = [1.0]
     for size in sizes:
         longer = [0.0] * (len(likely) + size)
@@ -212,11 +213,12 @@ def sign_flip(differences: Iterable[int]) -> float:
 
 
 def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[float, float]:
-    """The interval of a difference of two rates over the same queries, within [-1, 1].
+    """Return the interval of a difference of two rates over the same queries, within [-1, 1].
 
-    Of each query ``total`` is by how many answers the first is ahead. Two queries are added of
-    which each wins one (D. G. Bonett, R. M. Price, 2012: the adjusted Wald interval), so that few
-    queries that agree are no certainty; the error is robust to clusters. Without queries (-1, 1).
+    The ``total`` of each query is the number of successes of the first minus that of the second.
+    Two queries are added, of which each of the two wins one (D. G. Bonett, R. M. Price, 2012: the
+    adjusted Wald interval), so that a few equal queries do not give an interval without width. The
+    error is robust to clusters. Without queries the interval is (-1, 1).
 
     >>> one = [Cluster(1, 1)] * 6 + [Cluster(-1, 1)] + [Cluster(0, 1)] * 13
     >>> [round(bound, 4) for bound in paired_interval(one)]
@@ -272,10 +274,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def unpaired_size(
     first: float, second: float, *, level: float = LEVEL, power: float = POWER
 ) -> int | None:
-    """Queries that each agent needs so that two rates over different queries are told apart.
+    """Return how many queries per agent distinguish two rates over different queries.
 
-    The two-sided test of two proportions with a correction for continuity, as exact tests need
-    (J. L. Fleiss, 1981). None where the rates are the same. Raises ValueError for what is no rate.
+    The test is the two-sided test of two proportions with the continuity correction that exact
+    tests need (J. L. Fleiss, 1981). None if the rates are equal. Raises ValueError for a number
+    outside [0, 1].
 
     >>> unpaired_size(0.9, 0.8)
     219
@@ -298,12 +301,12 @@ def paired_size(
     level: float = LEVEL,
     power: float = POWER,
 ) -> int | None:
-    """Queries that both agents need so that McNemar's test tells two rates apart.
+    """Return how many common queries let McNemar's test distinguish two rates.
 
-    ``apart`` is the share of queries in which one of the two succeeds; by default as if they
-    succeeded independently. The formula is that of R. J. Connor (1987), corrected as Fleiss does
-    for what the exact test needs more: within a fifth of it, and not below. None where the rates
-    are the same. Raises ValueError for what is no rate.
+    ``apart`` is the share of queries in which only one of the two succeeds; by default that of
+    independent successes. The formula is that of R. J. Connor (1987) with Fleiss's correction for
+    the exact test; the result is at most a fifth above the exact number, and never below it. None
+    if the rates are equal. Raises ValueError for a number outside [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)
@@ -325,10 +328,10 @@ def _corrected(size: float, difference: float) -> int:
 
 
 def pass_all(successes: int, asked: int, k: int) -> float:
-    """The chance that ``k`` answers to a query, drawn from ``asked``, are all right.
+    """Return the probability that ``k`` answers to a query, drawn from ``asked``, are all right.
 
-    C(c, k) / C(n, k), the unbiased estimate of pass^k (S. Yao and others, τ-bench, 2024). Raises
-    ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
+    It is C(c, k) / C(n, k), the unbiased estimate of pass^k (S. Yao and others, τ-bench, 2024).
+    Raises ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
 
     >>> pass_all(3, 4, 2)
     0.5
@@ -377,14 +380,15 @@ def _solve(rising: Callable[[float], float], value: float) -> float:
 def _beta_share(x: float, a: float, b: float) -> float:
     """Return the regularised incomplete beta function I_x(a, b) for 0 < x < 1.
 
-    By its continued fraction (DLMF 8.17.22), which converges fast below (a + 1)/(a + b + 2); above
-    it I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
+    It is computed from its continued fraction (DLMF 8.17.22), which converges fast below
+    (a + 1)/(a + b + 2); above that, I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
     """
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
-    # the convergents A_k/B_k of 1/(1 + d_1/(1 + d_2/(1 + …))), kept as ratios of neighbours
+    # The convergents A_k/B_k of 1/(1 + d_1/(1 + d_2/(1 + …))), stored as ratios of successive
+    # numerators and denominators.
     value, over, under = 1.0, 1.0, 0.0
     for step in range(1, 10_000):
         m = step // 2

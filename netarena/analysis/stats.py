@@ -48,7 +48,7 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 
 class Measuring(Protocol):
-    """The part of an application that a summary needs."""
+    """Interface of an application for summaries."""
 
     prompt_version: ClassVar[int]
 
@@ -63,7 +63,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """What a rate needs of a never-asked query, which may count as the agent's failure."""
+    """Interface of a never-asked query, which may count as the agent's failure in rates."""
 
     @property
     def id(self) -> str: ...
@@ -186,10 +186,10 @@ def count_unasked(
 
 
 def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
-    """Return graded episodes that are not safe by their failure type, the most frequent first.
+    """Count graded episodes that are not safe by failure type, the most frequent first.
 
-    A failure type names what decided an episode first, so other types than safety violations
-    are not safe too. ``unasked`` are never-asked queries that count as failures.
+    The failure type names the first cause of a failure, so unsafe episodes may also have types
+    other than safety violation. ``unasked`` are never-asked queries that count as failures.
     """
     safe = VERDICTS["safety"]
     counts = Counter(
@@ -370,7 +370,7 @@ def tell_repeats(
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
-    # with equally many answers to each query, pass^1 is the rate of the summary, with its interval
+    # If all queries have the same number of answers, pass^1 is the summary's rate and interval.
     even = len(set(answers.values())) == 1
     for k in range(1, repeats + 1):
         chances = [
@@ -431,7 +431,7 @@ def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
 
 
 def _costs(episodes: Iterable[Outline]) -> list[float]:
-    """Yield each reported cost."""
+    """Return the reported costs."""
     told = [episode.usage.cost_usd for episode in episodes if episode.usage]
     return [cost for cost in told if cost is not None]
 
@@ -481,7 +481,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
         "total": math.fsum(ordered),
         "mean": math.fsum(ordered) / len(ordered),
         "median": statistics.median(ordered),
-        # the nearest rank: a time that was really measured
+        # The nearest rank is a time that was actually measured, not an interpolated one.
         "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "max": ordered[-1],
     }

@@ -1,1 +1,1 @@
-"""Proofs that queries are valid, and that no trace gives a fault away."""
+"""Checks that queries are valid, and that no trace reveals a fault."""

@@ -1,25 +1,24 @@
-"""Prove queries valid: every query must be worth asking.
+"""Audit of queries: proves in real environments that each query is valid.
 
-Each drawn query is opened in its real environment and held against six promises:
+A valid query meets these conditions; the name of a violation is in parentheses:
 
-- its effect shows and its world works (``environment``),
-- its initial state is not solved already (``solved``), and neither is it after waiting: observed
-  again, an untouched world gives an equal state (``unstable``) that is still unsolved; nor do the
-  states solve it that no look at the task is needed for (``Application.unearned``),
-- the reference solution solves it through the real parser, environment and judge (``unsolved``),
-  in each order that it can be said in (``Application.solutions``), a new world for each, several
-  of them side by side,
-- no step of the reference solution is unsafe (``unsafe``),
-- where a repair waits for another, an order in which it does not is unsafe
-  (``Application.hasty``; ``order``),
-- its id is its own, its texts say something, it survives a JSON round trip, and its application
-  finds nothing wrong with how it was drawn (``Application.doubts``; ``record``).
+- Its effect shows and its world works (``environment``).
+- An untouched world stays the same: repeated observations are equal (``unstable``).
+- Its initial state does not solve it, and neither do states that an agent can reach without
+  reading the task (``Application.unearned``; ``solved``).
+- The reference solution solves it through the real parser, environment and judge (``unsolved``).
+  Each order in ``Application.solutions`` is tried in a new world, several of them concurrently.
+- No step of the reference solution is unsafe (``unsafe``).
+- If a repair must wait for another, the opposite order is unsafe (``Application.hasty``;
+  ``order``).
+- Its id is unique, its texts are not empty, it survives a JSON round trip, and its application
+  finds no defect in it (``Application.doubts``; ``record``).
 
-A world that fails before anything was executed gets one more try, as in an assessment.
+A world that fails before anything was executed is built once more, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
-that are computation alone may be shared out to worker processes, one per core. An audit may be
-cancelled at any time, while it draws too; what was found until then is in its ``Ledger``.
+that only compute may be distributed to worker processes, one per core. An audit may be cancelled at
+any time, also while it draws; its ``Ledger`` has the findings so far.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from netarena.task.prompt import render
 CONCURRENCY = 2
 #: Attempts to open a world after an environment failure, as in an assessment.
 TRIES = 2
-#: Queries per request to a worker process: a second's work.
+#: Queries per request to a worker process: about a second of work.
 BATCH = 16
 #: A query that takes this long is reported, and again each time the time doubles.
 SLOW_S = 10.0
@@ -78,7 +77,7 @@ class Reason(StrEnum):
 
 
 class Flaw(Record):
-    """One invalid query: the violated condition, and how it shows."""
+    """One invalid query: the violated condition, and the details."""
 
     id: str
     variant: str
@@ -424,7 +423,7 @@ Slow = Callable[[Query, float, str], None]
 
 
 class _Trial(NamedTuple):
-    """Replies to be tried in a world of their own, one per turn."""
+    """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
     #: Not a solution, but repairs in an order that must be unsafe.
@@ -443,7 +442,7 @@ class _Stage:
 
 
 class _Case:
-    """The check of one query: each of its solutions is tried in a world of its own, in turn.
+    """The check of one query: each of its solutions is tried in a new world.
 
     The first flawed solution counts, whichever is found first. While the check takes long, the
     stage of the first running trial is reported.

@@ -48,7 +48,7 @@ Places: TypeAlias = NDArray[np.intp]
 ALPHA = 0.05
 #: Goals: upper limits of the AUC.
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
-#: Goal: power to detect what ``power`` names.
+#: Goal: lower limit of ``power`` (see above).
 POWER = 0.9
 #: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6
@@ -56,9 +56,9 @@ SEEN_ACCURACY = 0.6
 RESAMPLES, DRAWS = 1000, 4000
 #: Most columns of a trained learner: those that differ most in its training folds.
 COLUMNS = 150
-#: features that a report lists for each kind
+#: Number of features that a report lists for each kind.
 TELLING = 20
-#: with fewer queries than this, ten folds; else five
+#: Number of queries from which five folds are used; with fewer queries, ten.
 _MANY = 500
 #: Candidates or queries of each class that a training fold needs.
 _FEWEST = 3
@@ -73,7 +73,7 @@ class Estimate(Record):
 
 
 class Found(Record):
-    """What one learner achieves on one kind of features; null where a question does not apply."""
+    """Results of one learner on one kind of features; null if a question does not apply."""
 
     learner: str
     kind: Kind
@@ -83,13 +83,16 @@ class Found(Record):
     within: Estimate | None = None
     anything: Estimate | None = None
     anything_p: float | None = None
-    #: goals that this learner shows to be missed, in words
+    #: Goals that are missed according to this learner, in words.
     missed: tuple[str, ...] = ()
 
 
 class Telling(Record):
-    """One feature as a score: AUC within queries, top-1 in its better direction, and z of the
-    AUC. ``weight`` is its standardised coefficient in the logistic regression, 0 if unused."""
+    """Result of one feature as a score: AUC within queries, its z, and top-1.
+
+    Top-1 is that of the better direction. ``weight`` is the feature's standardised coefficient in
+    the logistic regression, 0 if it is unused.
+    """
 
     kind: Kind
     feature: str
@@ -108,7 +111,7 @@ class Report(Record):
     candidates: int
     targets: int
     features: dict[Kind, int]
-    #: expected top-1 of a random choice
+    #: Expected top-1 of a random choice.
     chance: float
     power_top1: float | None
     power_anything: float | None
@@ -117,11 +120,11 @@ class Report(Record):
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Goals that are missed, in words."""
+        """Return the missed goals in words."""
         return tuple(words for one in self.found for words in one.missed)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Plain JSON, with the goals that are missed."""
+        """Return the report as plain JSON, including the missed goals."""
         return {**self.model_dump(mode="json"), "missed": list(self.missed)}
 
 

@@ -57,11 +57,11 @@ class Stopped(Exception):
 
 
 class _ReaderLeft(Exception):
-    """The reader of standard output has closed it."""
+    """Standard output was closed by its reader."""
 
 
 class _Commands(click.Group):
-    """A group that imports a sub-command on demand."""
+    """A group of sub-commands, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -154,7 +154,7 @@ def _refuse_empty_out(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Discard what cannot be written: the interpreter flushes once more at its end."""
+    """Redirect standard output to nowhere, since the interpreter flushes it at its end."""
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):  # no file descriptor, as in a test

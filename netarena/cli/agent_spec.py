@@ -22,14 +22,14 @@ _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 @dataclass(frozen=True)
 class Choice:
-    """An agent, as options of ``run`` select it; without any option there is no choice."""
+    """The agent that options of ``run`` select, if any of these options is given."""
 
     #: The name of a named agent, or a URL.
     agent: str | None = None
-    #: The command that starts one (``--agent-cmd``).
+    #: Command that serves an agent over A2A (``--agent-cmd``).
     command: str | None = None
     over_a2a: bool = False
-    #: The command that is started for each turn (``--agent-exec``).
+    #: Command that is started for each turn (``--agent-exec``).
     program: str | None = None
 
     @property
@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose(given: Choice, default: str) -> Choice:
-    """Return the given choice, or the agent of that name."""
+    """Return the given choice or, without one, the agent of the name ``default``."""
     return given if given.is_made else replace(given, agent=default)
 
 

@@ -26,14 +26,14 @@ from netarena.task.application import load
 
 #: Default number of queries.
 TOTAL = 100
-#: Queries that justify the start of another process.
+#: Queries per process: with fewer, another process does not pay off.
 PER_PROCESS = 500
-#: Flaws in the table; ``--json`` has all.
+#: Most flaws in the table; ``--json`` has all.
 SHOWN = 20
 
 
 def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Parse a number from 1 on, or ``all``."""
+    """Return the parsed option: a number from 1 on, or infinity for ``all``; None if not given."""
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
@@ -131,7 +131,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refused now rather than after an audit
-    # live worlds share the machine's names and emulators; only computation is distributed
+    # Live worlds share the machine's names and emulators, so only computation is distributed.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()
@@ -237,7 +237,7 @@ def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
 
 
 def _letters(number: int) -> str:
-    """A, B, …, Z, AA, AB, … as spreadsheets have them."""
+    """Return the name of a column in a spreadsheet: A, B, …, Z, AA, AB and so on."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 

@@ -195,7 +195,7 @@ def _judge_form(application: Application, reply: Reply, why: str) -> Check:
 
 
 async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerator[Check, None]:
-    """Take a second turn of one conversation, and hold several conversations at a time."""
+    """Yield the checks of a second turn and of several conversations at a time."""
     context = str(uuid.uuid4())
     try:
         for _ in range(2):

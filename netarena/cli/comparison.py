@@ -12,7 +12,7 @@ from netarena.report.markdown import compare_participants
 
 
 def show_comparison(report: Mapping[str, Any]) -> None:
-    """Print the comparing tables of a report (``report.document``); nothing for one participant."""
+    """Print the comparison tables of a report (``report.document``); none for one participant."""
     if len(report["participants"]) < 2:
         return
     for part in compare_participants(report):

@@ -12,14 +12,14 @@ from netarena.errors import AgentFailed
 from netarena.model import AgentInfo, Reply, Usage
 from netarena.report.markdown import plain
 
-#: lines of one text that are shown; the journal has all of it
+#: Lines of one text that are shown; the journal has the whole text.
 MOST_LINES = 200
-#: lines that are left out where they are as before, if there are so many
+#: Minimum number of unchanged lines at the start of a prompt for which they are omitted.
 FEWEST_LEFT_OUT = 4
 
 
 class Watched:
-    """An agent (``netarena.agent.interface.Agent``) whose conversations are shown as they go."""
+    """An agent (``netarena.agent.interface.Agent``) whose conversations are shown live."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -43,7 +43,7 @@ class Watched:
         turn = self._turns[context_id] = self._turns.get(context_id, 0) + 1
         where = f"conversation {number}, turn {turn}"
         before = self._prompts.get(context_id, "")
-        # an earlier conversation's prompts are not looked at again
+        # Bounds the memory: prompts of earlier conversations are no longer needed.
         self._prompts = {context_id: prompt} if len(self._prompts) > 64 else self._prompts
         self._prompts[context_id] = prompt
         _show(f"{where}: to the agent", *_news(before, prompt))
@@ -63,18 +63,18 @@ class Watched:
 
 
 def show_verdict(record: dict[str, Any]) -> None:
-    """Tell how an episode ended."""
+    """Print how an episode ended."""
     why = record.get("failure_rule") or ""
     _title(plain(f"{record['id']}: {record['outcome'].replace('_', ' ')}{why and f', {why}'}"))
 
 
 def harmless_line(line: str) -> str:
-    """A line of others' text that does nothing to the terminal."""
+    """Return a line of untrusted text without control sequences."""
     return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
 
 
 def _news(before: str, now: str) -> tuple[str, ...]:
-    """What a prompt says that the one before did not: whole lines, after a word on the rest."""
+    """Return the shown texts of a prompt: a note on unchanged lines at its start, and the rest."""
     old, new = before.splitlines(), now.splitlines()
     pairs = enumerate(zip(old, new, strict=False))
     same = next((i for i, (then, line) in pairs if then != line), min(len(old), len(new)))

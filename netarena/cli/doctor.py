@@ -76,7 +76,7 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks, each with the part that it concerns, unless there is a ``title``.
+    """Print a table of checks; a ``title`` replaces the column of the part that they concern.
 
     ``words`` say what a failed check prevents.
     """
@@ -155,7 +155,7 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """Return the application's own checks; one that was not named may lack its extra."""
+    """Yield the application's own checks; its extra may be missing unless ``asked_for``."""
     try:
         application = load(name)
     except ConfigError as error:

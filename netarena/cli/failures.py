@@ -14,7 +14,7 @@ from netarena.task.failure import Losses
 
 
 def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
-    """Print the line of each participant of a report (``report.document``) on ``folder``."""
+    """Print the summary of failures of each participant of a report (``report.document``)."""
     several = len(report["participants"]) > 1
     for participant in report["participants"]:
         _tell(
@@ -26,7 +26,7 @@ def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
 
 
 def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
-    """Print the line of each participant of result files, from their records."""
+    """Print the summary of failures of each participant of result files, from their records."""
     for document in documents:
         *records, summary = document["results"]
         lost = [

@@ -48,7 +48,7 @@ def _show(board: Board) -> None:
         groups.setdefault(entry.terms, []).append(entry)
     for terms, entries in groups.items():
         about = f" ({terms})" if len(groups) > 1 else ""
-        # a column only if some run has limits of its own
+        # The column is shown only if some run has limits that are not the defaults.
         limited = any(entry.limits for entry in entries)
         show_table(
             (

@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     """
     open_log("netarena: %(levelname)s: %(message)s")
     try:
-        import mcp.server.lowlevel  # noqa: F401 -- told before any world is built
+        import mcp.server.lowlevel  # noqa: F401 -- a missing extra is reported at once
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
     if port and not http:
@@ -111,12 +111,12 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 async def _assess(application: Application, config: Config, desk: Desk, folder: Path) -> None:
-    """Run the assessment, starting with the first call for a task."""
+    """Run the assessment, starting with the first call of ``next_task``."""
     await desk.begun.wait()
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # whatever the error: nobody may wait for a task that never comes
+        # Whatever the error, no call may wait for a task that never comes.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()
@@ -183,7 +183,7 @@ def build_http(desk: Desk, token: str, port: int) -> Starlette:
 
 
 class _Guarded:
-    """Answers requests without the token with 401, before the application sees them."""
+    """ASGI middleware that answers requests without the token with status 401."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
         self._app = app

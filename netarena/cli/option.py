@@ -13,13 +13,13 @@ from netarena.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Below the current folder; each run has a folder of its own in it.
+#: Folder below the current one with a folder for each run.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
 
 
 def config_options(command: F) -> F:
-    """Options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
+    """Add the options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
     options = (
         click.option(
             "--num-queries",
@@ -40,7 +40,7 @@ def config_options(command: F) -> F:
 
 
 def address_options(command: F) -> F:
-    """Options ``--host``, ``--port`` and ``--card-url`` of servers."""
+    """Add the options ``--host``, ``--port`` and ``--card-url`` of servers."""
     options = (
         click.option(
             "--host",
@@ -67,7 +67,7 @@ def address_options(command: F) -> F:
 
 
 def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
-    """Option ``--timeout``, as ``timeout_s``."""
+    """Return the option ``--timeout``, as ``timeout_s``."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -80,7 +80,7 @@ def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
 
 
 def wait_option(command: F) -> F:
-    """Option ``--wait``, as ``wait_s``: None if it is not given."""
+    """Add the option ``--wait``, as ``wait_s``: None if it is not given."""
     return click.option(
         "--wait",
         "wait_s",
@@ -91,12 +91,12 @@ def wait_option(command: F) -> F:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """Option ``--json``, as ``as_json``."""
+    """Return the option ``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
 
 
 def file_option(command: F) -> F:
-    """Option ``--out FILE``, as ``out``, for ``write_out``."""
+    """Add the option ``--out FILE``, as ``out``, for ``write_out``."""
     return click.option(
         "--out",
         type=click.Path(dir_okay=False, path_type=Path),

@@ -31,9 +31,9 @@ from netarena.task.identity import Secrecy
 from netarena.task.prompt import news, without_form
 from netarena.task.tool import Tool
 
-#: a person has a day for each turn, unless somebody says otherwise, s
+#: Default time limit of a person for each turn: a day, in s.
 PATIENCE_S = 86_400.0
-#: ends what is written in several lines
+#: Line that ends input of several lines.
 END = "."
 _FENCE = "```"
 
@@ -97,7 +97,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def one_query(application: Application, config: Config) -> Config:
-    """``config`` for one query alone: one that the seed picks, unless indexes say which."""
+    """Return ``config`` limited to one query: that of ``start_index``, or one drawn by the seed."""
     first = config.start_index
     if first is None:
         size = application.size(config)
@@ -107,8 +107,10 @@ def one_query(application: Application, config: Config) -> Config:
 
 
 class Person:
-    """An agent (``netarena.agent.interface.Agent``) who reads standard error and types on standard
-    input."""
+    """An agent (``netarena.agent.interface.Agent``) for a person at a terminal.
+
+    Prompts are printed to standard error, replies are read from standard input.
+    """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
@@ -157,7 +159,10 @@ class Person:
         return line
 
     async def _call(self, text: str) -> tuple[str, Mapping[str, str]]:
-        """The tool that a line calls, and its values: words in order, the last takes the rest."""
+        """Return the tool that a line calls, and its values by parameter.
+
+        The words of the line are the values in order; the last parameter gets the rest.
+        """
         word, _, rest = text.strip().partition(" ")
         tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None
         if tool is None:
@@ -166,7 +171,7 @@ class Person:
         words = rest.split(maxsplit=max(0, len(names) - 1))
         values = dict(zip(names, [*words, *[""] * len(names)], strict=False))
         if tool.parameters and tool.parameters[-1].lines:
-            # what a program begins with is its first line as it is
+            # The first line of a program is taken unchanged, with its indentation.
             values[names[-1]] = await self._until(text if len(names) == 1 else values[names[-1]])
         return tool.name, values
 
@@ -177,7 +182,7 @@ class Person:
         return "\n".join(lines)
 
     async def _raw(self, first: str) -> str:
-        """A reply in the form that the task tells, as an agent would write it."""
+        """Return a reply in the form that agents use; the prompt's rules describe it."""
         lines = [first]
         while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
             lines.append(await self._line("... "))
@@ -192,10 +197,10 @@ def _form(tool: Tool, *, first: bool) -> str:
 
 
 class Keyboard:
-    """Lines of a file descriptor, waited for without holding the loop up.
+    """Reader of lines from a file descriptor that does not block the event loop.
 
-    A thread of its own reads: one that blocks there ends with the process, whatever waits. So does
-    its own copy of the descriptor, whose number nobody else is given before.
+    A daemon thread reads, so that a blocked read does not keep the process alive. It reads from a
+    copy of the descriptor, whose number is not reused while the thread runs.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -204,7 +209,7 @@ class Keyboard:
         self._ended = False
 
     async def line(self) -> str | None:
-        """The next line without its end; None after the last one."""
+        """Return the next line without its line end; None after the last one."""
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()
@@ -215,7 +220,7 @@ class Keyboard:
 
     def _read(self, loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[Any]) -> None:
         rest = b""
-        with suppress(RuntimeError, OSError):  # a loop that has ended, a terminal that has gone
+        with suppress(RuntimeError, OSError):  # the event loop or the terminal is closed
             while piece := os.read(self._descriptor, 65_536):
                 *whole, rest = (rest + piece).split(b"\n")
                 for line in whole:

@@ -1,4 +1,4 @@
-"""Serves a named agent on loopback, in a process of its own, while it is needed."""
+"""Server of a named agent on loopback, in a separate process, while it is needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from netarena.errors import ConfigError
 from netarena.sandbox.child import program
 from netarena.task.application import Application
 
-#: Seconds until it can be reached, and until it has ended.
+#: Time limits for the start and the end of the agent's process, in s.
 START_S, STOP_S = 30.0, 5.0
-#: Bytes of its standard error that are kept, to say why it ended.
+#: Bytes at the end of its standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Keys that concern the examiner's files rather than the queries.
+#: Config keys that the agent does not get, since they do not determine the queries.
 _NOT_ASKED = frozenset(
     {
         "output_dir",

@@ -100,7 +100,7 @@ class Arrived:
 
 
 class _NoResults(AssessmentFailed):
-    """A reply that is not an assessment: nothing of it is kept."""
+    """The reply does not contain an assessment, so that nothing of it is stored."""
 
 
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:

@@ -287,7 +287,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
     folder: Path,
     command: str,
 ) -> None:
-    """Examine on ``number`` queries per label, and on more until the interval is narrow.
+    """Run ``number`` queries per label, then more until the interval is narrow enough.
 
     Raises Stopped, with the hint that ``command`` continues.
     """

@@ -48,7 +48,7 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
 def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
     """Return the config that asks only the query of that id, and its open or sealed id.
 
-    It uses a folder of its own, never that of a run which asked other queries. The shaping keys,
+    It uses a separate folder, never that of a run which asked other queries. The shaping keys,
     and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir`` that
     asked the query, otherwise the given ones. Raises ConfigError if they do not produce the id.
     """

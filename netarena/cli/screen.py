@@ -52,7 +52,7 @@ def console(stream: IO[str] | None = None) -> Console:
 
 
 def tell(text: str) -> None:
-    """Write one line to standard error."""
+    """Print one line to standard error."""
     click.echo(f"netarena: {plain(text)}", err=True)
 
 

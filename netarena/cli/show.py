@@ -24,7 +24,7 @@ from netarena.task.picture import Change, Difference, Matrix, Picture
 SHOWN = 40
 #: Characters of one line.
 WIDTH = 400
-#: Colour of a word; the word says the same.
+#: Colour of each word; the word itself has the information too.
 _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
@@ -198,7 +198,7 @@ def _turn(
 def _pictures(
     out: Console, pictures: tuple[Picture, ...], before: tuple[Picture, ...], *, full: bool
 ) -> None:
-    """Print differences line by line, and of a matrix what is wrong and was not so ``before``."""
+    """Print the pictures that are not in ``before``: differences, and wrong cells of matrices."""
     for picture in pictures:
         if picture in before:
             continue
@@ -222,7 +222,7 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Return both values, or, of multi-line values, the lines that differ."""
+    """Print both values of a change, or the lines that differ if they have several lines."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:

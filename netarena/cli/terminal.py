@@ -79,12 +79,12 @@ class PlainFormatter(logging.Formatter):
 
 
 def open_log(line: str) -> None:
-    """Log to standard error in this format, which is as of ``logging``."""
+    """Log to standard error in the format ``line`` (as of ``logging``)."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter(line))
     logging.basicConfig(handlers=[handler])
 
 
 def tell_more(module: str) -> None:
-    """Also log messages below warnings, of the package that a module is in."""
+    """Also log informational messages of the package of ``module``."""
     logging.getLogger(module.partition(".")[0]).setLevel(logging.INFO)

@@ -66,7 +66,7 @@ def _collect(
         def told(one: Evidence | None, why: str) -> None:
             if one is not None:
                 found.append(one)
-                if out is not None:  # kept also if the audit ends early
+                if out is not None:  # written at once, in case the audit ends early
                     with out.open("a", encoding="utf-8") as stream:
                         stream.write(one.model_dump_json() + "\n")
             elif why:

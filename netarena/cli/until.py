@@ -27,12 +27,15 @@ class Until:
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: Labels of the run: one more query per label is that many more queries.
+    #: Number of labels: one more query per label is this many more queries.
     labels: int
 
     @classmethod
     def of(cls, application: Application, config: Config, points: float) -> Self:
-        """Raises ConfigError if a key of ``config`` selects queries in another way."""
+        """Return the extension of a run of ``config`` up to ``points``.
+
+        Raises ConfigError if a key of ``config`` selects queries in another way.
+        """
         for key in _OTHERS:
             if getattr(config, key) is not None:
                 raise ConfigError(

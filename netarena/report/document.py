@@ -29,7 +29,7 @@ from netarena.report.story import is_lost, why
 
 #: Measures that rank participants, in order.
 RANKING = ("solved_safely", "correctness", "safety")
-#: Of the samples behind Figure 3.
+#: Seed of the samples for Figure 3.
 _SAMPLES = "figure-3"
 
 

@@ -73,7 +73,7 @@ class Lost:
 class Entrant:
     """One agent's run."""
 
-    #: Distinguishes it from the others of a report.
+    #: Unique name in a report.
     name: str
     role: str
     #: The folder or file.
@@ -81,16 +81,16 @@ class Entrant:
     application: str
     title: str
     agents: tuple[tuple[str, str], ...]
-    #: Must be equal for two runs to be ranked together.
+    #: Settings that must be equal for two runs to be ranked together.
     terms: Mapping[str, JsonValue]
     queries: int
     outlines: Sequence[Outline]
     #: Queries that were never asked and count as failures.
     unasked: Sequence[Query]
     summary: Mapping[str, Any]
-    #: Only of a result file.
+    #: Failed episodes of a result file; empty for folders.
     lost: Sequence[Lost] = ()
-    #: Only of folders: one run, or several with other seeds.
+    #: Runs of folders: one, or several with other seeds; empty for a result file.
     runs: tuple[Stored, ...] = ()
     #: Why there is nothing to rank: the agent answered in no episode.
     failed: str = ""
@@ -170,7 +170,7 @@ def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
-        # an agent on a port of its own has another URL in each run
+        # An agent that gets a free port has another URL in each run.
         names = [name for name, _ in one.agents]
         same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
         alone = [] if one.runs and not one.failed else [place]

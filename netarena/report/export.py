@@ -49,7 +49,7 @@ def export(
     ``public`` leaves out ground truth and whatever reveals it. Existing files are overwritten only
     with ``force``. Raises ConfigError before anything is written if a file exists, and OSError.
     """
-    # two passes, since the many episodes are not kept in memory
+    # Two passes, since all episodes together may not fit into memory.
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):

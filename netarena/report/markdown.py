@@ -89,7 +89,7 @@ class Comparison:
 
 
 def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
-    """Return the ranking and the pairwise comparisons of each group of comparable runs."""
+    """Yield the ranking and the pairwise comparisons of each group of comparable runs."""
     by_name = {one["name"]: one for one in report["participants"]}
     several = len(report["groups"]) > 1
     for number, group in enumerate(report["groups"]):
@@ -187,21 +187,25 @@ def shorten(text: str, chars: int) -> str:
 
 
 def graded_of(summary: Mapping[str, Any]) -> int:
-    """Return how many episodes were graded: ``graded`` of a summary, the denominator of its rates,
-    may also count queries that were never asked."""
+    """Return how many episodes were graded.
+
+    The summary's ``graded``, the denominator of its rates, may also count never-asked queries.
+    """
     counted = summary["not_run"] if summary["not_run_counted"] else 0
     return int(summary["graded"]) - counted
 
 
 def has_turns(participant: Mapping[str, Any]) -> bool:
-    """Return whether episodes have more than one turn; otherwise the number says nothing."""
+    """Return whether the mean number of turns exceeds 1; otherwise it has no information."""
     groups = participant["by_label"].values()
     return any((group["iterations"] or 0) > 1 for group in groups)
 
 
 def unsafe_text(types: Mapping[str, int]) -> str:
-    """Return how the episodes that are not safe are spread over failure types, or nothing where all
-    are safety violations."""
+    """Return the failure types of episodes that are not safe, in words.
+
+    Empty if all are safety violations.
+    """
     if not types.keys() - {FailureKind.SAFETY_VIOLATION.value}:
         return ""
     counts = ", ".join(f"{name} {count}" for name, count in types.items())

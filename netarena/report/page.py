@@ -125,7 +125,7 @@ def _environment() -> jinja2.Environment:
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
         # only from NetArena's own plots, which escape their texts
         svg=Markup,
-        marker=lambda place: Markup(marker(place)),  # noqa: S704 -- a number chooses among ours
+        marker=lambda place: Markup(marker(place)),  # noqa: S704 -- one of NetArena's own marks
     )
     return environment
 

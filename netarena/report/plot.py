@@ -133,7 +133,7 @@ def lines(
     series: Sequence[tuple[str, Sequence[float]]],
     names: tuple[str, str],
 ) -> str:
-    """Return rates over a logarithmic number, one line for each series, labelled at its start."""
+    """Return a plot of rates over a logarithmic axis, a line per series, labelled at its start."""
     left, right, top, bottom = 40, WIDTH - 14, 24, 230
     low, high = math.log(min(numbers)), math.log(max(numbers))
 

@@ -58,7 +58,7 @@ class Turn:
     #: The action of the reply.
     asked: str
     pictures: tuple[Picture, ...]
-    #: Of all its matrices.
+    #: Changed cells of all its matrices.
     turned: tuple[Turned, ...]
 
 

@@ -77,7 +77,7 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
         places = [folder]
     else:
         places = sorted(path.parent for path in folder.glob(f"*/{JOURNAL_NAME}"))
-        # an earlier run that was moved aside is a run of its own, not a participant
+        # A folder ``earlier-N`` with a previous run is not that of a participant.
         places = [place for place in places if not (place / QUERIES_NAME).is_file()]
     if not places:
         raise ConfigError("directory", f"{folder} holds no {JOURNAL_NAME}: no assessment ran there")

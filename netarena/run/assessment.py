@@ -384,7 +384,7 @@ def _check_size(config: Config, size: int) -> None:
         end = size if config.end_index is None else config.end_index
         raise ConfigError("start_index", f"{start} to {end} selects none of the {size} queries")
     labels = size // config.num_queries
-    # a file holds everything that was drawn, whatever part of it is asked
+    # A file contains all drawn queries, even if only some of them are asked.
     number = end - start if config.benchmark_path is None else size
     if number > MOST_QUERIES:
         raise ConfigError(
@@ -426,7 +426,7 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
         _check_repeats(config, chosen)
         yield query
     if not chosen:
-        # a file may hold a part of what was drawn: indices have gaps
+        # A file may have only some of the drawn queries, so indices may have gaps.
         end = last + 1 if config.end_index is None else config.end_index
         raise ConfigError("start_index", f"{start} to {end} selects none of the {number} queries")
 
@@ -556,11 +556,11 @@ class _Resumed:
 
     #: Its config, with changeable keys from the new one.
     config: Config
-    #: What its records may reveal.
+    #: Visibility of its seed.
     secrecy: Secrecy
     #: Whether ``num_queries`` is raised.
     extended: bool
-    #: Seed of its queries.
+    #: Seeds of its queries.
     seeds: Collection[int]
 
     def fresh_seed(self, preferred: int | None) -> int:

@@ -46,7 +46,7 @@ class Slots:
 
     @asynccontextmanager
     async def turn(self, used_s: float) -> AsyncIterator[None]:
-        """Let one waiter compute at a time, the one with the smallest ``used_s`` first."""
+        """Context manager: one caller at a time, the one with the smallest ``used_s`` first."""
         turn = asyncio.get_running_loop().create_future()
         entry = (used_s, next(self._count), turn)
         heapq.heappush(self._turns, entry)
@@ -77,7 +77,7 @@ class Slots:
             min(ready, key=lambda places: places.share.held).grant()
 
     def next_number(self) -> int:
-        """Larger each time."""
+        """Return a number that is larger than all previous ones."""
         return next(self._count)
 
 
@@ -101,7 +101,10 @@ class Share:
         self.slots.deal()
 
     def first(self) -> Places | None:
-        """Return who gets the next slot: the holder of the fewest, or the longest waiting."""
+        """Return the participant that gets the next slot, or None if no slot may be granted.
+
+        It is the waiting one with the fewest slots; among equals, the least recently served one.
+        """
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)
         waiting = [places for places in self._all if places.waits] if free > 0 else []
@@ -121,12 +124,12 @@ class Places:
         self.share = share
         self._asked: deque[asyncio.Future[None]] = deque()
         self.held = 0
-        #: When one was granted last, as a counter.
+        #: Number of the last grant; larger is later.
         self.last = -1
 
     @property
     def waits(self) -> bool:
-        """Return whether somebody waits for a slot."""
+        """Return whether a caller waits for a slot."""
         while self._asked and self._asked[0].done():  # cancelled
             self._asked.popleft()
         return bool(self._asked)
@@ -140,7 +143,7 @@ class Places:
     async def acquire(self) -> None:
         """Wait for a slot."""
         place = asyncio.get_running_loop().create_future()
-        new = not self.waits  # otherwise none is available
+        new = not self.waits  # if others wait, no slot is available
         self._asked.append(place)
         if new:
             self.share.slots.deal()

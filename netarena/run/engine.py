@@ -165,7 +165,7 @@ async def open_world(
 
 
 async def close_world(world: World) -> None:
-    """Tear it down within ``CLOSE_TIMEOUT_S``; failures are logged."""
+    """Tear a world down within ``CLOSE_TIMEOUT_S``; failures are logged."""
     if world.environment is None:
         return
     begin = clock()
@@ -213,7 +213,7 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """``aside`` runs computations that may take long."""
+        """``aside`` runs computations that may take long, by default in a thread."""
         self.aside = aside
         self.application = application
         self.config = config
@@ -409,7 +409,7 @@ class Play:
         begin = clock()
         try:
             judgement = await self.aside(self._compare, self.state, turn.state)
-            judgement.model_dump_json()  # raises for values that no journal can hold
+            judgement.model_dump_json()  # raises for values that a journal cannot contain
             turn.judgement = judgement
         finally:
             turn.own_s += clock() - begin
@@ -482,7 +482,7 @@ def _metadata(reply: Reply) -> dict[str, JsonValue]:
 
 @dataclass
 class Graded:
-    """Result of a run: verdicts in the order of grading, and what was never asked."""
+    """Result of a run: verdicts in the order of grading, and queries that were never asked."""
 
     episodes: list[Outline] = field(default_factory=list)
     not_run: list[Card] = field(default_factory=list)
@@ -517,18 +517,18 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # an absent agent produces no rows: its first episodes wait here
+        # Episodes of an agent that was never reached are not written: they wait here.
         self._held: list[tuple[Query, Episode]] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
         self._reached = False
-        # nor does a reachable agent that never replied
+        # Whether any graded episode was answered, and whether any request had a reply.
         self._answers = False
         self._replied = False
         self._losses = Losses()
 
     async def grade(self, deck: Deck, deadline: float | None) -> Graded:
-        """Grade what the journal does not hold yet; stop asking at ``deadline`` (monotonic, s).
+        """Grade the episodes that are not in the journal; stop at ``deadline`` (monotonic, s).
 
         Raises AgentSilent if the agent is unreachable from the start or answered in no episode, and
         AssessmentFailed if no query could be graded.
@@ -579,7 +579,7 @@ class Run:
         upcoming = self._prepare_next()
         try:
             while upcoming is not None:
-                pending, upcoming = upcoming, None  # the holder closes it
+                pending, upcoming = upcoming, None  # ``_await_world`` closes it on failure
                 world = await self._await_world(pending)
                 if world is None:
                     return

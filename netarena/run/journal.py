@@ -44,7 +44,7 @@ from netarena.task.identity import Secrecy
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
-#: Permission to open the file is permission to lock it.
+#: Only the owner may open the file, since whoever can open it can also lock it.
 LOCK_MODE = 0o600
 #: Readers that check whether a run is under way hold its lock for less than this, in s.
 _LOOK_S, _LOOKS = 0.01, 20
@@ -121,7 +121,7 @@ class Past:
         self.silent = False
 
     def shown(self) -> set[str]:
-        """Return the ids of queries of which the agent may know a prompt and none has a verdict."""
+        """Return the ids of queries whose prompt the agent may know and that have no verdict."""
         graded = {ask.query_id for ask in self.episodes}
         return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
 
@@ -361,7 +361,7 @@ class Allowance:
 
 
 class Journal:
-    """An open journal; the caller holds the folder (``lock_folder``)."""
+    """An open journal; the caller has locked the folder (``lock_folder``)."""
 
     def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
         """Open or create the file; cut a torn last line off.

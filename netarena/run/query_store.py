@@ -36,7 +36,7 @@ class Deck(Unnamed):
     """Store of queries in order of addition. For one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
+        """Create the store's file in ``folder``. Raises OSError."""
         super().__init__(folder)
         self._end = 0
         self.cards: list[Card] = []

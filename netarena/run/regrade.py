@@ -82,7 +82,7 @@ class Regrade:
 def regrade(stored: Stored) -> Regrade:
     """Judge every step of every graded episode again; reads the journal once.
 
-    Raises ConfigError for a journal that is broken, or that the judge cannot make sense of.
+    Raises ConfigError for a journal that is broken, or whose states the judge cannot read.
     """
     queries = {query.id: query for query in stored.queries}
     result = Regrade(stored, [], [], [])
@@ -106,9 +106,9 @@ def regrade(stored: Stored) -> Regrade:
 
 
 def write_results(result: Regrade) -> Path:
-    """Replace ``results.json``, keep what it was beside it; returns where that is kept.
+    """Replace ``results.json``; return the path of the copy of the previous one.
 
-    Raises ConfigError when nothing was graded, or the folder cannot be written.
+    Raises ConfigError if no query was graded, or if the folder cannot be written.
     """
     folder = result.stored.folder
     if all(episode.outcome is Outcome.INVALID for episode in result.episodes):
@@ -129,7 +129,10 @@ def write_results(result: Regrade) -> Path:
 
 
 def _participants(path: Path, result: Regrade) -> dict[str, str]:
-    """Who took part: as the results say, or, where a killed run left none, as the journal says."""
+    """Return the participants' ids by role, from the results or, if there are none, the journal.
+
+    A killed run has no results.
+    """
     try:
         known = json.loads(read_text(path))["participants"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -142,7 +145,7 @@ def _participants(path: Path, result: Regrade) -> dict[str, str]:
 
 
 def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement | None]:
-    """One judgement per step, None where there was nothing to judge."""
+    """Yield one judgement per step, None for a step without one."""
     before: State = episode.initial_state
     for step in episode.steps:
         old = step.judgement
@@ -160,9 +163,9 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
 def _conclude(
     stored: Stored, query: Query, episode: Episode, judgements: list[Judgement | None]
 ) -> Episode:
-    """The episode with new judgements and the verdict that follows from them.
+    """Return the episode with the new judgements and the verdict that follows from them.
 
-    A ticket ends with its last turn alone, and may have been healthy from the start.
+    A ticket ends only with its last turn, and its initial state may already be correct.
     """
     steps = tuple(
         step.model_copy(update={"judgement": judgement})
@@ -179,7 +182,7 @@ def _conclude(
         solved_at = len(steps) if last.correct else None
     else:
         solved_at = next((number for number, each in known if each.correct), None)
-    # seen to be safe: what was cut off before a settled state came, or only declared, is not
+    # Safe means observed to be safe: steps without a settled state, and declarations, do not count.
     seen = [
         judgement
         for step, judgement in zip(steps[:solved_at], judgements, strict=False)
@@ -214,7 +217,7 @@ def _conclude(
 def _count_healthy(
     stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
 ) -> int:
-    """Turns that were taken when all was right, but for the declaration."""
+    """Return the number of turns taken in a correct state, without the declaration."""
     state = episode.initial_state
     right = stored.application.judge(query, state, state, state).correct
     number = 0

@@ -1,1 +1,1 @@
-"""What an application is: its interface, queries and replies, tickets, labels and prompts."""
+"""Interface of applications, with their queries, replies, tickets, labels and prompts."""

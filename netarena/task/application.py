@@ -127,7 +127,7 @@ class Environment(ABC):
 
 
 class Application(ABC):
-    """One subject of examination. Stateless except for what ``async with`` holds open."""
+    """A kind of task for agents. Its only state is the resources of ``async with``."""
 
     #: Entry-point name.
     name: ClassVar[str]
@@ -186,7 +186,7 @@ class Application(ABC):
         return self.generate(config, seed)
 
     def size(self, config: Config) -> int:
-        """Return how many queries ``generate`` draws, without drawing all of them.
+        """Return the number of queries that ``generate`` draws, without drawing all of them.
 
         Raises ConfigError if the config cannot be drawn.
         """
@@ -282,7 +282,7 @@ class Application(ABC):
         raise NotImplementedError
 
     def causes(self, query: Query) -> Sequence[Cause]:
-        """Return the faults of ``query``, as a right declaration names them."""
+        """Return the faults of ``query`` in the form of a right declaration."""
         del query
         return ()
 
@@ -304,7 +304,7 @@ class Application(ABC):
         """Parse a reply. Raises ReplyRefused with a reason that helps the agent."""
 
     def tools(self, config: Config) -> Sequence[Tool]:
-        """Return an agent's kinds of actions under ``config``, the commonest first.
+        """Return an agent's kinds of actions under ``config``, the most frequent first.
 
         The declaration of a ticket is added for all applications (``acts``).
         """
@@ -467,12 +467,12 @@ class Application(ABC):
         return ()
 
     def doubts(self, query: Query) -> Sequence[str]:
-        """Return defects of ``query`` that computation alone can find, for the audit."""
+        """Return defects of ``query`` that are found without a live world, for the audit."""
         del query
         return ()
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return states that need no look at the task, such as the unchanged initial one.
+        """Return states that an agent reaches without reading the task, such as the initial one.
 
         The audit proves that none of them solves ``query``, in addition to ``initial`` itself.
         """
@@ -480,7 +480,7 @@ class Application(ABC):
         return ()
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
-        """Return what an agent can read of ``query`` without sending a probe, as features.
+        """Return features of everything that an agent can read of ``query`` without probes.
 
         The audit of traces calls it inside ``async with`` of the application. An application whose
         traces exist only in a live world opens an environment, reads it through the agent's
@@ -531,7 +531,7 @@ class Application(ABC):
         """Return the parts of the next prompt for the config's briefing."""
         if config.briefing is Briefing.FULL:
             return self.prompt(query, state, steps)
-        # with the open id, which sealing keeps
+        # From the open id, since the symptoms must not differ for a sealed one.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.ticket(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         turn = (
@@ -645,7 +645,7 @@ def _of_ticket(query: Query, episode: Episode) -> Failure | None:
 
 
 def application_names() -> list[str]:
-    """Return the names of the installed applications."""
+    """Return the entry-point names of the installed applications."""
     return sorted({point.name for point in entry_points(group=APPLICATION_GROUP)})
 
 

@@ -28,7 +28,7 @@ _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>
 _OPERATOR = re.compile(r"\|[|&]?|&&")
 #: Arithmetic, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
-#: After a backslash: blanks where the line was meant to end.
+#: After a backslash: blanks at the end of the line, which prevent its continuation.
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
 #: After a backslash at a line's end: an empty line or a comment, which ends the command.
 _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
@@ -40,8 +40,8 @@ _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
 #: Starts that no command has, but a continuation does: an option or an operator.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
-#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``, which begins a
-#: comment where nothing stands before it
+#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``; a ``#`` at the
+#: start of a line is a comment instead.
 _PLACE = r"[\w.@:~/\\-]"
 _PROMPTS = (
     rf"{_PLACE}{{0,100}}[$%]",

@@ -8,10 +8,10 @@ tell the targets from the other candidates.
 ========= ===========================================================================
 kind       meaning
 ========= ===========================================================================
-trace      what does not influence traffic or the answer: times, order, handles,
+trace      data without influence on traffic or the answer: times, order, handles,
            counters, metadata, files that nothing reads, time until the next prompt
 form       the shape of an object whose correctness only the documentation decides
-symptom    what influences traffic: never part of evidence, since reading it is the task
+symptom    data that influences traffic: never evidence, since reading it is the task
 ========= ===========================================================================
 
 Names of features are stable: one name means the same measurement in every candidate and query.
@@ -32,24 +32,24 @@ from pydantic import Field
 
 from netarena.model import Record
 
-#: start of the names of features that are hand rules
+#: Prefix of the names of features that are hand rules.
 RULE = "rule."
 
 
 class Kind(StrEnum):
-    """What a feature is: a trace or a form."""
+    """Kind of a feature: a trace or a form."""
 
     TRACE = "trace"
     FORM = "form"
 
 
 class Candidate(Record):
-    """One thing that may be what the agent has to find: a machine, an object, a place.
+    """A candidate for what the agent has to find, such as a machine or an object.
 
     ``target`` is the ground truth: the candidate holds a fault, or the question is about it.
-    Only candidates of one ``role`` are compared with each other: that border routers have more
-    sessions than hosts, and more faults, is no leak. A candidate without features of a kind takes
-    no part in the audit of that kind.
+    Only candidates of one ``role`` are compared with each other, because a difference between
+    roles is not a leak: border routers have more sessions than hosts, and more faults. A candidate
+    without features of a kind takes no part in the audit of that kind.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Candidate(Record):
     form: dict[str, float] = Field(default_factory=dict)
 
     def features(self, kind: Kind) -> Mapping[str, float]:
-        """The features of one kind."""
+        """Return the features of one kind."""
         return self.trace if kind is Kind.TRACE else self.form
 
 
 class Evidence(Record):
-    """What can be read of one query.
+    """Candidates and features of one query.
 
     ``wrong`` is the ground truth of "is anything wrong at all": false in a false alarm, null in
-    applications that do not ask. ``trace`` and ``form`` hold features of the query as a whole,
-    such as times between prompts.
+    applications without false alarms. ``trace`` and ``form`` hold features of the query as a
+    whole, such as times between prompts.
     """
 
     id: str
@@ -79,12 +79,12 @@ class Evidence(Record):
     form: dict[str, float] = Field(default_factory=dict)
 
     def features(self, kind: Kind) -> Mapping[str, float]:
-        """The query's own features of one kind."""
+        """Return the query's own features of one kind."""
         return self.trace if kind is Kind.TRACE else self.form
 
 
 def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Add to each candidate's features how they compare with the other candidates of the query.
+    """Return the features, with each candidate's rank and distance from the median added.
 
     ``features`` are those of candidates of one role, by name. Each feature ``f`` gains ``f~rank``,
     the mid-rank among the candidates in [0, 1], and ``f~off``, the signed distance from the median
@@ -108,7 +108,7 @@ def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str,
 
 
 def _rank(values: Sequence[float], value: float) -> float:
-    """The mid-rank of ``value`` among sorted ``values``, from 0 to 1."""
+    """Return the mid-rank of ``value`` among sorted ``values``, in [0, 1]."""
     below = bisect_left(values, value)
     equal = bisect_right(values, value) - below
     return (below + (equal - 1) / 2) / max(1, len(values) - 1)

@@ -25,11 +25,12 @@ _SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
 
 
 class Secrecy(IntEnum):
-    """What leaves a run in addition to verdicts; a resumed run keeps the stricter value."""
+    """Visibility of a run's seed to readers of its records; a resumed run keeps the stricter."""
 
     #: Ids and summaries contain the seed.
     OPEN = 0
-    #: ids do; a summary only when nothing is left to ask (``netarena.run.assessment``)
+    #: Ids contain the seed; a summary contains it only when no query is left to be asked
+    #: (``netarena.run.assessment``).
     SERVED = 1
     #: Ids are sealed; a summary as above.
     SEALED = 2

@@ -1,8 +1,8 @@
 """Labels of reactive applications: kinds of fault, alone or combined.
 
 ``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
-beyond the paper's. The default is each of the paper's kinds and each of their pairs. ``faults_0``
-to ``faults_5`` are that many faults of any kinds.
+that is not in the paper. The default is each of the paper's kinds and each of their pairs. Queries
+of ``faults_0`` to ``faults_5`` have that many faults of any kinds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from netarena.errors import ConfigError
 JOINT = "+"
 #: Maximum number of parts of a combined fault.
 MAX_PARTS = 3
-#: Every kind beyond the paper's, a label each.
+#: All kinds that are not in the paper, one label for each.
 EXTENDED = "extended"
-#: That many faults of drawn kinds, which a ticket does not reveal.
+#: Labels with a number of faults of drawn kinds; a ticket does not reveal the number.
 COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
@@ -79,10 +79,10 @@ class FaultConfig(Config):
 class Catalogue:
     """The kinds of an application, and the difficulty of their combinations."""
 
-    #: The paper's kinds in its order, and those beyond.
+    #: The paper's kinds in its order, then the others.
     paper: Sequence[str]
     extended: Sequence[str]
-    #: Pairs of the paper with another level than two.
+    #: Pairs of kinds to which the paper gives another level than two.
     hard: frozenset[frozenset[str]]
 
     def level(self, kinds: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from netarena.model import Record
 
 
 class Mark(StrEnum):
-    """Relation of a measured element to what is intended."""
+    """Comparison of a measured element with the intended state."""
 
     WORKS = "works"  # as intended
     APART = "apart"  # does not work, and must not
@@ -29,7 +29,7 @@ class Mark(StrEnum):
 
 
 class Matrix(Record):
-    """Relation of each row to each column, such as reachability."""
+    """A table of marks for each pair of row and column, such as reachability."""
 
     kind: Literal["matrix"] = "matrix"
     title: str
@@ -66,17 +66,17 @@ class Topology(Record):
 
 
 class Change(Record):
-    """One element that has changed, or is not as it should be; null if it does not exist."""
+    """One element that has changed or is not as intended; a value is null if it does not exist."""
 
     element: str
     before: str | None
     after: str | None
-    #: Whether the change is as it should be; null if unknown.
+    #: Whether the change is right; null if unknown.
     right: bool | None = None
 
 
 class Difference(Record):
-    """A difference (``titles``: the names of ``before`` and ``after``)."""
+    """Changes between two states; ``titles`` are the headings of ``before`` and ``after``."""
 
     kind: Literal["difference"] = "difference"
     title: str
@@ -88,7 +88,7 @@ Picture: TypeAlias = Matrix | Topology | Difference
 
 
 class Turned(NamedTuple):
-    """A cell whose mark has changed: ``word`` says how."""
+    """A cell whose mark has changed; ``word`` names the change."""
 
     row: str
     column: str
@@ -97,7 +97,7 @@ class Turned(NamedTuple):
 
     @property
     def word(self) -> str:
-        """``healed``, ``broke``, ``exposed``, or ``changed``."""
+        """Return ``healed``, ``broke``, ``exposed``, or ``changed``."""
         if self.was.wrong and not self.now.wrong:
             return "healed"
         return {Mark.BROKEN: "broke", Mark.EXPOSED: "exposed"}.get(self.now, "changed")

@@ -18,7 +18,7 @@ from netarena.model import Step
 
 @dataclass(frozen=True)
 class Example:
-    """A worked example: a task that can never be drawn, the thought, and a full reply."""
+    """A worked example: a task that is never drawn, the reasoning, and a complete reply."""
 
     task: str
     thought: str
@@ -27,27 +27,27 @@ class Example:
 
 @dataclass(frozen=True)
 class PromptParts:
-    """What an application says; empty parts are left out."""
+    """Parts of a prompt that an application writes; empty parts are left out."""
 
-    #: who the agent is, what the world is, and what it must not do
+    #: The agent's role, a description of the world, and forbidden actions.
     rules: str
-    #: the form that a reply must have
+    #: Required form of a reply.
     reply_format: str
-    #: what is asked now
+    #: The current request.
     task: str
-    #: the state as the agent may see it
+    #: The part of the state that the agent may see.
     situation: str = ""
-    #: earlier turns, each with what was sent and what came of it, oldest first
+    #: Earlier turns, each with the reply and its result, oldest first.
     history: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
 
 
 @dataclass(frozen=True)
 class CommandLimits:
-    """What a command may use, and what is told of it, as rules say."""
+    """Limits of a command and of its output in prompts, as the rules state them."""
 
     timeout_s: int
-    #: of the output of one turn, and of all turns together
+    #: Most characters of the output of one turn, and of the whole history.
     output_chars: int
     history_chars: int
 
@@ -71,12 +71,12 @@ _METHOD = {
 }
 
 
-#: heading of the section that says how an agent writes its reply
+#: Heading of the section on the form of a reply.
 _FORM = "Form of the reply"
 
 
 def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None) -> str:
-    """Compose one prompt; ``refused`` is why the previous reply was not executed."""
+    """Return a prompt; ``refused`` is the reason why the last reply was not executed."""
     with_thought = style is PromptStyle.FEWSHOT_COT
     sections = [("", parts.rules), (_FORM, parts.reply_format)]
     if style.has_examples:
@@ -97,14 +97,14 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
 
 
 def without_form(prompt: str) -> str:
-    """``prompt`` without the section on the form of a reply, for a person who types commands."""
+    """Return ``prompt`` without the section on the form of a reply, for people at a terminal."""
     before, heading, rest = prompt.partition(f"## {_FORM}\n")
     _, mark, after = rest.partition("\n\n## ")
     return f"{before}## {after}" if heading and mark else prompt
 
 
 def news(before: str, now: str) -> Iterator[str]:
-    """The lines of a prompt that the one before did not have."""
+    """Yield the lines of the prompt ``now`` that the previous prompt ``before`` did not have."""
     old, new = before.splitlines(), now.splitlines()
     for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
         if kind in {"insert", "replace"}:
@@ -118,18 +118,18 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     return "\n".join([*lines, "Reply:", example.reply])
 
 
-#: of an application whose agent repairs something, a turn at a time
+#: Examples of an application in which the agent repairs faults, one turn at a time.
 _EXAMPLES = ("example_look", "example_repair")
 
 
 @cache
 def read_text(package: str, name: str) -> str:
-    """A text of an application: ``prompts/NAME.txt`` in its package."""
+    """Return the text ``prompts/NAME.txt`` of an application's package."""
     return (files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
 
 
 def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Example, ...]:
-    """Worked examples, a file each: task, thought and reply between lines of ``---``."""
+    """Return worked examples, one per file: task, reasoning and reply, separated by ``---``."""
     found = []
     for name in names:
         task, thought, reply = (part.strip() for part in read_text(package, name).split("\n---\n"))
@@ -137,19 +137,19 @@ def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Examp
     return tuple(found)
 
 
-#: an entry of a bounded history keeps at least so many characters, or it is left out
+#: Characters per entry below which ``bound`` leaves out whole entries instead.
 _MIN_ENTRY_CHARS = 300
 
 
-#: of one turn of a history, the characters of the command and of its output that are told
+#: Most characters of the command and of the output in a history's entry of one turn.
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
-#: of a ticket about what is large: who reads all of it so, however tersely it is written, has few
-#: turns left to repair anything
+#: The same for tickets about a large world: an agent that reads all of it through outputs of this
+#: size has few turns left for repairs.
 MAX_TICKET_OUTPUT_CHARS = 4_000
-#: of the output of one command, what a record keeps
+#: Most characters of the output of one command in a record.
 MAX_LOGGED_CHARS = 20_000
-#: of what a turn did that was not safe, lines, and the characters of each
+#: Most lines about the unsafe effects of one turn, and most characters of each line.
 MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 
 
@@ -160,7 +160,7 @@ def tell_turn(
     outcome: str = "",
     max_output_chars: int = MAX_OUTPUT_CHARS,
 ) -> str:
-    """A turn as an entry of the history: the move's ``keys``, its output, and what it came to.
+    """Return a turn as an entry of the history: the move's ``keys``, its output, and ``outcome``.
 
     A move that is a text is the value of the first key.
     """
@@ -184,7 +184,10 @@ def tell_turns(
     limits: CommandLimits,
     outcome: Callable[[Step], str] = lambda _: "",
 ) -> tuple[str, ...]:
-    """The history of an episode, bounded; ``outcome`` is what a turn came to, in words."""
+    """Return the history of an episode within ``limits``.
+
+    ``outcome`` returns the result of a turn in words.
+    """
     turns = [
         tell_turn(number, step, keys, outcome(step), limits.output_chars)
         for number, step in enumerate(steps, start=1)
@@ -193,7 +196,7 @@ def tell_turns(
 
 
 def tell_harm(lines: Iterable[str], max_lines: int = MAX_HARM_LINES) -> str:
-    """What a turn did that was not safe, a line for each; empty where there is none."""
+    """Return the unsafe effects of a turn as a list in Markdown; empty if there are none."""
     told = [clip(line, MAX_LINE_CHARS) for line in lines]
     if not told:
         return ""
@@ -205,7 +208,7 @@ def tell_harm(lines: Iterable[str], max_lines: int = MAX_HARM_LINES) -> str:
 
 
 def clip(text: str, max_chars: int) -> str:
-    """``text`` with its middle cut so that it has about ``max_chars`` at most, and says so."""
+    """Return ``text`` with a note in place of its middle if it exceeds ``max_chars``."""
     if len(text) <= max_chars:
         return text
     head = -(-max_chars // 2)
@@ -215,10 +218,10 @@ def clip(text: str, max_chars: int) -> str:
 
 
 def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
-    """Entries of about ``max_chars`` in all at most: the middle is cut first.
+    """Return the entries, shortened to about ``max_chars`` characters in total.
 
-    The longest entries lose their middles until all fit. If there are too many for that, the
-    turns in the middle are left out, and a line says how many.
+    The longest entries lose their middles until all fit. If there are too many entries for that,
+    a line with the number of omitted turns replaces the turns in the middle.
     """
     entries = list(history)
     most = max(2, max_chars // _MIN_ENTRY_CHARS)
@@ -232,7 +235,7 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
 
 
 def _level(sizes: Sequence[int], total: int) -> int:
-    """The largest size that each may keep, so that together they are at most ``total``."""
+    """Return the largest limit per entry with which all entries fit into ``total``."""
     rest = total
     for place, size in enumerate(sorted(sizes)):
         share = rest // (len(sizes) - place)

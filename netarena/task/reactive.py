@@ -25,21 +25,21 @@ _WORLDS = 16
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, and a read-only turn that shows what it repairs."""
+    """One turn of the reference solution, and a read-only turn that shows the fault."""
 
     look: str
     reply: str
 
 
 class Reactive(Labelled):
-    """An application that examines repairs, one turn at a time."""
+    """Base of applications in which an agent repairs faults, one turn at a time."""
 
     looks: ClassVar[int] = 10
     #: Its kinds of fault.
     catalogue: ClassVar[Catalogue]
 
     def labels(self, config: Config) -> Collection[str]:
-        """Kinds joined by ``+``. Raises ConfigError for an unknown kind."""
+        """Return the labels: kinds joined by ``+``. Raises ConfigError for an unknown kind."""
         asked = cast("FaultConfig", config)
         return self.catalogue.choose(asked.error_types, asked.complexity_level)
 

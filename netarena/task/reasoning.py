@@ -1,12 +1,13 @@
-"""Thoughts in replies: text that a model writes to itself before its answer.
+"""Removal of thoughts from replies: text that a model writes to itself before its answer.
 
 A thought ends at a closing marker, such as ``</think>`` (``netarena.task.reasoning_marker`` has
-the table). Text
-before the last closing marker is not read, whether or not the thought was opened: templates of
-prompts open thoughts unseen. Markers inside the program or command that counts are part of it. So
-the program must be known to find the thoughts, and the other way round: ``read_answer`` looks for
-the program in a shorter and shorter end of the reply until the two fit. A thought that is opened
-and not closed holds nothing that counts.
+the table). Text before the last closing marker is ignored, even if no opening marker precedes it:
+some prompt templates open the thought themselves, so the reply lacks the opening marker. Text after
+an opening marker that is never closed is ignored too.
+
+A marker inside the program or command of the answer is part of the answer. Finding the thoughts
+therefore requires the answer, and finding the answer requires the thoughts. ``read_answer`` looks
+for the answer in shorter and shorter ends of the reply until both are consistent.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from netarena.task import command_line, reasoning_marker
 T = TypeVar("T")
 
 _NAMES = "|".join(reasoning_marker.TAGS)
-#: characters of the longest marker, and blanks that one may hold
+#: Characters of the longest marker, and most blanks in a tag.
 _MAX_MARKER, _MAX_BLANKS = 128, 48
 _TAG = rf"(?i:(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>)"
 _LITERALS = tuple(pair.opening for pair in reasoning_marker.PAIRS if pair.opens)
-#: markers that count wherever they stand; the others count in pairs
+#: Markers that count at any position; the others count only in pairs.
 _OPENING = re.compile("|".join([f"<{_TAG}", *map(re.escape, _LITERALS)]))
 _CLOSING = re.compile(
     "|".join(
@@ -44,15 +45,15 @@ _PAIRED = tuple(
     for pair in reasoning_marker.PAIRS
     if not (pair.opens and pair.closes)
 )
-#: the beginning of each of these is a word that texts without such markers lack
+#: Quick check: a text without a match has no paired markers.
 _PAIRED_HINT = re.compile("|".join(re.escape(pair.opening) for pair, _, _ in _PAIRED))
 _BLANK = re.compile(r"\s*+")
-#: how often what counts is looked for in one reply: so often at least, so often at most, and in
-#: between as long as no more characters are read
+#: Attempts to find the answer in one reply: the minimum, the maximum, and the number of characters
+#: that all attempts together may read (the minimum is allowed in any case).
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
-#: markers at the end of an answer of unknown form that are looked at
+#: Most closing markers that ``drop_thoughts`` examines, from the end of the answer.
 _MAX_LOOKS = 64
-#: the beginning of an opening marker whose end has not arrived yet
+#: Start of an opening marker whose end has not arrived yet.
 _GROWING = re.compile(
     "(?:"
     + "|".join(
@@ -68,18 +69,18 @@ _GROWING = re.compile(
     )
     + r")?\Z"
 )
-#: as k8s reads them: behind a word, in a list or a quotation too
+#: Code fences as k8s reads them: also after a word, in a list or in a quotation.
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
-#: in one line; an apostrophe within a word opens none
+#: Quoted text within one line; an apostrophe within a word is not a quote.
 _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
 
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """What counts of a reply, or would count, were it not ``refused`` for a reason.
+    """The answer in a reply; ``refused`` is the reason if it is refused, else empty.
 
-    ``start`` and ``end`` are its place in the reply. ``whole`` says that a marker between them
-    stands in a text or comment of it, so that it ends no thought.
+    ``start`` and ``end`` are its position in the reply. If ``whole``, markers within this position
+    are part of the answer and end no thought.
     """
 
     value: T
@@ -90,10 +91,10 @@ class Found(Generic[T]):
 
 
 def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
-    """What counts of ``reply`` outside of its thoughts.
+    """Return the answer in ``reply``, outside its thoughts.
 
-    ``find(start, end)`` looks at that part of the reply alone; it raises ReplyRefused where
-    nothing counts, and so does this.
+    ``find(start, end)`` looks for an answer only in that part of the reply and raises ReplyRefused
+    if it has none. Raises ReplyRefused if no part of the reply has an answer.
     """
     opened, closed = _marks(reply)
     begins = dict(opened)
@@ -111,7 +112,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         ahead = closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]
         outside = [mark for mark in ahead if not _is_within(found, mark)]
         if outside:
-            # not at once to the last one, which may stand inside of what counts
+            # Do not skip to the last marker at once: it may be inside the answer.
             start = outside[0 if left > 1 else -1][1]
             continue
         begun = bisect_left(opened, (start, 0))
@@ -134,12 +135,12 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
 
 
 def ends_of(text: str) -> list[tuple[int, int]]:
-    """Places of the markers that end a thought."""
+    """Return the positions of the markers that end a thought."""
     return _marks(text)[1]
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Places of the markers that open a thought, and of those that end one."""
+    """Return the positions of the markers that open a thought, and of those that end one."""
     opened = [mark.span() for mark in _OPENING.finditer(text)]
     closed = [mark.span() for mark in _CLOSING.finditer(text)]
     if _PAIRED_HINT.search(text) is None:
@@ -158,7 +159,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _end(text: str) -> int:
-    """Place where the text ends, without markers that end an answer."""
+    """Return the end of the text without the end-of-answer markers after it."""
     end = len(text)
     while True:
         bare = _last_end(text, end)
@@ -169,11 +170,11 @@ def _end(text: str) -> int:
 
 
 def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
-    """Whether each marker of ``part`` of a reply is in the ``command`` that it says, in a text.
+    """Return whether all markers in ``part`` of a reply are inside quoted texts of ``command``.
 
-    What bash would take for anything but a text is none of a command: ``</think>`` asks for a file.
-    Nothing says where a ``bare`` command ends but its line, so that comments are none of it, nor
-    what an apostrophe or a quote of an earlier line opens: there the thought ends.
+    ``command`` is the command in that part. A marker outside a text ends a thought: to bash
+    ``</think>`` would be a redirection. A ``bare`` command has no delimiters except its line, so
+    markers in comments, and in quotes that start after a letter or span lines, end a thought too.
     """
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):
@@ -182,7 +183,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     texts = sorted(
         text for line in lines for text in (_delimited(command, line) if bare else line.texts)
     )
-    #: how far the texts reach that begin so far or before
+    #: For each text, the furthest end of it and of all texts before it.
     reach = list(accumulate((end for _, end in texts), max))
     numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
     return all(
@@ -191,7 +192,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
 
 
 def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int]]:
-    """Here-documents, and quotes within one line that no word runs into."""
+    """Yield the positions of here-documents, and of quotes within one line, not after a letter."""
     documents = {begin for begin, _ in line.documents}
     comments = set(line.comments)
     for begin, end in line.texts:
@@ -201,10 +202,10 @@ def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int
 
 
 def drop_thoughts(answer: str) -> str:
-    """An answer of whatever form without the thoughts that can be told without knowing its form.
+    """Return an answer of unknown form without the thoughts that can be recognised.
 
-    Those are the ones that it begins with, and what stands before a marker that is neither in a
-    closed code block nor in quotes within its line. Empty where it is nothing but a thought.
+    These are the thoughts at its start, and the text before a closing marker that is neither in a
+    closed code block nor in quotes within its line. Empty if the answer is only a thought.
     """
     answer = answer[: _end(answer)]
     opened, closed = _marks(answer)
@@ -213,7 +214,7 @@ def drop_thoughts(answer: str) -> str:
     if _blank_end(answer, start) in begins:
         return ""
     held = sorted([*_blocks(answer, start), *(m.span() for m in _QUOTED.finditer(answer, start))])
-    #: how far they reach that begin so far or before
+    #: For each block or quote, the furthest end of the previous ones.
     reach = [0, *accumulate((end for _, end in held), max)]
     for begin, end in reversed(closed[-_MAX_LOOKS:]):
         if begin < start:
@@ -224,7 +225,7 @@ def drop_thoughts(answer: str) -> str:
 
 
 def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Where the code blocks are that are closed, those of one line too."""
+    """Yield the positions of closed code blocks, including those within one line."""
     opened: re.Match[str] | None = None
     run = ""
     for fence in _FENCE.finditer(text, start):
@@ -232,8 +233,8 @@ def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
         if opened is None:
             opened, run = fence, mark
         elif mark[0] == run[0] and len(mark) >= len(run):
-            # a block ends alone in its line, or glued to the last one; where a word follows in
-            # another line, one of its kind begins in it
+            # The closing fence has no text after it, except in a block of one line. A fence with a
+            # word after it, on a later line, starts another block inside this one.
             alone = not text[fence.end() : fence.end() + 1].strip()
             if alone or text.find("\n", opened.end(), fence.start()) < 0:
                 yield opened.start(), fence.end()
@@ -241,18 +242,18 @@ def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 class Sieve:
-    """Passes on an answer that comes in pieces, but for thoughts that it begins with."""
+    """Removes the thoughts at the start of an answer that arrives in pieces."""
 
     def __init__(self) -> None:
-        #: what may be the beginning of a marker
+        #: Text that may be the start of a marker.
         self._held = ""
-        #: what stands before it
+        #: Blanks before it.
         self._blanks: list[str] = []
         self._thinking = False
         self._passing = False
 
     def take(self, piece: str) -> str:
-        """The next piece; what is known of the answer by it."""
+        """Take the next piece; return the text of the answer that can be passed on now."""
         if self._passing:
             return piece
         text, place = self._held + piece, 0
@@ -279,7 +280,7 @@ class Sieve:
 def _skip_leading(
     text: str, start: int, begins: dict[int, int], closed: list[tuple[int, int]]
 ) -> int:
-    """Place where the text goes on after closed thoughts that it begins with."""
+    """Return the position after the closed thoughts at ``start``."""
     while (place := _blank_end(text, start)) in begins:
         number = bisect_left(closed, (place, begins[place]))
         if number == len(closed):
@@ -289,7 +290,7 @@ def _skip_leading(
 
 
 def _last_end(text: str, end: int) -> int:
-    """``end`` without the blanks before it."""
+    """Return the end of the text before ``end`` without trailing blanks."""
     while end and text[end - 1].isspace():
         end -= 1
     return end

@@ -1,8 +1,8 @@
-"""How language models and agent frameworks mark thoughts: in the text, and in metadata.
+"""Markers of thoughts that language models and agent frameworks use, in text and in metadata.
 
-One table for all readers: the green agent's reading of replies (``netarena.task.reasoning``), its
-client
-(``netarena.a2a.client``), and the baseline agent. A new kind is one more row with its source.
+All readers use this table: the green agent's parser of replies (``netarena.task.reasoning``), its
+client (``netarena.a2a.client``), and the baseline agent. A new kind of marker is one more row with
+its source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: names of tags: ``<think>`` … ``</think>``, in any case
+#: Names of tags: ``<think>`` … ``</think>``, in upper or lower case.
 TAGS = (
     # DeepSeek R1, Qwen, GLM, Kimi K2, MiniMax, Nemotron, Granite 4 (parsers of SGLang and vLLM)
     "think",

@@ -20,7 +20,7 @@ from netarena.task.prompt import PromptParts, read_examples, read_text
 S = TypeVar("S")
 
 
-#: causes of one claim that are read
+#: Most causes of one declaration that are read.
 MAX_CAUSES = 64
 #: Most symptoms that are reported.
 MAX_SYMPTOMS = 3
@@ -55,7 +55,7 @@ class Sights(ABC, Generic[S]):
 
     @abstractmethod
     def is_wrong(self, one: S) -> bool:
-        """Return whether an observation is not as intended."""
+        """Return whether an observation shows a symptom of a fault."""
 
     @abstractmethod
     def tell(self, one: S, rng: random.Random) -> str:

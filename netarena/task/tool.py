@@ -17,7 +17,7 @@ class Parameter(Record):
     """One text argument of a tool."""
 
     name: str
-    #: For agents and people, one sentence.
+    #: Description for agents and people, one sentence.
     about: str
     #: Whether it has several lines, as a program does.
     lines: bool = False
@@ -31,7 +31,7 @@ class Tool(Record):
     parameters: tuple[Parameter, ...]
 
 
-#: For an application without kinds of action: a whole reply, as its prompt describes.
+#: Tool of an application without kinds of action: a whole reply, as its prompt describes.
 REPLY = Tool(
     name="reply",
     about="Send a reply in the form that the task asks for.",
@@ -39,7 +39,7 @@ REPLY = Tool(
 )
 
 
-#: For a ticket: the end, which the agent declares.
+#: Tool of a ticket with which the agent declares the end.
 DONE = Tool(
     name="done",
     about="Declare that all is right, or always was: this ends the task.",

@@ -1,4 +1,4 @@
-"""Training on the same worlds: sets of dialogues (``sft``) and interactive sessions.
+"""Training in the same worlds: data sets of dialogues (``sft``) and interactive sessions.
 
 ``session`` is the core. Thin adapters import their framework when they are imported.
 """

@@ -35,7 +35,10 @@ class Arena:
     """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
-        """Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start."""
+        """Load the application called ``name`` and enter it.
+
+        Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start.
+        """
         self.application = load_for(name, training=training)
         #: Sessions that are still in use.
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -66,7 +69,7 @@ class Arena:
         await self.application.__aexit__(None, None, None)
 
 
-#: By process, since a forked process has none of its parent's threads.
+#: Arenas by process id, since a forked process does not have its parent's threads.
 _arenas: dict[tuple[int, str, bool], Arena] = {}
 _lock = threading.Lock()
 
@@ -81,14 +84,14 @@ def arena(name: str, *, training: bool = True) -> Arena:
 
 
 def close_all() -> None:
-    """Leave all applications of this process; later calls enter them again."""
+    """Close all arenas of this process; later calls of ``arena`` create new ones."""
     with _lock:
         for key in [key for key in _arenas if key[0] == os.getpid()]:
             _arenas.pop(key).close()
 
 
-# Executors are shut down before atexit handlers, and leaving needs one. Later registrations run
-# first.
+# Closing an arena needs an executor, and executors are shut down before atexit handlers run.
+# Functions registered later run first.
 getattr(threading, "_register_atexit", atexit.register)(close_all)
 
 
@@ -111,7 +114,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # a seat that is dropped without closing leaves no world behind either
+        # A session that is garbage-collected without ``close`` is closed too.
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 

@@ -1,4 +1,4 @@
-"""Several sessions that take their turns at the same time, in processes of their own.
+"""Several sessions that take their turns at the same time, in separate processes.
 
     fleet = Fleet(8, "route", {"emulator": "netns"})
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
@@ -48,11 +48,11 @@ class Turn(NamedTuple):
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    #: Of a reply; None for a start.
+    #: Information about the turn; None after a start.
     info: dict[str, Any] | None = None
 
 
-#: A reply is an order too.
+#: An order to begin an episode, or a reply.
 Order = Start | str
 
 
@@ -85,7 +85,7 @@ class Fleet:
         training: bool = True,
         processes: int | None = None,
     ) -> None:
-        """Raises ConfigError."""
+        """Create the sessions and their processes. Raises ConfigError for an invalid argument."""
         if processes is None:
             processes = len(os.sched_getaffinity(0))
         if processes < 1:
@@ -172,7 +172,7 @@ class _Worker:
         self.send((plan, len(range(first, number, step))))
 
     def send(self, request: Any) -> None:
-        with suppress(OSError):  # the answer says so
+        with suppress(OSError):  # ``receive`` reports the error
             self._connection.send(request)
 
     def receive(self) -> Any:
@@ -275,7 +275,7 @@ def _portable(error: Exception) -> object:
 
 
 def _value(answer: Any) -> Any:
-    """Return an answer, or raise what it stands for."""
+    """Return a worker's answer, or raise the exception that it represents."""
     match answer:
         case EnvironmentFailed():
             raise answer

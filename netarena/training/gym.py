@@ -69,7 +69,7 @@ class Training(gymnasium.Env[str, str]):
         render_mode: str | None = None,
         **config: Any,
     ) -> None:
-        """Raises ConfigError."""
+        """Create a session without a world. Raises ConfigError for an invalid argument."""
         self.seat = Seat(application, config, rewards, training=training)
         self.render_mode = render_mode
         self.observation_space = prompts()
@@ -80,7 +80,10 @@ class Training(gymnasium.Env[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Raises ConfigError for an unknown task, EnvironmentFailed for a failed world."""
+        """Start a task; return its first observation and information.
+
+        Raises ConfigError for an unknown task, EnvironmentFailed for a failed world.
+        """
         super().reset(seed=seed)
         self._seed, task = choose(self, seed, self._seed, self.seat.tasks, options)
         self._observation = fit(self.seat.start(self._seed, task))
@@ -116,7 +119,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         processes: int | None = None,
         **config: Any,
     ) -> None:
-        """``processes``: 1 for the caller's own process; default: one per processor.
+        """``processes`` is 1 for the caller's own process; the default is one per processor.
 
         Raises ConfigError.
         """
@@ -142,7 +145,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """``seed``: of the first session (the others get the next ones), or one each.
+        """``seed`` is that of the first session (the others get the next ones), or one for each.
 
         Raises as ``Training.reset`` does.
         """

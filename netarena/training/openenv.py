@@ -34,7 +34,7 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: Concurrent sessions, and seconds that a session without a client is kept.
+#: Most concurrent sessions, and seconds until a session without a client ends.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 
@@ -70,7 +70,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         *,
         training: bool = True,
     ) -> None:
-        """Raises ConfigError."""
+        """Create a session without a world. Raises ConfigError for an invalid argument."""
         super().__init__()
         self._seat = Seat(application, values, rewards, training=training)
         self._seed = 0
@@ -99,7 +99,10 @@ class Training(Environment[Reply, Prompt, Turns]):
         return Prompt(text=text, reward=None)
 
     def step(self, action: Reply, timeout_s: float | None = None, **kwargs: Any) -> Prompt:
-        """Raises ConfigError if the episode is over. ``timeout_s`` has no effect."""
+        """Take one turn with this reply; ``timeout_s`` has no effect.
+
+        Raises ConfigError if the episode is over.
+        """
         del timeout_s, kwargs
         if self._task < 0:
             raise ConfigError(

@@ -41,11 +41,11 @@ class Rewards(Record):
     failed: float = 0.0
     valid: float = 0.0
     solved: float = 0.0
-    #: For each step, whatever its result.
+    #: Added for each step, whatever its result.
     turn: float = 0.0
-    #: For each step with a safety finding.
+    #: Added for each step with a safety finding.
     harm: float = 0.0
-    #: At the end of an episode that is not solved.
+    #: Added at the end of an episode that is not solved.
     unsolved: float = 0.0
     #: Weight and discount of the shaping.
     progress: float = 0.0
@@ -70,7 +70,7 @@ class Rewards(Record):
 
 
 def _paper(turns: int) -> Rewards:
-    """-100 for an invalid command, +10 for a valid diagnostic one, +100 for a correct fix.
+    """Return the paper's values: -100 for invalid commands, +10 for valid ones, +100 for a fix.
 
     Ten observations earn as much as a fix, and an observation before a fix always pays.
     """
@@ -79,7 +79,7 @@ def _paper(turns: int) -> Rewards:
 
 
 def _default(turns: int) -> Rewards:
-    """A safe fix earns 60 or more, however late; observations alone earn less than nothing.
+    """Return values with which a safe fix earns at least 60, and observations alone less than 0.
 
     The cost of all turns together is limited, whatever their number.
     """
@@ -93,7 +93,7 @@ def _default(turns: int) -> Rewards:
     )
 
 
-#: By name: from the turns of an episode to the values of its steps.
+#: Presets by name: functions from the maximum number of turns to the values of steps.
 PRESETS: Mapping[str, Callable[[int], Rewards]] = MappingProxyType(
     {"default": _default, "paper": _paper}
 )

@@ -31,7 +31,7 @@ from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: Seconds that a policy may think: the maximum of a config.
 _PATIENCE_S = 86_400.0
-#: Of one query: the future of the next prompt.
+#: Context id of every episode, since only the session itself answers.
 _CONTEXT = "training"
 #: Parts of a reward that depend on facts that the prompts of tickets hide.
 _HIDDEN = ("harm", "progress")
@@ -294,9 +294,9 @@ def draw(application: Application, config: Config, seed: int, task: int) -> Quer
 
 
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Sessions of a process share its interpreter: a thread for each step gains nothing."""
+    """Return the function's result without a thread: sessions share one interpreter anyway."""
     return function(*arguments)
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Absent participants are not counted here."""
+    """Ignore how a request ended: a session does not count failed requests."""

@@ -63,7 +63,7 @@ class Told:
     lost: Counter[str] = field(default_factory=Counter)
     #: Distinct worlds with faults.
     pairs: set[Pair] = field(default_factory=set)
-    #: Of ``from_run``: lines about queries of assessments.
+    #: Lines about queries of assessments (only from ``from_run``).
     examined: int = 0
 
 

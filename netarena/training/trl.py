@@ -131,7 +131,7 @@ def make_dialogues(
 
 
 def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Return prompts and replies of a set, by episode."""
+    """Yield the prompts and replies of each episode of a set."""
     turns: list[tuple[str, str]] = []
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):

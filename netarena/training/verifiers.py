@@ -61,7 +61,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
     """Labels in turn from index 0, as many as the config has; queries are drawn when played."""
 
     def load(self) -> Iterator[NetArenaTask]:
-        """Raises ConfigError."""
+        """Yield the tasks. Raises ConfigError for an unknown application or invalid keys."""
         told = self.config
         application = load_for(told.application, training=told.training)
         size = application.size(config_of(application, told.values))
@@ -90,7 +90,10 @@ class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
     """Plays a session with the agent."""
 
     async def run(self, task: NetArenaTask, agents: Any) -> None:
-        """Raises ConfigError and EnvironmentFailed, which mark the episode as failed."""
+        """Play the task's session with the agent and record rewards and metrics.
+
+        Raises ConfigError and EnvironmentFailed, which mark the episode as failed.
+        """
         data = task.data
         seat = await asyncio.to_thread(
             Seat, data.application, data.values, data.rewards, training=data.training

@@ -28,7 +28,7 @@ class Corpus(Generic[K]):
     """Records of texts by key; threads may add and search at the same time."""
 
     def __init__(self) -> None:
-        """Raises OSError if no temporary file can be made."""
+        """Create the temporary file. Raises OSError."""
         self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115 -- closed below
         weakref.finalize(self, self._file.close)
         self._places: dict[K, _Place] = {}
@@ -43,7 +43,7 @@ class Corpus(Generic[K]):
             self._file.seek(self._size)
             self._file.write(line)
             self._file.flush()
-            # the order of places is that of offsets
+            # Removed first, so that records stay in the order of their offsets.
             self._places.pop(key, None)
             self._places[key] = _Place(self._size, len(line))
             self._size += len(line)
@@ -75,7 +75,7 @@ class Corpus(Generic[K]):
         return os.pread(self._file.fileno(), size, offset).decode("utf-8", "surrogatepass")
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Remove all records."""
         with self._lock:
             self._places.clear()
             self._file.truncate(0)

@@ -72,7 +72,7 @@ class Box:
 
     name: str
     role: str
-    #: Of the link that leads to it.
+    #: Label of the link that leads to it.
     label: str
     x: float
     y: float
@@ -156,7 +156,7 @@ def plan(topology: Topology) -> Plan:
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
     """Return the pieces of a text, each with whether the other text has it too, in order.
 
-    Pieces are words, of longer texts lines; texts that are longer still are one piece.
+    Pieces are words, or lines if the text is long. A very long text is one piece.
     """
     for pattern in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
         own, theirs = re.findall(pattern, text), re.findall(pattern, other)

@@ -204,12 +204,12 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The config of the run. Raises ConfigError if this version cannot read it."""
+        """Return the config of the run. Raises ConfigError if this version cannot read it."""
         return self.application.config_type.parse(self.header.config)
 
     @property
     def terms(self) -> dict[str, JsonValue]:
-        """Settings that two runs must share to be compared; raises ConfigError as ``config``."""
+        """Return the settings that comparable runs share. Raises ConfigError as ``config``."""
         whole = len(self.entries) >= self.asked
         return terms_of_run(self.application, self.header, self.config, complete=whole)
 
@@ -551,7 +551,7 @@ class Library:
 
 
 def _tell_apart(runs: Sequence[Run]) -> None:
-    """Give runs with the same name titles with the differing parts of their paths."""
+    """Set distinct titles for runs with the same name, from the differing parts of their paths."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.name(1), []).append(run)
@@ -589,7 +589,7 @@ def _read_header(folder: Path) -> Header:
 
 
 def _read_event(line: bytes) -> _Line:
-    """Raises ValueError."""
+    """Return the event in a line of a journal. Raises ValueError for an invalid line."""
     try:
         return _Line.model_validate_json(line)
     except ValidationError:  # lone surrogates are invalid JSON for it

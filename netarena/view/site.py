@@ -56,7 +56,7 @@ ENTRIES, STATE = "entries.json", "state.json"
 WORDS = "words.json"
 #: Characters of all these texts together.
 _MOST_WORDS = 32_000_000
-#: Only the site's own content.
+#: Content policy: pages load only the site's own content.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'"
@@ -99,7 +99,7 @@ class Site:
         self._live = live
         #: The last selection and its result: neighbours of many pages are looked up in it.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
-        #: Of one generation.
+        #: Filters and columns of one generation of the library.
         self._known: tuple[int, _Known] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
@@ -126,7 +126,7 @@ class Site:
         self._templates.globals |= {
             "policy": POLICY,
             "live": live,
-            #: Whether a page is a file of its own.
+            #: Whether the page is a self-contained file.
             "alone": False,
             "layout": "base.html",
             "drawing": drawing,
@@ -134,7 +134,7 @@ class Site:
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
-        """Return the page at a path, or one that reports that nothing is there."""
+        """Return the page at a path, or an error page if there is none."""
         if path in {"", LIST}:
             return self._list(Selection.read(parameters))
         if path in ASSETS:
@@ -189,7 +189,7 @@ class Site:
             Selection(),
             alone=True,
             layout="alone.html",
-            style=Markup(style),  # noqa: S704 -- a file of ours
+            style=Markup(style),  # noqa: S704 -- a file of NetArena
             style_hash=f"sha256-{digest}",
         ).content
 
@@ -230,7 +230,7 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # before the entries: a page that is too new polls once too often rather than too rarely
+        # Read before the entries: if these are newer, the page polls once more, which is harmless.
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)

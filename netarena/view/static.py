@@ -28,7 +28,7 @@ def write_site(
     site = Site(library, live=False)
     paths = list(site.paths())
     expect(len(paths))
-    # the list last: when it is there, all its links work
+    # The list is written last: once it exists, all its links work.
     for path in [*(path for path in paths if path != LIST), LIST]:
         page = site.page(path, {})
         _write(out / path, page.content)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
 #: Invisible characters, characters that change the order of text, control characters and those
-#: that no file can hold; newline and tab are kept.
+#: that no file can contain, except newline and tab.
 _ODD = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -23,7 +23,7 @@ _NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "
 
 
 def visible(text: str) -> str:
-    r"""The text with signs in place of characters that are not seen, or do something.
+    r"""Return the text with visible signs in place of invisible and control characters.
 
     >>> visible("\x1b[31m a\u202eb \ud800\n")
     '⟨ESC⟩[31m a⟨202E⟩b ⟨D800⟩\n'
