@@ -164,7 +164,9 @@ def _serve(  # noqa: PLR0913 -- one argument per option
         if model is None:
             raise ConfigError("--model", f"{strategy} needs one (or MODEL_NAME to be set)")
         if seed is not None or pairs:
-            raise ConfigError("--seed", f"and --set are for scripted agents, not for {strategy}")
+            raise ConfigError(
+                "--seed", f"and --set only apply to scripted agents, not to {strategy}"
+            )
         agent, description = _language_model(
             model,
             strategy,

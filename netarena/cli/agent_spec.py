@@ -87,8 +87,8 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
     if kept is None:
         raise ConfigError(
             "--resume",
-            f"the run in {folder} does not say how its agent is had: give --agent, --agent-cmd or "
-            "--agent-exec",
+            f"the run in {folder} does not record which agent it examined: give --agent, "
+            "--agent-cmd or --agent-exec",
         )
     return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called
 

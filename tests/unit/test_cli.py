@@ -639,7 +639,7 @@ def test_a_resumed_run_need_be_told_nothing_again(fake, capsys):
     path.write_text(path.read_text().replace("idler", "gone"))
     capsys.readouterr()
     assert main(["run", "lamp", "--resume", "--out", folder]) == 2
-    assert "does not say how its agent is had: give --agent" in capsys.readouterr().err
+    assert "does not record which agent it examined: give --agent" in capsys.readouterr().err
 
 
 def test_a_resumed_run_has_its_agent_again_by_name(fake, capsys):
