@@ -74,7 +74,7 @@ def told(world, initial, before, after):
     return entry.partition("Output:\n(none)\n")[2].splitlines()
 
 
-def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
+def test_exposed_traffic_is_reported_with_its_ends_and_ports():
     world = boutique()
     healthy = state_of(world, world.policies)
 
@@ -108,7 +108,7 @@ def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
     ]  # fmt: skip
 
 
-def test_a_prompt_holds_the_report_and_the_history_within_bounds():
+def test_prompt_contains_report_and_history_within_the_size_limit():
     asked = query()
     world = world_of(asked)
     start = state_of(world, faulty(world, faults_of(asked)))
