@@ -93,7 +93,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
     return do
 
 
-def test_what_is_set_is_seen_and_what_is_undone_is_not(
+def test_setting_is_visible_until_it_is_undone(
     apart: Callable[[Callable[..., None]], None],
 ) -> None:
     def check(look: Callable[[], Setting], folder: Path) -> None:
@@ -130,7 +130,9 @@ FLEETING = {
 }
 
 
-def test_what_is_set_for_a_while_is_told(apart: Callable[[Callable[..., None]], None]) -> None:
+def test_temporary_setting_is_reported_as_fleeting(
+    apart: Callable[[Callable[..., None]], None],
+) -> None:
     def check(look: Callable[[], Setting], folder: Path) -> None:
         del folder
         assert not look().fleeting
