@@ -163,7 +163,9 @@ def showing(python: Path, logs: Path) -> Iterator[str]:
 
 
 @pytest.mark.requires("harbor")
-def test_harbor_validates_trajectories(readers_python: Path, run: Path, tmp_path: Path) -> None:
+def test_harbor_validates_exported_trajectories(
+    readers_python: Path, run: Path, tmp_path: Path
+) -> None:
     paths = export(read_run(run), "atif", tmp_path, public=False, force=False)
     read(readers_python, VALIDATE, *paths)
     broken = json.loads(paths[0].read_text())

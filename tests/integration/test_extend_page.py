@@ -53,13 +53,13 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_passes_the_published_contract(folder):
+def test_example_application_passes_the_published_contract(folder):
     done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "test_vlan.py")
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"\d{2} passed", done.stdout)
 
 
-def test_each_command_of_the_page_knows_it(folder):
+def test_each_command_of_the_page_works_with_the_example_application(folder):
     (block,) = re.findall(r"<!-- run -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     commands = block.splitlines()
     assert set(ELSEWHERE) <= set(commands)

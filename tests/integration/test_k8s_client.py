@@ -59,7 +59,7 @@ def administer(access):
         assert gone["status"] == "Success"
 
 
-def test_the_python_client_writes():
+def test_python_client_writes_to_the_embedded_cluster():
     async def scene():
         world = boutique()
         async with Embedded() as cluster:

@@ -382,7 +382,7 @@ def compare(cluster, tmp_path, sequences):
 
 
 @pytest.mark.timeout(120 + 30 * SEQUENCES)
-def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
+def test_random_commands_leave_the_same_policies_on_both_servers(cluster, tmp_path):
     def typed(seed):
         typist = Typist(random.Random(seed), boutique())
         return [typist.type() for _ in range(LENGTH)]
@@ -393,7 +393,7 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
     assert wrong == []
 
 
-def test_policies_are_bounded_alike_on_both(cluster, tmp_path):
+def test_policy_size_limits_are_the_same_on_both_servers(cluster, tmp_path):
     def merged(patch):
         return f"patch netpol adservice --type=merge -p {shlex.quote(json.dumps(patch))}"
 

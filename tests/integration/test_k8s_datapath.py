@@ -75,7 +75,7 @@ def faults(world: World, rng: random.Random) -> Iterator[Fault]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
-def test_both_agree_on_every_single_fault(part: int) -> None:
+def test_datapath_agrees_with_the_computation_on_every_single_fault(part: int) -> None:
     world = boutique()
     found = list(faults(world, random.Random(1)))
 
@@ -94,7 +94,7 @@ def test_both_agree_on_every_single_fault(part: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_both_agree_on_drawn_shops(number: int) -> None:
+def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> None:
     """A fault by each method, one after the other, on the shop that an episode is given."""
     world = varied(random.Random(number))
     each = {(fault.kind, fault.method): fault for fault in faults(world, random.Random(number))}
@@ -186,7 +186,7 @@ async def ask(
     return last
 
 
-def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
+def test_datapath_agrees_with_the_computation_on_random_policies() -> None:
     """From pods, strangers and outside, to declared and other ports, by TCP and UDP."""
     world = varied(random.Random(3))
     layout = Layout(world, SPACE, strangers=True, outside=("198.51.100.77", "203.0.113.9"))
@@ -229,7 +229,7 @@ def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
     assert 0.2 < passed / tried < 0.9
 
 
-def test_an_established_connection_and_a_dead_target_are_told_apart() -> None:
+def test_answer_of_another_pod_does_not_count_as_a_connection() -> None:
     """What counts is the answer of the pod that must be met, not that somebody answers."""
     world = boutique()
     layout = Layout(world, SPACE)
@@ -246,7 +246,7 @@ def test_an_established_connection_and_a_dead_target_are_told_apart() -> None:
     with_plane(scene)
 
 
-def test_a_plane_that_is_killed_leaves_nothing_and_is_started_again() -> None:
+def test_killed_data_plane_leaves_nothing_and_is_restarted() -> None:
     async def scene(cluster: Wired) -> None:
         shop = await cluster.deploy(boutique())
         await shop.look()
@@ -280,7 +280,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.requires("cell")
-def test_an_episode_is_measured_from_broken_to_repaired() -> None:
+def test_episode_is_measured_from_fault_to_repair() -> None:
     config = KubernetesConfig(num_queries=1, error_types=("change_port",), datapath="netns")
     diagnosis.check(config)
 
@@ -302,7 +302,7 @@ def test_an_episode_is_measured_from_broken_to_repaired() -> None:
     asyncio.run(go())
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datapath_requirement_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wired.lacking() == ""
     with monkeypatch.context() as patched:
         patched.setattr(wired, "surroundings", lambda: {"PATH": "/nowhere"})

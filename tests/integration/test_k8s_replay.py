@@ -273,7 +273,7 @@ def compare(theirs, ours, known):
 @pytest.mark.slow
 @pytest.mark.requires("shared")
 @pytest.mark.parametrize("start", range(0, ALL, CHUNK))
-def test_kubectl_is_answered_as_by_a_real_api_server(start, tmp_path):
+def test_kubectl_output_differs_from_a_real_api_server_only_as_documented(start, tmp_path):
     folder = desk(tmp_path)
 
     async def scene():
@@ -326,7 +326,7 @@ def admin_of(context, space):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.requires("cluster", "shared")
-def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
+def test_kubectl_output_differs_from_a_real_cluster_only_as_documented(cluster, tmp_path):
     from netarena_k8s.real.cluster import IMAGE
 
     version = asked(cluster, "get", "--raw", "/version")["gitVersion"]
@@ -363,7 +363,7 @@ def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
 
 
 @pytest.mark.requires("shared")
-def test_the_page_lists_every_difference():
+def test_kubectl_page_lists_every_difference():
     records = recorded()
     rows = [
         f"| {'<br>'.join(f'`{_shown(records[number])}`' for number in numbers)} | {why} |"
