@@ -232,7 +232,7 @@ def course() -> Course:
 
 
 def test_observation_of_a_backbone_leaves_no_connections_and_counters() -> None:
-    """Its own pings and services; what daemons and commands make stays."""
+    """Its own pings and services are removed; traffic of daemons and commands stays."""
     listed = (
         "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
         " nft list table ip t | grep icmp; nft list set ip t seen"
@@ -491,7 +491,7 @@ def test_attack_through_a_daemons_configuration_gains_nothing(name: str) -> None
 
 
 def test_backbone_is_in_its_intended_state_after_all_attacks() -> None:
-    """No daemon has ended, and what they were told has been taken back."""
+    """No daemon has ended, and their configurations have been restored."""
     assert course().seen["attacks"] == HEALTHY
     assert "EVIL" not in course().said["configuration"]
     assert LOOPBACKS["r0"] in course().said["configuration"]

@@ -51,7 +51,7 @@ class Course:
 
 @cache
 def course(family: str) -> Course:
-    """All attacks of a family, one after the other."""
+    """Run all attacks of a family, one after the other."""
 
     async def run() -> Course:
         config = RouteConfig(

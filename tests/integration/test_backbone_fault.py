@@ -95,7 +95,7 @@ async def test_traffic_takes_the_documented_backup_path_when_a_link_fails() -> N
 
 
 async def test_session_that_failed_for_long_is_established_soon_after_its_repair() -> None:
-    """bgpd tries again after 1, 2, 4, ... s: the repair does not wait for that."""
+    """bgpd retries after 1, 2, 4, ... s; the repair does not wait for the next retry."""
     rng = random.Random(3)
     world = draw(rng, 4)
     ((fault, change),) = one_of_each(world, rng, ["bgp_as"])

@@ -1,4 +1,4 @@
-"""What is set on a machine: each thing that a command can set is seen, and that it is undone."""
+"""Settings of a machine: each that a command can make is detected, and so is its removal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
     folder = tmp_path_factory.mktemp("serve")
 
     def do(what: Callable[..., None]) -> None:
-        """In a thread that has a network of its own."""
+        """Run in a thread that has its own network namespace."""
         raised: list[BaseException] = []
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""``netarena check-agent`` against agents that misbehave: each is told, with a remedy, in time."""
+"""``netarena check-agent`` reports each kind of misbehaving agent in time, with a remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Behaviour = Callable[["Agent", dict[str, Any]], Awaitable[Response]]
 
 
 class Agent:
-    """An agent of protocol 0.3 by hand, which does what ``behaviour`` says with each request."""
+    """An agent of protocol 0.3 that handles each request as ``behaviour`` says."""
 
     def __init__(self, behaviour: Behaviour, card: Response | None = None, path: str = "/") -> None:
         self.behaviour = behaviour

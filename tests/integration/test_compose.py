@@ -27,7 +27,7 @@ ASSESS_S = 400
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard's scenario made short, with mounts, and a model that solves nothing."""
+    """A shortened leaderboard scenario, with mounts, and a model that solves nothing."""
 
     application: str
     #: what the model replies to every prompt
@@ -43,7 +43,7 @@ class Board:
     files: dict[str, str] = field(default_factory=dict)
 
     def scenario(self) -> str:
-        """``scenarios/APP/leaderboard.toml`` with all this in it."""
+        """Write ``scenarios/APP/leaderboard.toml`` with these settings."""
         path = ROOT / "scenarios" / self.application / "leaderboard.toml"
         head, config = path.read_text().split("[config]")
         head = re.sub(r'image = "([\w-]+)"', r'image = "\1:test"', head)

@@ -1,4 +1,4 @@
-"""What reads our exports reads them: Inspect's log API and data frames, Harbor's validator."""
+"""Exports are accepted by their readers: Inspect's log API and data frames, Harbor's validator."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_inspect_viewer_shows_samples_and_runs_nothing_from_replies(
 
 @contextmanager
 def showing(python: Path, logs: Path) -> Iterator[str]:
-    """The address of Inspect's viewer of a folder."""
+    """Yield the address of Inspect's viewer of a folder."""
     port = free_port()
     words = [python.parent / "inspect", "view", "start", "--log-dir", logs, "--display", "plain"]
     words += ["--host", "127.0.0.1", "--port", str(port)]

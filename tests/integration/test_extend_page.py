@@ -1,4 +1,4 @@
-"""docs/extend.md: its application is installed beside the project, and its commands are run."""
+"""docs/extend.md: its application is installed next to the project, and its commands are run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The page's files, and what pip would make of its pyproject.toml."""
+    """Write the page's files, and the package data that pip would make of its pyproject.toml."""
     place = tmp_path_factory.mktemp("vlan")
     found = re.findall(r"<!-- file (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [name for name, _ in found] == ["netarena_vlan.py", "pyproject.toml", "test_vlan.py"]

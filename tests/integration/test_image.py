@@ -110,7 +110,7 @@ def docker(*arguments: object, timeout_s: float = 120.0, check: bool = True) -> 
 
 @pytest.fixture(scope="module")
 def built() -> Callable[[Image], Image]:
-    """Builds an image once, from ``NETARENA_BASE_IMAGE`` where no image can be pulled."""
+    """Build an image once, from ``NETARENA_BASE_IMAGE`` if no image can be pulled."""
     done: set[str] = set()
 
     def build(image: Image) -> Image:
@@ -139,7 +139,7 @@ def network() -> Iterator[str]:
 
 @contextmanager
 def container(image: Image, *options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """A container that is removed with its volumes."""
+    """Run a container, and remove it with its volumes."""
     identity = docker("run", "--detach", "--pull=never", *options, image.tag, *arguments)
     try:
         yield identity
@@ -203,7 +203,7 @@ def ask(url: str, participant: str, image: Image) -> dict[str, Any]:
 
 
 def refusal(url: str, image: Image) -> str:
-    """Why a request is rejected."""
+    """Return the reason why a request is rejected."""
     task = ask(url, "http://127.0.0.1:9/", image)
     assert task["status"]["state"] == "rejected", task
     (part,) = task["status"]["message"]["parts"]
@@ -211,7 +211,7 @@ def refusal(url: str, image: Image) -> str:
 
 
 def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
-    """The records and the summary of an assessment."""
+    """Return the records and the summary of an assessment."""
     task = ask(url, participant, image)
     assert task["status"]["state"] == "completed", task
     return [
@@ -360,7 +360,7 @@ class TestKubernetes:
     def test_attacks_gain_nothing_in_a_default_container(
         self, built: Callable[[Image], Image]
     ) -> None:
-        """The list of ``test_k8s_attack``, as the user that the service ends up as."""
+        """Run the list of ``test_k8s_attack`` as the user that the service finally runs as."""
         program = Path(attack_course.__file__)
         options = ("--read-only", "--user", self.image.user, "--volume", f"{program}:/course.py:ro")
         run = ("run", "--rm", "--pull=never", *options, "--entrypoint", "python")
@@ -414,7 +414,7 @@ class TestKubernetes:
     def test_manifests_readable_only_by_root_are_read_as_root(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
-        """A folder that its owner alone may open, who is nobody in the container."""
+        """Only the owner can open the folder, and that user does not exist in the container."""
         (tmp_path / "shop.yaml").write_text(SHOP)
         for path in (tmp_path, tmp_path / "shop.yaml"):
             os.chown(path, 10_001, 10_001)
@@ -492,7 +492,7 @@ def wait_until_served(url: str, identity: str) -> None:
 def test_cluster_of_a_mounted_kubeconfig_is_used_and_left_unchanged(
     cluster: str, tmp_path: Path, built: Callable[[Image], Image]
 ) -> None:
-    """Started as users of the reference start theirs: on the host's network."""
+    """Started as the reference documents it: on the host's network."""
     kube, manifests = tmp_path / "kube", tmp_path / "manifests"
     kube.mkdir(mode=0o700)
     shutil.copy(os.environ["KUBECONFIG"], kube / "config")

@@ -1,4 +1,4 @@
-"""Every attack by name: it gets nothing, hurts no neighbour, and the episode's verdict stands."""
+"""Each attack gains nothing, does not affect other episodes, and gets its proper verdict."""
 
 from __future__ import annotations
 

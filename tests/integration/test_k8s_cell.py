@@ -1,4 +1,4 @@
-"""Commands of agents in their cell: the real kubectl, one API server, and nothing else."""
+"""Commands of agents in their sandbox can use kubectl and one API server, and nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def in_cell(walls: Walls, scene: Callable[[Cell], Awaitable[T]]) -> T:
 
 
 class Echo:
-    """A server on the machine's loopback that says what it was told, and how many it met."""
+    """A loopback server that repeats what it receives and counts its connections."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server((*NOWHERE[:1], 0), backlog=200)
@@ -139,7 +139,7 @@ def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
 
 @each
 def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
-    """The first line is a whole command; the agent meant the loop to follow it."""
+    """The first line is a complete command; the agent meant the loop to follow it."""
 
     async def go() -> None:
         async with Embedded() as cluster, Cell(programs(), walls) as cell:
@@ -251,7 +251,7 @@ def test_number_of_connections_is_bounded() -> None:
 def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_command(
     walls: Walls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the machine's, not an agent's, that no command of another user gets there."""
+    """The cause is the machine, not an agent: no command of another user can enter the folder."""
     tmp_path.chmod(0o700)
 
     async def scene() -> None:
@@ -271,7 +271,7 @@ def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_comm
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder that no other process uses, nor is it closed to commands."""
+    """A temporary folder that no other process uses and that commands can enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -421,7 +421,7 @@ def test_files_are_read_only_and_the_scratch_folder_is_kept(walls: Walls) -> Non
 
 @each
 def test_command_inherits_only_the_three_standard_descriptors(walls: Walls) -> None:
-    """One of the service's sockets would let it answer in the cell's place."""
+    """With one of the service's sockets, a command could answer in place of the sandbox."""
     command = (
         "for fd in {3..99}; do { : >&$fd; } && echo WRITES $fd; { : <&$fd; } && echo READS $fd; "
         "done 2> errors; grep -c 'Bad file descriptor' errors"
@@ -507,7 +507,7 @@ def test_warm_process_that_died_is_restarted(walls: Walls) -> None:
 
 @each
 def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) -> None:
-    """What the operating system refuses before the command runs is no doing of the agent's."""
+    """The operating system refuses it before the command runs: the agent is not the cause."""
 
     async def scene(cell: Cell) -> None:
         assert cell._home is not None
@@ -521,7 +521,7 @@ def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) ->
 
 @each
 def test_command_that_cannot_be_executed_is_an_agent_failure(walls: Walls) -> None:
-    """Were it ours, an agent could void its episode. Each /tmp stands for a longer path."""
+    """Otherwise an agent could void its episode. Each /tmp is replaced by a longer path."""
 
     async def scene(cell: Cell) -> None:
         result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)

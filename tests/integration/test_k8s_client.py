@@ -46,7 +46,7 @@ def operate(access):
 
 
 def administer(access):
-    """As an administrator: an object comes and goes."""
+    """Create and delete an object as the administrator."""
     with config.new_client_from_config_dict(json.loads(access.kubeconfig)) as api:
         policies = client.NetworkingV1Api(api)
         body = client.V1NetworkPolicy(

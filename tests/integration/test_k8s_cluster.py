@@ -81,7 +81,7 @@ async def real(context, namespace=None):
 
 
 async def namespaces(api, *, living=True):
-    """Of ours, those that nobody is deleting."""
+    """Return the namespaces of this project that are not being deleted."""
     found = await api.find("Namespace", labelSelector="app.kubernetes.io/managed-by=netarena")
     return {
         one["metadata"]["name"]
@@ -258,7 +258,7 @@ def test_all_kinds_of_workloads_and_services_run_in_a_given_namespace(cluster):
 
 
 def theirs(name, kind="NetworkPolicy", **more):
-    """An object of others in ``default``."""
+    """Return an object in ``default`` that does not belong to the service."""
     version = {"NetworkPolicy": "networking.k8s.io/v1", "Deployment": "apps/v1", "ConfigMap": "v1"}
     return {
         "apiVersion": version[kind],
@@ -271,7 +271,7 @@ def theirs(name, kind="NetworkPolicy", **more):
 
 @contextlib.asynccontextmanager
 async def standing(api, *manifests):
-    """With these objects in ``default``, until the end."""
+    """Create these objects in ``default``, and delete them at the end."""
     from netarena_k8s.real.client import path_of
 
     try:
@@ -373,7 +373,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def killed(*arguments):
-    """The namespace of a service that runs, and what kills it."""
+    """Return the namespace of a running service, and a function that kills it."""
     # as in a container with the machine's network: its processes cannot be seen, its end can
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
@@ -757,7 +757,7 @@ def test_missing_permissions_are_named(cluster, tmp_path, monkeypatch):
 
 
 def test_permissions_limited_to_a_namespace_suffice_for_it(cluster, tmp_path):
-    """The doctor says so, and an assessment runs with them."""
+    """The doctor says so, and an assessment runs with these permissions."""
     from netarena_k8s.cluster import render_kubeconfig
     from netarena_k8s.real.client import encoded, path_of
     from netarena_k8s.real.rbac import INSIDE, SHARED

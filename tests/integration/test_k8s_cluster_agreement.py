@@ -61,7 +61,7 @@ def single_faults(world):
 
 
 def random_sets(world, seed):
-    """Policies that nobody would write: all forms of selectors, peers and ports, mixed."""
+    """Return unusual policies that combine all forms of selectors, peers and ports."""
     rng = random.Random(seed)
     names = [app.name for app in world.apps]
     ports = sorted({port.number for app in world.apps for port in app.ports})
@@ -175,7 +175,7 @@ def by_number(world):
 
 
 def measured(cluster, world, sets):
-    """What disagreed, by what was applied; and how long each look took."""
+    """Return the disagreements by applied policies, and the duration of each observation."""
     from netarena_k8s.real.cluster import RealCluster
 
     async def scene():

@@ -65,7 +65,7 @@ def with_shop(scene: Callable[[Wired], Awaitable[T]]) -> T:
 
 
 def faults(world: World, rng: random.Random) -> Iterator[Fault]:
-    """A fault by each method of each kind on each policy that has room for it."""
+    """Return a fault by each method of each kind on each policy that it applies to."""
     for kind, methods in KINDS.items():
         for method, change in methods.items():
             for policy in world.policies:
@@ -95,7 +95,7 @@ def test_datapath_agrees_with_the_computation_on_every_single_fault(part: int) -
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> None:
-    """A fault by each method, one after the other, on the shop that an episode is given."""
+    """Inject a fault by each method, one after the other, into an episode's application."""
     world = varied(random.Random(number))
     each = {(fault.kind, fault.method): fault for fault in faults(world, random.Random(number))}
 
@@ -112,7 +112,7 @@ def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> No
 
 
 def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
-    """A few policies with all that the API can say."""
+    """Return a few policies with all features of the API."""
     keys = sorted({item for app in world.apps for item in app.labels.items()})
     named = [one.name for app in world.apps for one in app.ports if one.name] or ["web"]
     numbers = sorted({port for app in world.apps for _, port in layout.listen[app.name]})
@@ -187,7 +187,7 @@ async def ask(
 
 
 def test_datapath_agrees_with_the_computation_on_random_policies() -> None:
-    """From pods, strangers and outside, to declared and other ports, by TCP and UDP."""
+    """From pods, other namespaces and outside, to declared and other ports, by TCP and UDP."""
     world = varied(random.Random(3))
     layout = Layout(world, SPACE, strangers=True, outside=("198.51.100.77", "203.0.113.9"))
     for app in world.apps:
@@ -230,7 +230,7 @@ def test_datapath_agrees_with_the_computation_on_random_policies() -> None:
 
 
 def test_answer_of_another_pod_does_not_count_as_a_connection() -> None:
-    """What counts is the answer of the pod that must be met, not that somebody answers."""
+    """Only an answer of the expected pod counts."""
     world = boutique()
     layout = Layout(world, SPACE)
     place = layout.places["frontend"]
@@ -272,7 +272,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process is there, and not dead and unreaped: then it holds no namespaces."""
+    """Return whether a process exists and is no zombie, which would hold no namespaces."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""The embedded cluster as its clients meet it: the real kubectl, and the Python client."""
+"""The embedded cluster as its clients see it: the real kubectl, and the Python client."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ HERE = Caller(os.getpid())
 
 
 class Shop:
-    """A deployed boutique, and kubectl upon it."""
+    """A deployed boutique, and kubectl to access it."""
 
     def __init__(self, deployed, folder):
         self.deployed = deployed
@@ -234,7 +234,7 @@ async def end(writer):
 
 
 async def ask(port, token):
-    """The status of a list of policies with a token."""
+    """Return the status of a list request for policies with a token."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -360,7 +360,7 @@ def test_hanging_server_is_killed_and_replaced():
 
 
 def test_late_answer_of_one_episode_does_not_restart_the_server():
-    """Others are answered meanwhile; why it is late may be its agent's doing."""
+    """Other requests are answered meanwhile; the agent may have caused the delay."""
 
     async def scene():
         async with Embedded() as cluster:
@@ -406,7 +406,7 @@ class Killer:
 
 @pytest.mark.requires("cell")
 def test_episodes_on_a_dead_server_are_repeated(tmp_path):
-    """They count as nobody's failure, and the next find a new server."""
+    """They count as environment failures, and the repetitions use a new server."""
 
     async def scene():
         agent = Killer()
@@ -425,7 +425,7 @@ def test_episodes_on_a_dead_server_are_repeated(tmp_path):
 
 
 def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
-    """In this process, where its steps can be traced."""
+    """The server runs in this process, where its steps can be traced."""
     # idle connections stay, so that only the bound closes what comes after them
     monkeypatch.setattr(process, "_HANDSHAKE_S", 600.0)
 
@@ -502,7 +502,7 @@ def test_thread_above_its_cpu_share_pauses_but_still_answers_the_grader():
 
 
 async def refused(port):
-    """Until a new connection is closed unheard: the others are counted once they are accepted."""
+    """Wait until a new connection is closed at once: then the others have been accepted."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         closed = False

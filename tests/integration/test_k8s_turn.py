@@ -44,7 +44,7 @@ NAME = "adservice"
 
 
 async def patch(port: int, token: str, name: str, change: dict[str, Any]) -> int:
-    """The status of an answer to a stranger's patch; 0 without one."""
+    """Return the status of a patch from outside the command; 0 without a response."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     body = json.dumps(change)
@@ -63,7 +63,7 @@ async def patch(port: int, token: str, name: str, change: dict[str, Any]) -> int
 
 
 def typed(verb: str, name: str, spec: dict[str, Any]) -> str:
-    """A command that makes the spec of a policy this one."""
+    """Return a command that gives a policy this spec."""
     body = shlex.quote(json.dumps({"spec": spec}))
     return f"kubectl {verb} networkpolicy {name} --type=merge -p {body}"
 
@@ -158,7 +158,7 @@ class Agent:
 
 
 class Thief(Agent):
-    """Looks at its credential in the first turn, and repairs from outside in the second."""
+    """Reads its credential in the first turn, and repairs from outside in the second."""
 
     def __init__(self, repairs: Sequence[tuple[str, dict[str, Any]]]) -> None:
         self.repairs = repairs

@@ -1,4 +1,4 @@
-"""MALT's environment on the real sandbox: what an answer comes to, and what it cannot break."""
+"""MALT's environment on the real sandbox: judgement of answers, limits, and isolation."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_failing_program_is_neither_correct_nor_safe(malt, queries, body, 
     "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
 )
 async def test_oversized_data_is_wrong_but_the_network_is_still_judged(malt, queries, data):
-    """As little as a wrong number it makes a right graph unsafe."""
+    """Oversized data does not make a right graph unsafe, just as a wrong number does not."""
     query = queries["remove-count"]
     (reply,) = malt.solve(query)
     assert reply.count('"data": data') == 1

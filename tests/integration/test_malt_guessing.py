@@ -1,4 +1,4 @@
-"""Guessing must not pay: many queries of each label, and how often one answer is right."""
+"""Guessing must not pay: the most frequent right answer over many queries of each label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works with each extra on its own in a fresh environment."""
+"""The wheel: its contents, and each extra on its own in a fresh environment."""
 
 from __future__ import annotations
 

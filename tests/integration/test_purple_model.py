@@ -187,7 +187,7 @@ async def test_react_agent_remembers_its_steps_and_sends_only_the_action():
 
 
 def test_agent_connects_only_to_its_provider(tmp_path):
-    """Every look-up of a name and every connection of the process, as the interpreter audits it."""
+    """The interpreter's audit events list every name lookup and every connection of the process."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "def hook(event, arguments):\n"

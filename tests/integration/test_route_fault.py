@@ -124,7 +124,7 @@ def _locked(kinds: Sequence[str], seed: int, hosts: int = 1) -> tuple[World, tup
 
 
 async def test_locks_block_the_predicted_traffic_in_addition_to_faults(warm: Warm) -> None:
-    """A network is built with its locks on, and only if they show as predicted."""
+    """A network becomes ready only if its locks have the predicted effect."""
     cases = [_locked([kind], seed, 1 + seed % 2) for seed, kind in enumerate(fault.KINDS)]
     found: list[str] = []
 

@@ -69,7 +69,7 @@ def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
     pinged = f"ping -q -c 10 -i 0.001 -W 0.01 {target} | grep -q ' 0% packet loss'"
 
     def loses(*matches):
-        """Whether what measures loses something, and whether a ping does."""
+        """Return whether probes lose packets, and whether pings do."""
         chain = "'{ type filter hook prerouting priority 0; }'"
         net.do("r0", f"nft add table ip t && nft add chain ip t c {chain}")
         for match in matches:
@@ -117,7 +117,7 @@ NO_ORIGINS = (
 
 
 def test_filter_on_packet_origin_cannot_separate_pings_from_probes(apart):
-    """Rules on what a machine sends itself: the user, the group, the processor, marks."""
+    """Rules on the origin of a machine's own packets: user, group, processor, marks."""
     net = apart(standard(2, 2, random.Random(1)))
     target = net.world.addresses[-1]
 

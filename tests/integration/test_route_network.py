@@ -1,4 +1,4 @@
-"""Networks for real: healthy when new, measured without being fooled, gone without a trace."""
+"""Real networks: correct when new, measured without being deceived, removed without a trace."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_broken_pair_is_visible_and_works_at_once_after_the_repair(apart):
 
 
 def test_link_is_ready_after_each_of_many_changes(apart):
-    """Bridges and links see a change up to a second later unless they are made to."""
+    """Bridges and links report a change up to a second later unless they are forced to."""
     net = apart(make(2, 2))
 
     for _ in range(15):
@@ -82,7 +82,7 @@ def test_link_is_ready_after_each_of_many_changes(apart):
 
 @pytest.mark.xdist_group("kernel")
 def test_replies_waiting_for_arp_do_not_block_other_pairs(apart):
-    """400 of them: the kernel's one socket for replies has room for some 340."""
+    """There are 400 replies; the kernel's only socket for replies has room for about 340."""
     net = apart(make(4, 8))
 
     for host in range(1, 17):
@@ -126,7 +126,7 @@ async def test_queue_that_delays_replies_is_stopped(requirement):
 
 @pytest.mark.xdist_group("kernel")
 def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatch):
-    """They fill it for the first round, in which nothing is learnt and pings are lost."""
+    """The entries fill the table in the first round, in which nothing is learned and pings fail."""
     net = apart(make(2, 2))
     net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
     alone = net.observe()["matrix"]
@@ -478,7 +478,7 @@ def test_observation_leaves_no_filter_counters_connections_or_arp_entries(apart)
 
 
 def test_switches_send_no_multicast_reports(apart):
-    """Filters of a machine would count the reports, which a bridge sends at random times."""
+    """Filters of a machine would count the reports, which bridges send at random times."""
     net = apart(make(2, 2))
     space = os.open(f"/proc/self/task/{net.thread}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     with entered(space):
@@ -518,7 +518,7 @@ def test_observation_sends_the_same_traffic_whatever_the_state(apart):
 
 
 def test_each_pair_of_a_large_network_is_probed_again_in_some_observation(apart, monkeypatch):
-    """As in one where each machine asks one other a second time in each look."""
+    """As in a network where each machine probes one other a second time in each observation."""
     monkeypatch.setattr(prober, "_AGAIN", 1)
     net = apart(make(2, 2))
     source, target = (net.world.addresses[place] for place in (1, 4))
@@ -532,7 +532,7 @@ def test_each_pair_of_a_large_network_is_probed_again_in_some_observation(apart,
 
 
 def test_late_replies_still_count(apart):
-    """Slower than a round's patience, but one by one: each is waited for anew."""
+    """Replies are slower than a round's timeout, but each arrival restarts the timeout."""
     net = apart(make(2, 2))
     monster = "tc qdisc add dev {p}_h1-eth0 root tbf rate 8kbit burst 200 limit 10000"
 
@@ -542,7 +542,7 @@ def test_late_replies_still_count(apart):
 
 
 def test_learned_arp_entries_are_no_change_of_a_machine(apart):
-    """Neighbours come and go with each round; a false alarm holds any change against an agent."""
+    """ARP entries change with each round; in a false alarm, any change counts against the agent."""
     net = apart(make(2, 2), traced=True)
     net.do("r0", "ip neigh flush all")
 
@@ -634,7 +634,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
 
 
 async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
-    """The kernel gives a sysctl's file the time at which it was first looked up."""
+    """The kernel gives a sysctl's file the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name
     stop = Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")
@@ -740,7 +740,7 @@ async def test_command_can_start_as_many_processes_as_the_prompt_says(warm, emul
 
 
 def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
-    """The real one's part is played by a program that tells what it was given."""
+    """A program that prints its input takes the place of the real tcpdump."""
     net = apart(make())
     reader = tmp_path / "tcpdump"
     reader.write_text(
@@ -779,7 +779,7 @@ def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
 
 
 def test_name_lookup_does_not_wait_for_a_missing_server(apart):
-    """Where a filter drops what is sent to one, each waited for 10 s: ``iptables -L`` too."""
+    """If a filter drops DNS queries, each lookup waited for 10 s, also in ``iptables -L``."""
     net = apart(make())
     look = (
         "iptables -P INPUT DROP; iptables -A FORWARD -s 10.1.2.0/24 -j DROP; "

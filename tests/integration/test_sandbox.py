@@ -1,4 +1,4 @@
-"""The Python sandbox from outside: places, limits, ends, restarts, machines that lack something."""
+"""The Python sandbox from outside: slots, limits, ends, restarts, missing protections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def asleep(pid: int | None) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -329,7 +329,7 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
 
 
 async def test_results_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each keeps its place until it is read."""
+    """Each result occupies its slot until it is read."""
     reading, most, places = 0, 0, set()
 
     def slowly(*arguments: Any, **options: Any) -> JsonValue:
@@ -370,7 +370,7 @@ def main():
 
 @pytest.mark.xdist_group("processor")
 async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs() -> None:
-    """The kernel's own ended them at seven eighths of it, and told SIGKILL."""
+    """The kernel's own limit killed them at seven eighths of the time, and reported SIGKILL."""
     async with small(limits=Limits(cpu_s=0.3)) as sandbox:
         loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
         results = await asyncio.gather(*loops)

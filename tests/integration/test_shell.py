@@ -280,7 +280,7 @@ def test_daemon_ends_with_its_command() -> None:
 
 
 def test_command_is_one_session_with_all_its_background_processes() -> None:
-    """To the scheduler each is a group that gets as much as any other."""
+    """The scheduler gives each session as much CPU time as any other."""
     of_session = "cut -d ' ' -f 6 /proc/self/stat"
     behind = f'(setsid bash -c "{of_session}; touch /tmp/told" &)'
     # nobody waits for what is behind but the command itself
@@ -436,7 +436,7 @@ def test_guard_of_an_ended_process_reports_nothing(netns: int) -> None:
 def test_process_that_does_not_die_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing can be done about one that the kernel keeps, but that it is said."""
+    """A process that the kernel does not kill can only be reported."""
     monkeypatch.setattr(shell, "END_S", 0.0)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     with pytest.raises(EnvironmentFailed, match="does not die"):

@@ -1,4 +1,4 @@
-"""Each framework of training for real, in an environment of its own."""
+"""Each training framework for real, in its own environment."""
 
 from __future__ import annotations
 
