@@ -121,7 +121,7 @@ async def test_session_that_failed_for_long_is_established_soon_after_its_repair
             await net.close()
 
 
-async def test_routers_have_adjacencies_at_the_first_observation() -> None:
+async def test_routers_are_connected_only_from_the_first_observation_on() -> None:
     world = draw(random.Random(3), 4)
     link = next(world.inner_links())
     address = bare(world.router(link.other[0]).port(link.other[1]).address)

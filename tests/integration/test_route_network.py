@@ -793,7 +793,7 @@ def test_name_lookup_does_not_wait_for_a_missing_server(apart):
     assert "nobody: Name or service not known" in said["output"]
 
 
-async def test_machine_shows_its_own_links_and_no_console_of_other_programs(warm):
+async def test_machine_shows_its_own_links_and_no_console_of_programs_not_running(warm):
     network = make()
     net = await warm.begin(network, "netns")
     try:

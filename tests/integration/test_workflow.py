@@ -92,7 +92,7 @@ def test_failed_assessment_proposes_no_results(tmp_path):
     assert "gh" not in re.findall(r"^\w+", calls, re.MULTILINE)
 
 
-def test_real_cluster_has_stand_in_image_and_agent_before_its_examination(tmp_path):
+def test_cluster_workflow_loads_image_and_starts_agent_before_the_assessment(tmp_path):
     folder = tmp_path / "board"
     folder.mkdir()
     names = ("pip", "docker", "kind", "netarena")
