@@ -149,7 +149,7 @@ def solve(prompt: str) -> str:
     return f"open {shut[0] if shut else VALVES[0]}"
 
 
-async def test_an_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboard(tmp_path):
+async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboard(tmp_path):
     told: list[tuple[str, Any]] = []
     async with (
         # 6 queries of 12 steps in all take longer than the limit
@@ -183,7 +183,7 @@ async def test_an_assessment_outlives_the_gateways_limit_and_reaches_the_leaderb
     assert rows == [(participants[ROLE], 1.0, 6)]
 
 
-async def test_an_agent_may_think_for_longer_than_the_gateway_waits():
+async def test_agent_may_think_longer_than_the_gateway_waits():
     async def ponder(prompt: str) -> str:
         await asyncio.sleep(2.5 * LIMIT_S)
         return "thought through"

@@ -79,13 +79,13 @@ def without_time(line: str) -> list[str]:
     return [cell for number, cell in enumerate(cells) if number not in {0, 5}]
 
 
-def test_no_command_is_left_out_that_the_pages_do_not_have():
+def test_commands_excluded_from_the_run_exist_on_the_pages():
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "quickstart.md").read_text()
     assert all(re.search(rf"^{re.escape(line)}\b", text, re.MULTILINE) for line in ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", ["malt", "route", "k8s"])
-def test_the_page_of_config_keys_has_each_key_and_says_which_shape_queries(name):
+def test_page_of_config_keys_lists_each_key_and_marks_those_that_change_queries(name):
     """A key's name is in the first cell of a row; * marks those that decide which are drawn."""
     text = (ROOT / "docs" / "config.md").read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
@@ -125,7 +125,7 @@ def keys_of(rows: str) -> set[str]:
         ),
     ],
 )
-def test_the_page_of_results_has_each_key_of_a_record_and_of_the_summary(name, keys, tmp_path):
+def test_page_of_results_lists_each_key_of_records_and_summary(name, keys, tmp_path):
     text = (ROOT / "docs" / "results.md").read_text()
     (own,) = re.findall(rf"^\| {name} \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)
     shared, summary = re.findall(r"^\| key \| \|\n((?:\|.*\n)+)", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Routing from end to end: a served agent that sees only prompts, and the files that are left."""
+"""Routing from end to end: a served agent that sees only prompts, and the files of the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def examine(agent: str, out: Path, *more: object) -> tuple[list[dict[str, Any]],
     return sorted(records, key=lambda record: KINDS.index(record["error_type"])), summary
 
 
-def test_an_operator_over_a2a_is_judged_and_the_journal_judges_the_same(tmp_path: Path) -> None:
+def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_path: Path) -> None:
     records, summary = examine("heuristic", tmp_path, "--over-a2a", "--set", "max_iterations=8")
     assert [record["error_type"] for record in records] == KINDS
     assert summary["complete"]
@@ -55,7 +55,7 @@ def test_an_operator_over_a2a_is_judged_and_the_journal_judges_the_same(tmp_path
     assert "heuristic" in netarena("report", tmp_path)
 
 
-def test_the_blanket_agent_scores_where_the_healthy_state_never_varies_alone(
+def test_blanket_agent_scores_only_if_the_intended_state_never_varies(
     tmp_path: Path,
 ) -> None:
     few = ("--set", "max_iterations=4")

@@ -120,7 +120,7 @@ def python03(a2a03_python: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["stream", "block", "leave"])
-async def test_a_0_3_client_gets_its_results(tmp_path, python03, mode):
+async def test_client_of_protocol_0_3_receives_its_results(tmp_path, python03, mode):
     async with green(tmp_path) as server, purple(solve) as url:
         got = await stock_client(python03, mode, server.line, request(url, num_queries=2))
     assert got["state"] == "completed"
@@ -132,7 +132,7 @@ async def test_a_0_3_client_gets_its_results(tmp_path, python03, mode):
 
 
 @pytest.mark.parametrize("mode", ["stream", "block"])
-async def test_a_0_3_client_is_told_what_is_wrong(tmp_path, python03, mode):
+async def test_client_of_protocol_0_3_receives_the_reason_of_a_rejection(tmp_path, python03, mode):
     async with green(tmp_path) as server:
         got = await stock_client(python03, mode, server.line, request("ftp://x/"))
     assert got["state"] == "rejected"
@@ -140,7 +140,7 @@ async def test_a_0_3_client_is_told_what_is_wrong(tmp_path, python03, mode):
     assert got["results"] == []
 
 
-async def test_a_0_3_client_sees_within_the_time_to_connect_that_nobody_serves_the_agent(
+async def test_client_of_protocol_0_3_is_soon_informed_that_the_agent_is_not_served(
     tmp_path, python03
 ):
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -155,7 +155,7 @@ async def test_a_0_3_client_sees_within_the_time_to_connect_that_nobody_serves_t
     assert got["results"] == []
 
 
-async def test_a_0_3_client_can_cancel(tmp_path, python03):
+async def test_client_of_protocol_0_3_can_cancel(tmp_path, python03):
     async with green(tmp_path, 0.05) as server, purple(solve) as url:
         got = await stock_client(python03, "cancel", server.line, request(url, num_queries=50))
     assert got["state"] == "canceled"
@@ -177,7 +177,7 @@ def results10(task: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_1_0_client_gets_its_results(tmp_path, streaming):
+async def test_client_of_protocol_1_0_receives_its_results(tmp_path, streaming):
     async with (
         green(tmp_path) as server,
         purple(solve) as url,
@@ -198,7 +198,7 @@ async def test_a_1_0_client_gets_its_results(tmp_path, streaming):
             assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
-async def test_a_1_0_client_leaves_and_comes_back_and_another_cancels(tmp_path):
+async def test_client_of_protocol_1_0_can_reconnect_and_another_can_cancel(tmp_path):
     async with (
         green(tmp_path, 0.02) as server,
         purple(solve) as url,
@@ -227,7 +227,7 @@ async def test_a_1_0_client_leaves_and_comes_back_and_another_cancels(tmp_path):
         await stream.aclose()
 
 
-async def test_two_tasks_at_once_of_both_lines(tmp_path, python03):
+async def test_concurrent_tasks_of_both_protocols_get_the_same_queries(tmp_path, python03):
     async with (
         green(tmp_path) as server,
         purple(solve) as url,
@@ -246,9 +246,7 @@ async def test_two_tasks_at_once_of_both_lines(tmp_path, python03):
     assert {r["id"] for r in old["results"][:-1]} == {r["id"] for r in results10(new)[:-1]}
 
 
-async def test_two_agents_get_the_same_queries_an_artifact_each_and_are_compared(
-    tmp_path, monkeypatch
-):
+async def test_two_agents_get_the_same_queries_and_are_compared(tmp_path, monkeypatch):
     async with (
         green(tmp_path) as server,
         purple(solve) as able,
@@ -272,7 +270,7 @@ async def test_two_agents_get_the_same_queries_an_artifact_each_and_are_compared
     assert (pair["pairs"], pair["only_first"], pair["difference"]) == (6, 6, 1.0)
 
 
-async def test_a_resumed_assessment_keeps_its_seed(tmp_path):
+async def test_resumed_assessment_keeps_its_seed(tmp_path):
     async with (
         green(tmp_path, NETARENA_SEED="s3cret") as server,
         purple(solve) as url,
@@ -288,7 +286,7 @@ async def test_a_resumed_assessment_keeps_its_seed(tmp_path):
     assert seeds[0][0] != seeds[1][0]
 
 
-async def test_an_agent_that_was_never_there_fails_the_task(tmp_path):
+async def test_assessment_of_an_unreachable_agent_fails(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
     async with green(tmp_path) as server, client10(server.line, streaming=False) as client:
@@ -303,7 +301,7 @@ def lack_key(prompt: str) -> str:
     raise AgentFailed(FailureReason.TASK_FAILED, "no MODEL_NAME")
 
 
-async def test_an_agent_whose_every_call_fails_makes_no_row(tmp_path):
+async def test_agent_whose_every_call_fails_gets_no_row(tmp_path):
     async with (
         green(tmp_path) as server,
         purple(lack_key) as broken,
@@ -352,7 +350,7 @@ async def agent03(python: Path, *kind: str) -> AsyncIterator[A2AAgent]:
 
 @pytest.mark.parametrize("kind", ["message", "task", "chunks", "status"])
 @pytest.mark.parametrize("stream", ["stream", "nostream"])
-async def test_a_0_3_agent_answers(python03, kind, stream):
+async def test_agent_of_protocol_0_3_answers(python03, kind, stream):
     async with agent03(python03, kind, stream) as agent:
         assert agent.info.name == "stock"
         for prompt in ("one", "two\n\u2028 é"):
@@ -361,14 +359,14 @@ async def test_a_0_3_agent_answers(python03, kind, stream):
 
 
 @pytest.mark.parametrize("stream", ["stream", "nostream"])
-async def test_a_0_3_agent_that_raises(python03, stream):
+async def test_failing_agent_of_protocol_0_3_is_an_agent_failure(python03, stream):
     async with agent03(python03, "raise", stream) as agent:
         with pytest.raises(AgentFailed) as caught:
             await agent.ask("x", context_id="c", timeout_s=20)
     assert caught.value.reason in {FailureReason.ENDPOINT, FailureReason.TASK_FAILED}
 
 
-async def test_our_purple_agent_answers_both_lines(python03):
+async def test_purple_agent_answers_clients_of_both_protocols(python03):
     async with purple(str.upper) as url:
         agent = A2AAgent(url)
         await agent.open(timeout_s=5)
@@ -382,14 +380,14 @@ ENDS = "a\x85b\u2028c\u2029d\x1ee"
 
 
 @pytest.mark.parametrize("mode", ["stream", "block"])
-async def test_no_line_end_in_a_text_loses_a_0_3_client_its_results(python03, mode):
+async def test_unusual_line_ends_reach_a_client_of_protocol_0_3(python03, mode):
     async with purple(lambda _: json.dumps(ENDS, ensure_ascii=False)) as url:
         got = await stock_client(python03, mode, url, ENDS)
     assert (got["state"], got["results"]) == ("completed", [ENDS])
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_no_line_end_in_a_text_loses_a_1_0_client_its_results(streaming):
+async def test_unusual_line_ends_reach_a_client_of_protocol_1_0(streaming):
     async with purple(str.upper) as url, client10(url, streaming=streaming) as client:
         events = [event async for event in client.send_message(message10(ENDS))]
         task = await client.get_task(GetTaskRequest(id=events[0].task.id))
@@ -400,7 +398,7 @@ async def test_no_line_end_in_a_text_loses_a_1_0_client_its_results(streaming):
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-async def test_it_ends_when_told_to_in_the_middle_of_everything(tmp_path, signal_):
+async def test_service_stopped_during_assessments_exits_and_keeps_its_journals(tmp_path, signal_):
     async def think(prompt: str) -> str:
         await asyncio.sleep(0.05)
         return "open v1"
@@ -433,7 +431,7 @@ async def test_it_ends_when_told_to_in_the_middle_of_everything(tmp_path, signal
 
 
 @pytest.mark.xdist_group("processor")
-async def test_the_health_check_answers_while_eight_episodes_run(tmp_path):
+async def test_health_check_answers_while_eight_episodes_run(tmp_path):
     async with green(tmp_path, 0.01) as server, purple(lambda _: "open v1") as url:
         async with client10(server.line) as client, httpx.AsyncClient() as http:
             stream = client.send_message(

@@ -1,4 +1,4 @@
-"""What tests with real networks share."""
+"""Fixtures of tests with real networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from apart import Apart
 
 @pytest.fixture
 def apart(requirement):
-    """Builds networks, each served by a thread of the test process, and takes them down."""
+    """Build networks, each served by a thread of the test process, and take them down."""
     requirement("root")
     started = []
 

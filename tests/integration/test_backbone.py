@@ -1,4 +1,4 @@
-"""A backbone made real: it comes to rest, is looked at, broken and repaired, and attacked."""
+"""A real backbone: it converges, is observed, broken and repaired, and attacked."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def course() -> Course:
     return asyncio.run(run())
 
 
-def test_an_observation_of_a_backbone_leaves_no_connection_and_no_count() -> None:
-    """Its own pings and services; what daemons and commands make stays."""
+def test_observation_of_a_backbone_leaves_no_connections_and_counters() -> None:
+    """Its own pings and services are removed; traffic of daemons and commands stays."""
     listed = (
         "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
         " nft list table ip t | grep icmp; nft list set ip t seen"
@@ -269,26 +269,26 @@ def test_an_observation_of_a_backbone_leaves_no_connection_and_no_count() -> Non
 
 
 @pytest.mark.slow
-def test_a_new_backbone_is_at_rest_and_whole() -> None:
+def test_new_backbone_is_settled_and_in_its_intended_state() -> None:
     assert course().seen[""] == HEALTHY
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_look_shows_what_commands_did_and_nothing_else(name: str) -> None:
+def test_observation_shows_exactly_the_effects_of_commands(name: str) -> None:
     assert course().seen[name] == HEALTHY.model_copy(update=STEPS[name][1])
 
 
-def test_a_machine_of_another_refuses() -> None:
+def test_command_on_a_machine_of_another_as_is_refused() -> None:
     assert course().said["none: x0"] == "[x0 is another's: you cannot log in there]\n"
 
 
-def test_an_agent_sees_neighbours_names_and_services() -> None:
+def test_agent_sees_neighbours_names_and_services() -> None:
     assert re.search(r"10\.0\.0\.2 +1 Full/-", course().said["none: r0"])
     told = course().said["none: h1"].split()
     assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
 
 
-def test_an_agent_reads_the_log_that_it_has_a_daemon_write() -> None:
+def test_agent_reads_the_log_written_by_a_daemon() -> None:
     assert re.search(r"OSPF: .*Hello", course().said["none: r0"])
 
 
@@ -347,7 +347,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
-def test_what_is_set_to_act_when_nobody_looks_is_no_rest(late: Sequence[str]) -> None:
+def test_change_scheduled_for_later_counts_as_unsettled(late: Sequence[str]) -> None:
     async def run() -> tuple[list[Observation], list[str]]:
         async with Warm() as warm:
             net = await warm.begin_backbone(setup(), "netns")
@@ -366,7 +366,7 @@ def test_what_is_set_to_act_when_nobody_looks_is_no_rest(late: Sequence[str]) ->
     assert all(_told("10.2.0.0/24") not in one.heard[0] for one in seen)
 
 
-def test_all_that_is_set_is_told_or_refused() -> None:
+def test_every_setting_is_reported_or_refused() -> None:
     """Links may have names of any bytes; what filters by other tables or policies is refused."""
 
     async def run() -> tuple[list[str], Observation]:
@@ -394,7 +394,7 @@ def test_all_that_is_set_is_told_or_refused() -> None:
 
 
 @pytest.mark.requires("mininet")
-def test_both_emulators_show_the_same() -> None:
+def test_both_emulators_show_the_same_state() -> None:
     async def run() -> Observation:
         async with Warm() as warm:
             net = await warm.begin_backbone(setup(), "mininet")
@@ -408,7 +408,7 @@ def test_both_emulators_show_the_same() -> None:
     assert asyncio.run(run()) == HEALTHY
 
 
-def test_routers_are_ready_when_they_tell_of_their_statics() -> None:
+def test_routers_are_ready_once_they_advertise_their_static_routes() -> None:
     """Told after its network had left OSPF, the address that a static leads to would be 0.0.0.0 for
     good. Here its port comes up two seconds late."""
     drawn = setup()
@@ -462,7 +462,7 @@ def name_of(pid: int) -> str:
         return ""
 
 
-def test_no_daemon_is_left_where_the_service_is_killed() -> None:
+def test_daemons_end_when_the_service_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
     ) as service:
@@ -483,21 +483,21 @@ def test_no_daemon_is_left_where_the_service_is_killed() -> None:
 
 
 @pytest.mark.parametrize("name", [name for table in FAMILIES.values() for name in table])
-def test_nothing_is_won_by_what_daemons_are_told(name: str) -> None:
+def test_attack_through_a_daemons_configuration_gains_nothing(name: str) -> None:
     told = course().said[name]
     assert BREACH not in told
     assert re.search(ENDS.get(name, ""), told), told[-500:]
     assert all(c.isprintable() or c in "\n\t" for c in told)
 
 
-def test_after_all_attacks_the_backbone_is_whole() -> None:
-    """No daemon has ended, and what they were told has been taken back."""
+def test_backbone_is_in_its_intended_state_after_all_attacks() -> None:
+    """No daemon has ended, and their configurations have been restored."""
     assert course().seen["attacks"] == HEALTHY
     assert "EVIL" not in course().said["configuration"]
     assert LOOPBACKS["r0"] in course().said["configuration"]
 
 
-def test_the_table_names_attacks() -> None:
+def test_attack_table_names_each_attack_once() -> None:
     names = [name for family in FAMILIES.values() for name in family]
     assert len(set(names)) == len(names) == len(attacks()) >= 25
     assert set(ENDS) <= set(names)

@@ -51,7 +51,7 @@ class Course:
 
 @cache
 def course(family: str) -> Course:
-    """All attacks of a family, one after the other."""
+    """Run all attacks of a family, one after the other."""
 
     async def run() -> Course:
         config = RouteConfig(
@@ -106,7 +106,7 @@ def _of(family: str, *values: str):
 @pytest.mark.parametrize(
     ("family", "name"), [_of(family, name) for family in PLAYED for name in PLAYED[family]]
 )
-def test_nothing_is_won(family: str, name: str) -> None:
+def test_attack_on_a_backbone_gains_nothing(family: str, name: str) -> None:
     said = course(family).said[name]
     assert BREACH not in said
     assert re.search(ENDS.get(name, ""), said), said[-500:]
@@ -116,7 +116,7 @@ def test_nothing_is_won(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("family", [_of(family) for family in PLAYED])
-def test_after_all_attacks_of_a_family_the_backbone_is_as_before(family: str) -> None:
+def test_backbone_is_unchanged_after_all_attacks_of_a_family(family: str) -> None:
     found = course(family)
     before, after = read(found.before), read(found.after)
     # what floods set stays in the kernel of the attacker's own machines

@@ -41,7 +41,7 @@ async def _wrong_at_last(net: Net, world: World, wanted: Facts) -> list[str]:
             return [str(fact) for fact in wrong]
 
 
-async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None:
+async def test_faults_have_their_computed_effects_and_repairs_undo_them() -> None:
     rng = random.Random(3)
     world = draw(rng, 4)
     wanted = intended(world)
@@ -69,7 +69,7 @@ async def test_faults_break_what_is_computed_and_their_repairs_undo_it() -> None
             await net.close()
 
 
-async def test_where_a_cable_is_cut_traffic_takes_the_way_that_is_documented() -> None:
+async def test_traffic_takes_the_documented_backup_path_when_a_link_fails() -> None:
     world = draw(random.Random(3), 6)
     told = backups(world)
     cables = sorted({backup.cable for backup in told.values()})
@@ -94,8 +94,8 @@ async def test_where_a_cable_is_cut_traffic_takes_the_way_that_is_documented() -
             await net.close()
 
 
-async def test_a_session_that_failed_for_long_is_there_once_it_is_repaired() -> None:
-    """bgpd tries again after 1, 2, 4, ... s: the repair does not wait for that."""
+async def test_session_that_failed_for_long_is_established_soon_after_its_repair() -> None:
+    """bgpd retries after 1, 2, 4, ... s; the repair does not wait for the next retry."""
     rng = random.Random(3)
     world = draw(rng, 4)
     ((fault, change),) = one_of_each(world, rng, ["bgp_as"])
@@ -121,7 +121,7 @@ async def test_a_session_that_failed_for_long_is_there_once_it_is_repaired() -> 
             await net.close()
 
 
-async def test_routers_meet_when_they_are_first_looked_at() -> None:
+async def test_routers_are_connected_only_from_the_first_observation_on() -> None:
     world = draw(random.Random(3), 4)
     link = next(world.inner_links())
     address = bare(world.router(link.other[0]).port(link.other[1]).address)

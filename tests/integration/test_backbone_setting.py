@@ -1,4 +1,4 @@
-"""What is set on a machine: each thing that a command can set is seen, and that it is undone."""
+"""Settings of a machine: each that a command can make is detected, and so is its removal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
     folder = tmp_path_factory.mktemp("serve")
 
     def do(what: Callable[..., None]) -> None:
-        """In a thread that has a network of its own."""
+        """Run in a thread that has its own network namespace."""
         raised: list[BaseException] = []
 
         def run() -> None:
@@ -93,7 +93,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
     return do
 
 
-def test_what_is_set_is_seen_and_what_is_undone_is_not(
+def test_setting_is_visible_until_it_is_undone(
     apart: Callable[[Callable[..., None]], None],
 ) -> None:
     def check(look: Callable[[], Setting], folder: Path) -> None:
@@ -130,7 +130,9 @@ FLEETING = {
 }
 
 
-def test_what_is_set_for_a_while_is_told(apart: Callable[[Callable[..., None]], None]) -> None:
+def test_temporary_setting_is_reported_as_fleeting(
+    apart: Callable[[Callable[..., None]], None],
+) -> None:
     def check(look: Callable[[], Setting], folder: Path) -> None:
         del folder
         assert not look().fleeting

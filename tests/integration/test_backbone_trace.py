@@ -1,4 +1,4 @@
-"""A backbone's machines show nothing of how its faults came there."""
+"""A backbone's machines show no trace of how its faults were injected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ async def _read(environment: BackboneEnvironment, world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("label", _LABELS)
-async def test_blind_reader_of_configurations_files_and_handles_finds_nothing(label: str) -> None:
+async def test_reader_of_configurations_and_files_finds_no_trace_of_the_injection(
+    label: str,
+) -> None:
     keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
     async with Route() as app:
         config = app.config_type.parse({**keys, "error_types": [label], "num_queries": 1})

@@ -1,4 +1,4 @@
-"""``netarena check-agent`` against agents that misbehave: each is told, with a remedy, in time."""
+"""``netarena check-agent`` reports each kind of misbehaving agent in time, with a remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Behaviour = Callable[["Agent", dict[str, Any]], Awaitable[Response]]
 
 
 class Agent:
-    """An agent of protocol 0.3 by hand, which does what ``behaviour`` says with each request."""
+    """An agent of protocol 0.3 that handles each request as ``behaviour`` says."""
 
     def __init__(self, behaviour: Behaviour, card: Response | None = None, path: str = "/") -> None:
         self.behaviour = behaviour
@@ -184,7 +184,7 @@ def examine(agent: Agent) -> dict[str, Check]:
         (forget_who_asks, "second turn", "500"),
     ],
 )
-def test_what_would_make_an_agent_fail_is_told_with_its_remedy(behaviour, failing, words):
+def test_agent_that_would_fail_is_reported_with_a_remedy(behaviour, failing, words):
     checks = examine(Agent(behaviour))
     bad = [check for check in checks.values() if not check.ok and check.severity != Severity.NOTE]
     assert [check.name for check in bad] == [failing], checks
@@ -205,7 +205,7 @@ def test_what_would_make_an_agent_fail_is_told_with_its_remedy(behaviour, failin
     ],
     ids=["none", "locked", "html", "list", "large"],
 )
-def test_a_card_that_is_none_is_told(card):
+def test_invalid_agent_card_is_reported_with_a_remedy(card):
     checks = examine(Agent(behave, card))
     (check,) = checks.values()
     assert (check.name, check.ok) == ("card", False)
@@ -214,7 +214,7 @@ def test_a_card_that_is_none_is_told(card):
     assert ("NETARENA_HEADERS_<ROLE>" in check.remedy) == ("401" in check.detail)
 
 
-def test_an_agent_of_the_old_protocol_that_does_not_stream_would_not_fail():
+def test_agent_of_the_old_protocol_without_streaming_passes_with_notes():
     checks = examine(Agent(behave))
     assert not [
         check for check in checks.values() if not check.ok and check.severity != Severity.NOTE
@@ -224,7 +224,7 @@ def test_an_agent_of_the_old_protocol_that_does_not_stream_would_not_fail():
     assert "0.3" in checks["protocol"].detail
 
 
-def test_a_scripted_agent_passes_although_it_answers_its_own_assessment_only():
+def test_scripted_agent_passes_although_it_answers_only_its_own_assessment():
     checks = examine(Agent(answer_own_assessment))
     assert not [
         check for check in checks.values() if not check.ok and check.severity != Severity.NOTE
@@ -232,21 +232,21 @@ def test_a_scripted_agent_passes_although_it_answers_its_own_assessment_only():
     assert "assessment that it was started for" in checks["reply"].detail
 
 
-def test_what_only_some_runs_need_is_a_note():
+def test_requirement_of_some_runs_only_is_a_note():
     checks = examine(Agent(serve_one_at_a_time))
     check = checks["concurrency"]
     assert (check.ok, check.severity) == (False, Severity.NOTE)
     assert "--concurrency 1" in check.remedy
 
 
-def test_a_card_without_an_interface_that_is_spoken_is_told():
+def test_card_without_a_supported_interface_is_reported():
     check = examine(Agent(behave, JSONResponse({"name": "own"})))["protocol"]
     assert (check.ok, check.severity) == (False, Severity.RUN)
     assert "JSONRPC" in check.remedy
 
 
 @pytest.mark.parametrize("path", ["/", "/a2a/jsonrpc"])
-def test_where_messages_go_is_told(path):
+def test_message_endpoint_is_reported(path):
     checks = examine(Agent(behave, path=path))
     assert not [
         check for check in checks.values() if not check.ok and check.severity != Severity.NOTE

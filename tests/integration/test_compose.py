@@ -27,7 +27,7 @@ ASSESS_S = 400
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard's scenario made short, with mounts, and a model that solves nothing."""
+    """A shortened leaderboard scenario, with mounts, and a model that solves nothing."""
 
     application: str
     #: what the model replies to every prompt
@@ -43,7 +43,7 @@ class Board:
     files: dict[str, str] = field(default_factory=dict)
 
     def scenario(self) -> str:
-        """``scenarios/APP/leaderboard.toml`` with all this in it."""
+        """Write ``scenarios/APP/leaderboard.toml`` with these settings."""
         path = ROOT / "scenarios" / self.application / "leaderboard.toml"
         head, config = path.read_text().split("[config]")
         head = re.sub(r'image = "([\w-]+)"', r'image = "\1:test"', head)
@@ -154,7 +154,7 @@ def drawn(board: Board, summary: dict[str, Any], folder: Path) -> set[str]:
 @pytest.mark.timeout(2 * BUILD_S + ASSESS_S)
 @pytest.mark.requires("docker")
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.application)
-def test_the_workflow_of_a_leaderboard_stores_the_results_of_real_images(board, tmp_path):
+def test_leaderboard_workflow_with_real_images_stores_their_results(board, tmp_path):
     build(f"netarena-{board.application}", f"Dockerfile.{board.application}")
     build("netarena-purple", "a2a_purple/Dockerfile")
     folder = tmp_path / "board"

@@ -1,4 +1,4 @@
-"""Programs that run for as long as a world does: what they can and cannot do, and their end."""
+"""Programs that run as long as a world does: their permissions, limits and end."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_a_program_has_its_folder_and_its_network_and_nothing_else(
-    netns: int, tmp_path: Path
-) -> None:
+def test_program_can_access_only_its_folder_and_network(netns: int, tmp_path: Path) -> None:
     with hold(TRIES, netns, tmp_path):
         until((tmp_path / "out").exists)
         until((tmp_path / "out").read_text)
@@ -97,7 +95,7 @@ def test_a_program_has_its_folder_and_its_network_and_nothing_else(
     assert (tmp_path / "out").read_text() == "[]"
 
 
-def test_one_that_takes_too_much_is_ended_and_told(netns: int, tmp_path: Path) -> None:
+def test_program_above_its_memory_limit_is_killed_and_reported(netns: int, tmp_path: Path) -> None:
     hungry = "import time\nhold = bytearray(64 << 20)\nopen('/told/out', 'w')\ntime.sleep(1000)\n"
     with hold(hungry, netns, tmp_path) as held:
         until((tmp_path / "out").exists)
@@ -110,7 +108,7 @@ def test_one_that_takes_too_much_is_ended_and_told(netns: int, tmp_path: Path) -
         assert held.alive
 
 
-def test_all_end_with_the_object(netns: int, tmp_path: Path) -> None:
+def test_all_programs_end_with_their_owner(netns: int, tmp_path: Path) -> None:
     with hold("open('/told/out', 'w')\nimport time\ntime.sleep(1000)\n", netns, tmp_path) as held:
         until((tmp_path / "out").exists)
         held.know([PYTHON.name], family())

@@ -1,4 +1,4 @@
-"""What reads our exports reads them: Inspect's log API and data frames, Harbor's validator."""
+"""Exports are accepted by their readers: Inspect's log API and data frames, Harbor's validator."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def read(python: Path, program: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_inspect_reads_logs(readers_python: Path, run: Path, tmp_path: Path) -> None:
+def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "own", tmp_path / "public"]
     for folder in folders:
         public = folder.name == "public"
@@ -104,7 +104,7 @@ def test_inspect_reads_logs(readers_python: Path, run: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.requires("chromium")
-def test_inspects_viewer_shows_samples_and_obeys_no_reply(
+def test_inspect_viewer_shows_samples_and_runs_nothing_from_replies(
     readers_python: Path, tmp_path: Path
 ) -> None:
     from playwright.sync_api import sync_playwright
@@ -145,7 +145,7 @@ def test_inspects_viewer_shows_samples_and_obeys_no_reply(
 
 @contextmanager
 def showing(python: Path, logs: Path) -> Iterator[str]:
-    """The address of Inspect's viewer of a folder."""
+    """Yield the address of Inspect's viewer of a folder."""
     port = free_port()
     words = [python.parent / "inspect", "view", "start", "--log-dir", logs, "--display", "plain"]
     words += ["--host", "127.0.0.1", "--port", str(port)]
@@ -163,7 +163,9 @@ def showing(python: Path, logs: Path) -> Iterator[str]:
 
 
 @pytest.mark.requires("harbor")
-def test_harbor_validates_trajectories(readers_python: Path, run: Path, tmp_path: Path) -> None:
+def test_harbor_validates_exported_trajectories(
+    readers_python: Path, run: Path, tmp_path: Path
+) -> None:
     paths = export(read_run(run), "atif", tmp_path, public=False, force=False)
     read(readers_python, VALIDATE, *paths)
     broken = json.loads(paths[0].read_text())

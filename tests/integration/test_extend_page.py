@@ -1,4 +1,4 @@
-"""docs/extend.md: its application is installed beside the project, and its commands are run."""
+"""docs/extend.md: its application is installed next to the project, and its commands are run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The page's files, and what pip would make of its pyproject.toml."""
+    """Write the page's files, and the package data that pip would make of its pyproject.toml."""
     place = tmp_path_factory.mktemp("vlan")
     found = re.findall(r"<!-- file (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [name for name, _ in found] == ["netarena_vlan.py", "pyproject.toml", "test_vlan.py"]
@@ -53,13 +53,13 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_passes_the_published_contract(folder):
+def test_example_application_passes_the_published_contract(folder):
     done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "test_vlan.py")
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"\d{2} passed", done.stdout)
 
 
-def test_each_command_of_the_page_knows_it(folder):
+def test_each_command_of_the_page_works_with_the_example_application(folder):
     (block,) = re.findall(r"<!-- run -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     commands = block.splitlines()
     assert set(ELSEWHERE) <= set(commands)

@@ -79,7 +79,7 @@ each_image = pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.ap
 
 
 @each_image
-def test_the_dockerfile_installs_pinned_packages_only(image: Image) -> None:
+def test_dockerfile_installs_only_pinned_packages(image: Image) -> None:
     text = image.file.read_text()
     # the directive would make every build fetch a front end
     assert not text.startswith("# syntax=")
@@ -110,7 +110,7 @@ def docker(*arguments: object, timeout_s: float = 120.0, check: bool = True) -> 
 
 @pytest.fixture(scope="module")
 def built() -> Callable[[Image], Image]:
-    """Builds an image once, from ``NETARENA_BASE_IMAGE`` where no image can be pulled."""
+    """Build an image once, from ``NETARENA_BASE_IMAGE`` if no image can be pulled."""
     done: set[str] = set()
 
     def build(image: Image) -> Image:
@@ -139,7 +139,7 @@ def network() -> Iterator[str]:
 
 @contextmanager
 def container(image: Image, *options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """A container that is removed with its volumes."""
+    """Run a container, and remove it with its volumes."""
     identity = docker("run", "--detach", "--pull=never", *options, image.tag, *arguments)
     try:
         yield identity
@@ -203,7 +203,7 @@ def ask(url: str, participant: str, image: Image) -> dict[str, Any]:
 
 
 def refusal(url: str, image: Image) -> str:
-    """Why a request is rejected."""
+    """Return the reason why a request is rejected."""
     task = ask(url, "http://127.0.0.1:9/", image)
     assert task["status"]["state"] == "rejected", task
     (part,) = task["status"]["message"]["parts"]
@@ -211,7 +211,7 @@ def refusal(url: str, image: Image) -> str:
 
 
 def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
-    """The records and the summary of an assessment."""
+    """Return the records and the summary of an assessment."""
     task = ask(url, participant, image)
     assert task["status"]["state"] == "completed", task
     return [
@@ -239,7 +239,9 @@ def purple(image: Image, net: str, strategy: str, *options: str) -> Iterator[str
 @pytest.mark.requires("docker")
 @each_image
 class TestImage:
-    def test_adds_little_to_its_base(self, image: Image, built: Callable[[Image], Image]) -> None:
+    def test_image_adds_little_to_its_base(
+        self, image: Image, built: Callable[[Image], Image]
+    ) -> None:
         built(image)
         base = os.environ.get("NETARENA_BASE_IMAGE", "python:3.12-slim-bookworm")
         size, base_size = (
@@ -248,7 +250,7 @@ class TestImage:
         )
         assert size - base_size <= image.most_bytes
 
-    def test_serves_as_an_unprivileged_user_and_takes_arguments(
+    def test_image_serves_as_an_unprivileged_user_and_accepts_arguments(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:
         built(image)
@@ -265,7 +267,7 @@ class TestImage:
             state = json.loads(docker("inspect", "--format", "{{json .State}}", identity))
             assert (state["ExitCode"], state["OOMKilled"]) == (0, False), docker("logs", identity)
 
-    def test_a_folder_that_docker_makes_and_another_port_work_as_written(
+    def test_folder_created_by_docker_and_another_port_work_as_documented(
         self, image: Image, built: Callable[[Image], Image], tmp_path: Path
     ) -> None:
         built(image)
@@ -276,7 +278,7 @@ class TestImage:
             docker("exec", "--user", image.user, identity, "touch", "/netarena-runs/task")
             assert runs.stat().st_uid == 0  # whose it was stays
 
-    def test_hostile_agents_gain_nothing_and_leave_it_unharmed(
+    def test_hostile_agents_gain_nothing_and_leave_the_image_unharmed(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:
         built(image)
@@ -293,7 +295,7 @@ class TestImage:
             assert docker("exec", identity, "sh", "-c", "ls /tmp") == ""
 
     @pytest.mark.parametrize("options", NARROWER, ids=" ".join)
-    def test_fewer_rights_suffice_where_the_host_allows_it(
+    def test_fewer_privileges_suffice_if_the_host_allows_it(
         self, image: Image, options: tuple[str, ...], built: Callable[[Image], Image]
     ) -> None:
         if not image.privileges:
@@ -302,7 +304,7 @@ class TestImage:
         run = ("run", "--rm", "--pull=never", "--read-only", *options, "--entrypoint", "netarena")
         assert "cannot run" not in docker(*run, image.tag, "doctor", image.application)
 
-    def test_without_its_rights_it_serves_and_says_what_is_missing(
+    def test_image_without_its_privileges_reports_what_is_missing(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:
         if not image.privileges:
@@ -332,7 +334,7 @@ class TestKubernetes:
 
     image = IMAGES[-1]
 
-    def test_a_kubeconfig_is_read_as_root_and_served_without_rights(
+    def test_kubeconfig_is_read_as_root_and_served_without_capabilities(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
         (tmp_path / "config").write_text(KUBECONFIG)
@@ -355,10 +357,10 @@ class TestKubernetes:
             named = replace(self.image, config={**self.image.config, "cluster": "nosuch"})
             assert "must be 'embedded' or a context of" in refusal(address(identity), named)
 
-    def test_no_attack_gains_anything_in_a_default_container(
+    def test_attacks_gain_nothing_in_a_default_container(
         self, built: Callable[[Image], Image]
     ) -> None:
-        """The list of ``test_k8s_attack``, as the user that the service ends up as."""
+        """Run the list of ``test_k8s_attack`` as the user that the service finally runs as."""
         program = Path(attack_course.__file__)
         options = ("--read-only", "--user", self.image.user, "--volume", f"{program}:/course.py:ro")
         run = ("run", "--rm", "--pull=never", *options, "--entrypoint", "python")
@@ -368,7 +370,7 @@ class TestKubernetes:
         for name, course in found.items():
             Course(**course).check(name, "landlock")
 
-    def test_what_is_no_kubeconfig_ends_in_one_line(
+    def test_invalid_kubeconfig_is_reported_in_one_line(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
         (tmp_path / "config").write_text("clusters: 7\n")
@@ -385,7 +387,7 @@ class TestKubernetes:
             f"netarena: {ROOTS}/config is no kubeconfig that can be read with all that it names"
         )
 
-    def test_a_mounted_folder_of_manifests_is_examined(
+    def test_mounted_folder_of_manifests_is_assessed(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
         (tmp_path / "shop.yaml").write_text(SHOP)
@@ -409,10 +411,10 @@ class TestKubernetes:
             assert told in refusal(url, image)
 
     @pytest.mark.requires("root")
-    def test_manifests_that_root_alone_may_read_are_read_as_root(
+    def test_manifests_readable_only_by_root_are_read_as_root(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
-        """A folder that its owner alone may open, who is nobody in the container."""
+        """Only the owner can open the folder, and that user does not exist in the container."""
         (tmp_path / "shop.yaml").write_text(SHOP)
         for path in (tmp_path, tmp_path / "shop.yaml"):
             os.chown(path, 10_001, 10_001)
@@ -429,7 +431,7 @@ class TestKubernetes:
             assert "api" in json.dumps(record["error_detail"])
             assert summary["outcomes"]["invalid"] == 0
 
-    def test_without_the_right_to_give_rights_up_it_says_what_to_do(
+    def test_image_that_cannot_drop_privileges_reports_the_remedy(
         self, built: Callable[[Image], Image]
     ) -> None:
         with container(built(self.image), "--cap-drop", "ALL") as identity:
@@ -457,7 +459,7 @@ with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
 @pytest.mark.slow
 @pytest.mark.timeout(BUILD_S)
 @pytest.mark.requires("docker")
-def test_sessions_to_learn_from_are_served_by_an_image_without_any_right(
+def test_training_sessions_are_served_by_an_image_without_privileges(
     built: Callable[[Image], Image],
 ) -> None:
     image = built(Image("openenv", most_bytes=700_000_000))
@@ -487,10 +489,10 @@ def wait_until_served(url: str, identity: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(BUILD_S)
 @pytest.mark.requires("docker", "cluster")
-def test_a_k8s_cluster_of_a_mounted_kubeconfig_is_worked_on_and_left_as_it_was(
+def test_cluster_of_a_mounted_kubeconfig_is_used_and_left_unchanged(
     cluster: str, tmp_path: Path, built: Callable[[Image], Image]
 ) -> None:
-    """Started as users of the reference start theirs: on the host's network."""
+    """Started as the reference documents it: on the host's network."""
     kube, manifests = tmp_path / "kube", tmp_path / "manifests"
     kube.mkdir(mode=0o700)
     shutil.copy(os.environ["KUBECONFIG"], kube / "config")

@@ -1,4 +1,4 @@
-"""Every attack by name: it gets nothing, hurts no neighbour, and the episode's verdict stands."""
+"""Each attack gains nothing, does not affect other episodes, and gets its proper verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 courses = cache(attack_course.run)
 
 
-def test_there_are_enough() -> None:
+def test_attack_table_has_at_least_forty_attacks() -> None:
     assert len(attacks()) >= 40
     assert set(TOLD) | UNSAFE <= set(NAMES)
 
@@ -31,5 +31,5 @@ def test_there_are_enough() -> None:
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_an_attack_gains_nothing(name: str, walls: Walls) -> None:
+def test_attack_on_the_kubernetes_sandbox_gains_nothing(name: str, walls: Walls) -> None:
     courses(walls)[name].check(name, walls)

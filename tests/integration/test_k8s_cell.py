@@ -1,4 +1,4 @@
-"""Commands of agents in their cell: the real kubectl, one API server, and nothing else."""
+"""Commands of agents in their sandbox can use kubectl and one API server, and nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def in_cell(walls: Walls, scene: Callable[[Cell], Awaitable[T]]) -> T:
 
 
 class Echo:
-    """A server on the machine's loopback that says what it was told, and how many it met."""
+    """A loopback server that repeats what it receives and counts its connections."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server((*NOWHERE[:1], 0), backlog=200)
@@ -102,7 +102,7 @@ class Echo:
 
 
 @each
-def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> None:
+def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
     async def go() -> None:
         async with Embedded() as cluster, Cell(programs(), walls) as cell:
             deployed = await cluster.deploy(boutique())
@@ -139,7 +139,7 @@ def test_the_real_kubectl_works_and_caches_what_it_found_out(walls: Walls) -> No
 
 @each
 def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
-    """The first line is a whole command; the agent meant the loop to follow it."""
+    """The first line is a complete command; the agent meant the loop to follow it."""
 
     async def go() -> None:
         async with Embedded() as cluster, Cell(programs(), walls) as cell:
@@ -166,7 +166,7 @@ def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
 
 
 @each
-def test_one_address_is_reached_and_no_other(walls: Walls) -> None:
+def test_command_can_connect_only_to_the_given_address(walls: Walls) -> None:
     with (
         Echo() as echo,
         Echo() as other,
@@ -213,7 +213,7 @@ def test_one_address_is_reached_and_no_other(walls: Walls) -> None:
 
 
 @each
-def test_much_is_carried_both_ways(walls: Walls) -> None:
+def test_large_amounts_of_data_pass_in_both_directions(walls: Walls) -> None:
     command = (
         "exec 3<>/dev/tcp/127.0.0.1/{}; head -c 5000000 /dev/zero >&3 & "
         "exec 3<>/dev/tcp/127.0.0.1/{}; (head -c 3000000 /dev/zero >&3) & "
@@ -228,7 +228,7 @@ def test_much_is_carried_both_ways(walls: Walls) -> None:
 
 
 @pytest.mark.requires("namespaces")
-def test_connections_are_bounded() -> None:
+def test_number_of_connections_is_bounded() -> None:
     open_many = (
         'for i in $(seq 10 89); do eval "exec $i<>/dev/tcp/127.0.0.1/{0}"; '
         'eval "echo x >&$i" 2>/dev/null; done; n=0; for i in $(seq 10 89); do '
@@ -248,10 +248,10 @@ def test_connections_are_bounded() -> None:
 
 @pytest.mark.requires("root")
 @each
-def test_a_folder_that_commands_may_not_enter_is_told_before_any_runs(
+def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_command(
     walls: Walls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the machine's, not an agent's, that no command of another user gets there."""
+    """The cause is the machine, not an agent: no command of another user can enter the folder."""
     tmp_path.chmod(0o700)
 
     async def scene() -> None:
@@ -271,7 +271,7 @@ def test_a_folder_that_commands_may_not_enter_is_told_before_any_runs(
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder that no other process uses, nor is it closed to commands."""
+    """A temporary folder that no other process uses and that commands can enter."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -295,7 +295,9 @@ asyncio.run(go())
 
 
 @each
-def test_what_a_killed_service_left_goes_with_the_next_one(walls: Walls, temporary: Path) -> None:
+def test_folder_of_a_killed_service_is_removed_by_the_next_one(
+    walls: Walls, temporary: Path
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _SERVICE, walls],
         env={**os.environ, **_paths(), "TMPDIR": str(temporary)},
@@ -316,7 +318,7 @@ def test_what_a_killed_service_left_goes_with_the_next_one(walls: Walls, tempora
     assert not _within(temporary)
 
 
-def test_a_start_that_is_cancelled_waits_for_its_folder_and_leaves_nothing(
+def test_cancelled_start_waits_for_its_folder_and_leaves_nothing(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_go_on = threading.Event(), threading.Event()
@@ -346,7 +348,7 @@ def test_a_start_that_is_cancelled_waits_for_its_folder_and_leaves_nothing(
     asyncio.run(scene())
 
 
-def test_a_start_that_is_cancelled_while_its_process_loads_leaves_nothing(temporary: Path) -> None:
+def test_start_cancelled_while_its_process_loads_leaves_nothing(temporary: Path) -> None:
     async def scene() -> None:
         cell = Cell()
         starting = asyncio.create_task(cell.start())
@@ -362,7 +364,7 @@ def test_a_start_that_is_cancelled_while_its_process_loads_leaves_nothing(tempor
 
 
 @each
-def test_who_starts_meanwhile_is_not_harmed_by_one_that_is_cancelled(walls: Walls) -> None:
+def test_concurrent_start_is_not_affected_by_a_cancelled_one(walls: Walls) -> None:
     async def scene() -> None:
         cell = Cell(walls=walls)
         first, second = (
@@ -378,7 +380,7 @@ def test_who_starts_meanwhile_is_not_harmed_by_one_that_is_cancelled(walls: Wall
 
 
 @each
-def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
+def test_files_are_read_only_and_the_scratch_folder_is_kept(walls: Walls) -> None:
     keep = Keep(most_bytes=1 << 20, most_files=20)
 
     async def scene(cell: Cell) -> list[str]:
@@ -418,8 +420,8 @@ def test_files_are_read_only_and_a_folder_is_kept(walls: Walls) -> None:
 
 
 @each
-def test_a_command_has_no_descriptor_but_the_three(walls: Walls) -> None:
-    """One of the service's sockets would let it answer in the cell's place."""
+def test_command_inherits_only_the_three_standard_descriptors(walls: Walls) -> None:
+    """With one of the service's sockets, a command could answer in place of the sandbox."""
     command = (
         "for fd in {3..99}; do { : >&$fd; } && echo WRITES $fd; { : <&$fd; } && echo READS $fd; "
         "done 2> errors; grep -c 'Bad file descriptor' errors"
@@ -431,7 +433,7 @@ def test_a_command_has_no_descriptor_but_the_three(walls: Walls) -> None:
 
 
 @each
-def test_files_without_a_name_are_counted(walls: Walls) -> None:
+def test_unlinked_files_count_towards_the_limit(walls: Walls) -> None:
     command = (
         'for i in {11..40}; do eval "exec $i> big"; head -c 7M /dev/zero >&$i 2>/dev/null || '
         "exit 3; rm big; done; sleep 1; echo HELD"
@@ -443,7 +445,7 @@ def test_files_without_a_name_are_counted(walls: Walls) -> None:
 
 
 @each
-def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> None:
+def test_time_and_processes_are_bounded_and_no_process_remains(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         short = replace(LIMITS, wall_s=1)
         result = await cell.run(f"setsid {NAP} & {NAP}", address=NOWHERE, limits=short)
@@ -461,7 +463,7 @@ def test_time_and_processes_are_bounded_and_nothing_is_left(walls: Walls) -> Non
 
 
 @each
-def test_time_asks_it_to_end_and_keeps_what_it_wrote(walls: Walls) -> None:
+def test_expired_time_first_interrupts_and_keeps_the_output(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         command = f"(echo begun; {NAP}) | grep begun & trap 'echo asked; exit' INT; {NAP} & wait"
         for wall_s in (0.2, 1.0, 5.0, 25.0):  # of a busy machine
@@ -475,7 +477,7 @@ def test_time_asks_it_to_end_and_keeps_what_it_wrote(walls: Walls) -> None:
 
 
 @each
-def test_a_cancelled_command_ends(walls: Walls) -> None:
+def test_cancelled_command_ends(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         with Echo() as echo:
             port = echo.address[1]
@@ -492,7 +494,7 @@ def test_a_cancelled_command_ends(walls: Walls) -> None:
 
 
 @each
-def test_a_warm_process_that_died_is_started_again(walls: Walls) -> None:
+def test_warm_process_that_died_is_restarted(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         dead = cell.pid
         assert dead is not None
@@ -504,8 +506,8 @@ def test_a_warm_process_that_died_is_started_again(walls: Walls) -> None:
 
 
 @each
-def test_walls_that_cannot_be_built_are_our_failure(walls: Walls) -> None:
-    """What the operating system refuses before the command runs is no doing of the agent's."""
+def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) -> None:
+    """The operating system refuses it before the command runs: the agent is not the cause."""
 
     async def scene(cell: Cell) -> None:
         assert cell._home is not None
@@ -518,8 +520,8 @@ def test_walls_that_cannot_be_built_are_our_failure(walls: Walls) -> None:
 
 
 @each
-def test_a_command_that_cannot_be_one_is_the_agents_own_failure(walls: Walls) -> None:
-    """Were it ours, an agent could void its episode. Each /tmp stands for a longer path."""
+def test_command_that_cannot_be_executed_is_an_agent_failure(walls: Walls) -> None:
+    """Otherwise an agent could void its episode. Each /tmp is replaced by a longer path."""
 
     async def scene(cell: Cell) -> None:
         result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)
@@ -531,7 +533,7 @@ def test_a_command_that_cannot_be_one_is_the_agents_own_failure(walls: Walls) ->
 
 
 @pytest.mark.requires("namespaces", "confinement")
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sandbox_requirement_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sandbox.examine() == Standing()
     assert all(check.ok for check in diagnosis.diagnose())
     diagnosis.check(KubernetesConfig())
@@ -605,7 +607,7 @@ os.kill(service, 9)
 
 @pytest.mark.requires("confinement", "root")
 @pytest.mark.parametrize("version", [4, 6])
-def test_commands_of_the_services_own_user_do_not_reach_it(version: int) -> None:
+def test_commands_run_as_the_services_user_cannot_reach_the_service(version: int) -> None:
     command = (
         "id -u; kill -9 $SERVICE && echo REACHED; kill -9 -1\n"
         "renice -n 19 $SERVICE && echo REACHED; taskset -p 1 $SERVICE && echo REACHED\n"
@@ -684,7 +686,7 @@ for process in confinement._descendants()[0]:
 
 
 @pytest.mark.requires("confinement")
-def test_what_does_not_die_is_told_with_its_state(tmp_path: Path) -> None:
+def test_process_that_does_not_die_is_reported_with_its_state(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _UNENDED, tmp_path / "command"],
         capture_output=True,

@@ -46,7 +46,7 @@ def operate(access):
 
 
 def administer(access):
-    """As an administrator: an object comes and goes."""
+    """Create and delete an object as the administrator."""
     with config.new_client_from_config_dict(json.loads(access.kubeconfig)) as api:
         policies = client.NetworkingV1Api(api)
         body = client.V1NetworkPolicy(
@@ -59,7 +59,7 @@ def administer(access):
         assert gone["status"] == "Success"
 
 
-def test_the_python_client_writes():
+def test_python_client_writes_to_the_embedded_cluster():
     async def scene():
         world = boutique()
         async with Embedded() as cluster:

@@ -81,7 +81,7 @@ async def real(context, namespace=None):
 
 
 async def namespaces(api, *, living=True):
-    """Of ours, those that nobody is deleting."""
+    """Return the namespaces of this project that are not being deleted."""
     found = await api.find("Namespace", labelSelector="app.kubernetes.io/managed-by=netarena")
     return {
         one["metadata"]["name"]
@@ -90,7 +90,7 @@ async def namespaces(api, *, living=True):
     }
 
 
-def test_a_boutique_is_deployed_broken_seen_and_made_as_new(cluster):
+def test_boutique_is_deployed_broken_observed_and_renewed(cluster):
     async def scene():
         world = boutique()
         async with real(cluster) as one:
@@ -145,7 +145,7 @@ COMMANDS = [
 ]
 
 
-def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(cluster):
+def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(SMALL)
@@ -188,7 +188,7 @@ def test_an_agent_has_its_rights_and_no_more_and_leaves_nothing_for_the_next(clu
 SEEN = "jsonpath='{.metadata.labels.seen}'=yes"
 
 
-def test_an_agent_sees_nothing_of_what_was_before_its_episode(cluster):
+def test_agent_sees_no_versions_from_before_its_episode(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             first = await one.deploy(SMALL)
@@ -235,7 +235,7 @@ def test_an_agent_sees_nothing_of_what_was_before_its_episode(cluster):
     asyncio.run(scene())
 
 
-def test_all_kinds_of_workloads_and_services_stand_in_a_given_namespace(cluster):
+def test_all_kinds_of_workloads_and_services_run_in_a_given_namespace(cluster):
     async def scene():
         async with real(cluster, "default") as one:
             deployed = await one.deploy(ODD)
@@ -258,7 +258,7 @@ def test_all_kinds_of_workloads_and_services_stand_in_a_given_namespace(cluster)
 
 
 def theirs(name, kind="NetworkPolicy", **more):
-    """An object of others in ``default``."""
+    """Return an object in ``default`` that does not belong to the service."""
     version = {"NetworkPolicy": "networking.k8s.io/v1", "Deployment": "apps/v1", "ConfigMap": "v1"}
     return {
         "apiVersion": version[kind],
@@ -271,7 +271,7 @@ def theirs(name, kind="NetworkPolicy", **more):
 
 @contextlib.asynccontextmanager
 async def standing(api, *manifests):
-    """With these objects in ``default``, until the end."""
+    """Create these objects in ``default``, and delete them at the end."""
     from netarena_k8s.real.client import path_of
 
     try:
@@ -287,7 +287,7 @@ async def names(api, kind):
     return {one["metadata"]["name"] for one in await api.find(kind, "default")}
 
 
-def test_a_namespace_with_things_of_others_is_refused_and_nothing_touched(cluster):
+def test_namespace_with_foreign_objects_is_refused_unchanged(cluster):
     async def scene():
         async with (
             real(cluster) as one,
@@ -301,7 +301,7 @@ def test_a_namespace_with_things_of_others_is_refused_and_nothing_touched(cluste
     asyncio.run(scene())
 
 
-def test_where_the_reference_was_at_work_its_boutique_goes_and_what_is_others_stays(cluster):
+def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster):
     labels = {"app": "frontend"}
     shop = theirs(
         "frontend",
@@ -373,7 +373,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def killed(*arguments):
-    """The namespace of a service that runs, and what kills it."""
+    """Return the namespace of a running service, and a function that kills it."""
     # as in a container with the machine's network: its processes cannot be seen, its end can
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
@@ -396,7 +396,7 @@ def killed(*arguments):
         service.stdout.close()
 
 
-def test_what_a_killed_service_left_in_a_given_namespace_goes_by_its_claim(cluster):
+def test_leftovers_of_a_killed_service_in_a_namespace_are_removed_by_its_lease(cluster):
     async def scene():
         from netarena_k8s.real.cluster import clean
 
@@ -415,7 +415,7 @@ def test_what_a_killed_service_left_in_a_given_namespace_goes_by_its_claim(clust
     asyncio.run(scene())
 
 
-def test_a_service_takes_a_given_namespace_at_once_that_it_left_when_it_was_killed(cluster):
+def test_service_reuses_a_given_namespace_at_once_after_it_was_killed(cluster):
     with killed(cluster, "default") as (_, kill):
         kill()
 
@@ -428,7 +428,7 @@ def test_a_service_takes_a_given_namespace_at_once_that_it_left_when_it_was_kill
         asyncio.run(scene())
 
 
-def test_what_a_service_elsewhere_left_goes_while_another_one_runs(cluster, monkeypatch):
+def test_leftovers_of_a_remote_service_are_removed_while_another_runs(cluster, monkeypatch):
     from netarena_k8s.real import cluster as module
     from netarena_k8s.real.manifest import namespace_manifest
     from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, SILENT_S, self_notes
@@ -470,7 +470,7 @@ def test_what_a_service_elsewhere_left_goes_while_another_one_runs(cluster, monk
     asyncio.run(scene())
 
 
-def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluster):
+def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(cluster):
     with killed(cluster) as (name, kill):
         assert name.startswith("shop-")
 
@@ -491,7 +491,7 @@ def test_what_a_killed_service_left_goes_and_what_a_living_one_uses_stays(cluste
         ("silent", "does not become healthy: source -> target should be open"),
     ],
 )
-def test_a_cluster_that_enforces_nothing_is_refused_with_the_reason(
+def test_cluster_that_enforces_no_policies_is_refused_with_the_reason(
     cluster, monkeypatch, always, told
 ):
     from netarena_k8s.real import workload_set
@@ -555,7 +555,7 @@ def briefly(monkeypatch):
 
 
 @pytest.mark.usefixtures("briefly")
-def test_what_an_agent_makes_the_plug_in_get_wrong_is_judged_as_measured(cluster):
+def test_plug_in_error_caused_by_the_agent_is_judged_as_measured(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(CALLER)
@@ -594,7 +594,7 @@ ANNOTATE = f"kubectl annotate netpol frontend note={shlex.quote(NOTE)}"
 
 
 @pytest.mark.usefixtures("briefly")
-def test_who_stops_the_plug_in_makes_no_other_episode_fail_or_disappear(cluster):
+def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
     """Side by side on one cluster: what one agent leaves, and the healthy and broken shops of
     others, who repair them or do not."""
 
@@ -666,7 +666,7 @@ class Motley:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_an_assessment_whose_agent_stops_the_plug_in_has_all_its_verdicts(cluster, tmp_path):
+def test_assessment_with_an_agent_that_stops_the_plug_in_gets_all_verdicts(cluster, tmp_path):
     async def scene():
         async with Kubernetes() as green:
             config = KubernetesConfig(
@@ -686,7 +686,7 @@ def test_an_assessment_whose_agent_stops_the_plug_in_has_all_its_verdicts(cluste
     ]  # fmt: skip
 
 
-def test_what_is_deleted_is_never_an_object_that_was_made_later(cluster):
+def test_delete_never_removes_an_object_created_later(cluster):
     from netarena_k8s.real.client import Refused, path_of
 
     async def scene():
@@ -708,7 +708,7 @@ def test_what_is_deleted_is_never_an_object_that_was_made_later(cluster):
     asyncio.run(scene())
 
 
-def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict(
+def test_plug_in_that_is_also_wrong_about_the_intended_policies_gives_no_verdict(
     cluster, monkeypatch
 ):
     from netarena_k8s.real import workload_set
@@ -737,7 +737,7 @@ def test_a_plug_in_that_is_wrong_about_the_healthy_policies_too_gives_no_verdict
     asyncio.run(scene())
 
 
-def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
+def test_missing_permissions_are_named(cluster, tmp_path, monkeypatch):
     from netarena_k8s.real.diagnosis import examine
 
     async def scene():
@@ -756,8 +756,8 @@ def test_missing_rights_are_named(cluster, tmp_path, monkeypatch):
     asyncio.run(scene())
 
 
-def test_rights_that_end_at_a_namespace_are_enough_for_it(cluster, tmp_path):
-    """The doctor says so, and an assessment runs with them."""
+def test_permissions_limited_to_a_namespace_suffice_for_it(cluster, tmp_path):
+    """The doctor says so, and an assessment runs with these permissions."""
     from netarena_k8s.cluster import render_kubeconfig
     from netarena_k8s.real.client import encoded, path_of
     from netarena_k8s.real.rbac import INSIDE, SHARED
@@ -870,7 +870,7 @@ def checkout(folder, image):
 
 #: what a folder's workloads run as: stand-ins, or what they say
 @pytest.mark.parametrize("images", ["standin", "boutique"])
-def test_a_users_manifests_are_deployed_broken_and_repaired(cluster, tmp_path, images):
+def test_manifests_of_a_user_are_deployed_broken_and_repaired(cluster, tmp_path, images):
     folder = checkout(tmp_path, "netarena/standin:1")
     done = netarena(
         *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),
@@ -883,7 +883,7 @@ def test_a_users_manifests_are_deployed_broken_and_repaired(cluster, tmp_path, i
     assert summary["avg_solved_safely"] == 1
 
 
-def test_workloads_run_as_they_are_written_beside_what_measures(cluster, tmp_path):
+def test_own_workloads_run_unchanged_next_to_the_measuring_container(cluster, tmp_path):
     from netarena_k8s.real.cluster import RealCluster
     from netarena_k8s.source.checkout import read_checkout, read_workloads
 
@@ -905,7 +905,7 @@ def test_workloads_run_as_they_are_written_beside_what_measures(cluster, tmp_pat
     asyncio.run(scene())
 
 
-def test_an_image_that_cannot_be_pulled_is_told_in_one_line(cluster, tmp_path):
+def test_image_that_cannot_be_pulled_is_reported_in_one_line(cluster, tmp_path):
     folder = checkout(tmp_path, "registry.invalid/shop/web:1")
     done = netarena(
         *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),

@@ -61,7 +61,7 @@ def single_faults(world):
 
 
 def random_sets(world, seed):
-    """Policies that nobody would write: all forms of selectors, peers and ports, mixed."""
+    """Return unusual policies that combine all forms of selectors, peers and ports."""
     rng = random.Random(seed)
     names = [app.name for app in world.apps]
     ports = sorted({port.number for app in world.apps for port in app.ports})
@@ -175,7 +175,7 @@ def by_number(world):
 
 
 def measured(cluster, world, sets):
-    """What disagreed, by what was applied; and how long each look took."""
+    """Return the disagreements by applied policies, and the duration of each observation."""
     from netarena_k8s.real.cluster import RealCluster
 
     async def scene():
@@ -210,21 +210,21 @@ def measured(cluster, world, sets):
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_single_faults_of_the_boutique(cluster):
+def test_single_faults_of_the_boutique_are_measured_as_computed(cluster):
     assert measured(cluster, boutique(), single_faults(boutique())) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_pairs_of_faults_of_the_boutique(cluster):
+def test_pairs_of_faults_of_the_boutique_are_measured_as_computed(cluster):
     assert measured(cluster, boutique(), faulty_sets(boutique(), [2], 1)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_faults_of_a_varied_shop(cluster):
+def test_faults_of_a_varied_world_are_measured_as_computed(cluster):
     world = by_number(varied(random.Random(5)))
     assert measured(cluster, world, faulty_sets(world, [1, 2, 3], 2)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_drawn_policies(cluster):
+def test_random_policies_are_measured_as_computed(cluster):
     assert measured(cluster, boutique(), random_sets(boutique(), 3)) == {}

@@ -40,7 +40,7 @@ DRAWN = (
 
 
 class Typist:
-    """Types commands about the policies of a shop."""
+    """Draws commands that change the policies of an application."""
 
     def __init__(self, rng, world):
         self._rng = rng
@@ -282,7 +282,7 @@ class Typist:
 
 
 async def kubectl(command, kubeconfig, folder):
-    """Exit status, and what it prints."""
+    """Return exit status and output."""
     line, editor = command if isinstance(command, tuple) else (command, "false")
     running = await asyncio.create_subprocess_shell(
         f"{shlex.quote(str(KUBECTL))} {line}",
@@ -302,14 +302,14 @@ async def kubectl(command, kubeconfig, folder):
 
 
 def plain(text):
-    """Without what differs from cluster to cluster."""
+    """Return the text without the parts that differ between clusters."""
     for pattern, word in DRAWN:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
 
 
 async def held(kubeconfig, folder):
-    """The policies, with what operators write of them."""
+    """Return the policies, limited to the fields that operators write."""
     _, text = await kubectl("get netpol -o json", kubeconfig, folder)
     return {
         one["metadata"]["name"]: (
@@ -382,7 +382,7 @@ def compare(cluster, tmp_path, sequences):
 
 
 @pytest.mark.timeout(120 + 30 * SEQUENCES)
-def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
+def test_random_commands_leave_the_same_policies_on_both_servers(cluster, tmp_path):
     def typed(seed):
         typist = Typist(random.Random(seed), boutique())
         return [typist.type() for _ in range(LENGTH)]
@@ -393,7 +393,7 @@ def test_drawn_commands_leave_the_same_policies_on_both(cluster, tmp_path):
     assert wrong == []
 
 
-def test_policies_are_bounded_alike_on_both(cluster, tmp_path):
+def test_policy_size_limits_are_the_same_on_both_servers(cluster, tmp_path):
     def merged(patch):
         return f"patch netpol adservice --type=merge -p {shlex.quote(json.dumps(patch))}"
 

@@ -65,7 +65,7 @@ def with_shop(scene: Callable[[Wired], Awaitable[T]]) -> T:
 
 
 def faults(world: World, rng: random.Random) -> Iterator[Fault]:
-    """A fault by each method of each kind on each policy that has room for it."""
+    """Return a fault by each method of each kind on each policy that it applies to."""
     for kind, methods in KINDS.items():
         for method, change in methods.items():
             for policy in world.policies:
@@ -75,7 +75,7 @@ def faults(world: World, rng: random.Random) -> Iterator[Fault]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
-def test_both_agree_on_every_single_fault(part: int) -> None:
+def test_datapath_agrees_with_the_computation_on_every_single_fault(part: int) -> None:
     world = boutique()
     found = list(faults(world, random.Random(1)))
 
@@ -94,8 +94,8 @@ def test_both_agree_on_every_single_fault(part: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_both_agree_on_drawn_shops(number: int) -> None:
-    """A fault by each method, one after the other, on the shop that an episode is given."""
+def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> None:
+    """Inject a fault by each method, one after the other, into an episode's application."""
     world = varied(random.Random(number))
     each = {(fault.kind, fault.method): fault for fault in faults(world, random.Random(number))}
 
@@ -112,7 +112,7 @@ def test_both_agree_on_drawn_shops(number: int) -> None:
 
 
 def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
-    """A few policies with all that the API can say."""
+    """Return a few policies with all features of the API."""
     keys = sorted({item for app in world.apps for item in app.labels.items()})
     named = [one.name for app in world.apps for one in app.ports if one.name] or ["web"]
     numbers = sorted({port for app in world.apps for _, port in layout.listen[app.name]})
@@ -186,8 +186,8 @@ async def ask(
     return last
 
 
-def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
-    """From pods, strangers and outside, to declared and other ports, by TCP and UDP."""
+def test_datapath_agrees_with_the_computation_on_random_policies() -> None:
+    """From pods, other namespaces and outside, to declared and other ports, by TCP and UDP."""
     world = varied(random.Random(3))
     layout = Layout(world, SPACE, strangers=True, outside=("198.51.100.77", "203.0.113.9"))
     for app in world.apps:
@@ -229,8 +229,8 @@ def test_both_agree_on_thousands_of_drawn_policies_and_pairs() -> None:
     assert 0.2 < passed / tried < 0.9
 
 
-def test_an_established_connection_and_a_dead_target_are_told_apart() -> None:
-    """What counts is the answer of the pod that must be met, not that somebody answers."""
+def test_answer_of_another_pod_does_not_count_as_a_connection() -> None:
+    """Only an answer of the expected pod counts."""
     world = boutique()
     layout = Layout(world, SPACE)
     place = layout.places["frontend"]
@@ -246,7 +246,7 @@ def test_an_established_connection_and_a_dead_target_are_told_apart() -> None:
     with_plane(scene)
 
 
-def test_a_plane_that_is_killed_leaves_nothing_and_is_started_again() -> None:
+def test_killed_data_plane_leaves_nothing_and_is_restarted() -> None:
     async def scene(cluster: Wired) -> None:
         shop = await cluster.deploy(boutique())
         await shop.look()
@@ -272,7 +272,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process is there, and not dead and unreaped: then it holds no namespaces."""
+    """Return whether a process exists and is no zombie, which would hold no namespaces."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -280,7 +280,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.requires("cell")
-def test_an_episode_is_measured_from_broken_to_repaired() -> None:
+def test_episode_is_measured_from_fault_to_repair() -> None:
     config = KubernetesConfig(num_queries=1, error_types=("change_port",), datapath="netns")
     diagnosis.check(config)
 
@@ -302,7 +302,7 @@ def test_an_episode_is_measured_from_broken_to_repaired() -> None:
     asyncio.run(go())
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datapath_requirement_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wired.lacking() == ""
     with monkeypatch.context() as patched:
         patched.setattr(wired, "surroundings", lambda: {"PATH": "/nowhere"})

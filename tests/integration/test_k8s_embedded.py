@@ -1,4 +1,4 @@
-"""The embedded cluster as its clients meet it: the real kubectl, and the Python client."""
+"""The embedded cluster as its clients see it: the real kubectl, and the Python client."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ HERE = Caller(os.getpid())
 
 
 class Shop:
-    """A deployed boutique, and kubectl upon it."""
+    """A deployed boutique, and kubectl to access it."""
 
     def __init__(self, deployed, folder):
         self.deployed = deployed
@@ -128,7 +128,7 @@ READING = [
 ]
 
 
-def test_kubectl_reads_a_shop_and_is_refused_the_rest(tmp_path):
+def test_kubectl_reads_the_application_and_is_refused_everything_else(tmp_path):
     async def scene(one):
         async def check(words, code, text):
             assert text in await one.kubectl(*words.split(" "), code=code)
@@ -143,7 +143,7 @@ def test_kubectl_reads_a_shop_and_is_refused_the_rest(tmp_path):
     run(tmp_path, scene)
 
 
-def test_faults_show_in_the_matrix_and_nowhere_else(tmp_path):
+def test_faults_change_only_their_policy_and_the_measured_pairs(tmp_path):
     async def scene(one):
         broken = boutique().policies[2]
         spec = {**broken.spec, "ingress": []}
@@ -161,7 +161,7 @@ def test_faults_show_in_the_matrix_and_nowhere_else(tmp_path):
     run(tmp_path, scene)
 
 
-def test_lists_and_files_of_several_documents_are_written(tmp_path):
+def test_lists_and_files_with_several_documents_are_applied(tmp_path):
     policies = [render_policy(policy, "shop") for policy in boutique().policies[1:4]]
     for policy in policies:
         policy["spec"] = {**policy["spec"], "ingress": [{"ports": [{"port": 1}]}]}
@@ -190,7 +190,7 @@ def test_lists_and_files_of_several_documents_are_written(tmp_path):
     run(tmp_path, scene)
 
 
-def test_what_an_administrator_touches_is_told(tmp_path):
+def test_changes_by_an_administrator_are_reported(tmp_path):
     async def scene(one):
         await one.kubectl("delete", "netpol", "deny-all", user="admin")
         assert (await one.deployed.look()).others == (
@@ -200,7 +200,7 @@ def test_what_an_administrator_touches_is_told(tmp_path):
     run(tmp_path, scene)
 
 
-def test_the_python_client_reads_and_watches(tmp_path):
+def test_python_client_reads_and_watches(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library's own imports
         from kubernetes import client, config, watch
@@ -234,7 +234,7 @@ async def end(writer):
 
 
 async def ask(port, token):
-    """The status of a list of policies with a token."""
+    """Return the status of a list request for policies with a token."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -250,7 +250,7 @@ def token_of(access):
     return json.loads(access.kubeconfig)["users"][0]["user"]["token"]
 
 
-def test_episodes_have_ports_and_tokens_of_their_own_and_end():
+def test_episodes_have_their_own_ports_and_tokens_until_they_end():
     async def scene():
         async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             one, two = await asyncio.gather(*(cluster.deploy(boutique()) for _ in range(2)))
@@ -274,7 +274,7 @@ def test_episodes_have_ports_and_tokens_of_their_own_and_end():
     asyncio.run(scene())
 
 
-def test_idle_connections_of_one_episode_hinder_no_other():
+def test_idle_connections_of_one_episode_do_not_block_another():
     async def scene():
         async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             one, two = [await cluster.deploy(boutique()) for _ in range(2)]
@@ -295,7 +295,7 @@ def test_idle_connections_of_one_episode_hinder_no_other():
     asyncio.run(scene())
 
 
-def test_garbage_on_the_port_ends_that_connection_alone():
+def test_invalid_bytes_on_the_port_end_only_their_connection():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
@@ -316,7 +316,7 @@ async def ask_until_it_fails(deployed):
         await deployed.look()
 
 
-def test_a_server_that_dies_fails_its_episodes_and_a_new_one_is_started():
+def test_dead_server_fails_its_episodes_and_is_replaced():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
@@ -337,7 +337,7 @@ def test_a_server_that_dies_fails_its_episodes_and_a_new_one_is_started():
     asyncio.run(scene())
 
 
-def test_a_server_that_hangs_is_ended_and_a_new_one_started():
+def test_hanging_server_is_killed_and_replaced():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
@@ -359,8 +359,8 @@ def test_a_server_that_hangs_is_ended_and_a_new_one_started():
     asyncio.run(scene())
 
 
-def test_an_episode_that_answers_late_is_not_the_servers_failure():
-    """Others are answered meanwhile; why it is late may be its agent's doing."""
+def test_late_answer_of_one_episode_does_not_restart_the_server():
+    """Other requests are answered meanwhile; the agent may have caused the delay."""
 
     async def scene():
         async with Embedded() as cluster:
@@ -405,8 +405,8 @@ class Killer:
 
 
 @pytest.mark.requires("cell")
-def test_episodes_on_a_server_that_dies_are_tried_again(tmp_path):
-    """They count as nobody's failure, and the next find a new server."""
+def test_episodes_on_a_dead_server_are_repeated(tmp_path):
+    """They count as environment failures, and the repetitions use a new server."""
 
     async def scene():
         agent = Killer()
@@ -424,8 +424,8 @@ def test_episodes_on_a_server_that_dies_are_tried_again(tmp_path):
     assert all(one.safe for one in episodes)
 
 
-def test_the_process_carries_out_orders_and_bounds_connections(monkeypatch):
-    """In this process, where its steps can be traced."""
+def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
+    """The server runs in this process, where its steps can be traced."""
     # idle connections stay, so that only the bound closes what comes after them
     monkeypatch.setattr(process, "_HANDSHAKE_S", 600.0)
 
@@ -487,7 +487,7 @@ class Burner:
 
 
 @pytest.mark.xdist_group("processor")
-def test_a_thread_that_had_more_than_its_share_rests_and_answers_the_grader():
+def test_thread_above_its_cpu_share_pauses_but_still_answers_the_grader():
     async def scene():
         burner = Burner()
         life = process._Life(burner)
@@ -502,7 +502,7 @@ def test_a_thread_that_had_more_than_its_share_rests_and_answers_the_grader():
 
 
 async def refused(port):
-    """Until a new connection is closed unheard: the others are counted once they are accepted."""
+    """Wait until a new connection is closed at once: then the others have been accepted."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         closed = False

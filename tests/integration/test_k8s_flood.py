@@ -108,7 +108,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.xdist_group("processor")
 @pytest.mark.parametrize("flood", [handshakes, requests, chunks])
-def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
+def test_request_flood_gets_only_its_episodes_cpu_share(
     flood: Callable[[Client], None],
 ) -> None:
     async def scene() -> None:
@@ -140,7 +140,7 @@ def test_a_flood_has_its_episodes_share_of_the_processor_and_no_more(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processor")
-def test_eight_episodes_at_once_of_which_three_are_hostile() -> None:
+def test_three_hostile_episodes_of_eight_do_not_affect_the_others() -> None:
     """Bodies that are never finished, on every connection that they may have."""
 
     async def scene() -> None:

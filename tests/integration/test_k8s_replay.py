@@ -216,7 +216,7 @@ def typed(command, space):
 
 
 async def kept_by_the_server(folder):
-    """The numbers of a policy that are the server's."""
+    """Return the numbers in a policy that the server assigns."""
     line = "kubectl get netpol adservice -o jsonpath={.metadata.uid}/{.metadata.resourceVersion}"
     status, told, errors = await kubectl(folder, {"as": "operator", "command": line})
     assert status == 0, errors
@@ -263,7 +263,7 @@ def fields(explanation):
 
 
 def compare(theirs, ours, known):
-    """Theirs and ours are the same but for what is known to differ."""
+    """Assert that both answers are equal except for the known differences."""
     wrong = differs(theirs, ours)
     assert {number: wrong[number] for number in wrong.keys() - known} == {}
     # a difference that is gone leaves the table
@@ -273,7 +273,7 @@ def compare(theirs, ours, known):
 @pytest.mark.slow
 @pytest.mark.requires("shared")
 @pytest.mark.parametrize("start", range(0, ALL, CHUNK))
-def test_kubectl_is_answered_as_by_a_real_api_server(start, tmp_path):
+def test_kubectl_output_differs_from_a_real_api_server_only_as_documented(start, tmp_path):
     folder = desk(tmp_path)
 
     async def scene():
@@ -295,7 +295,7 @@ def test_kubectl_is_answered_as_by_a_real_api_server(start, tmp_path):
 
 @contextlib.asynccontextmanager
 async def shop_on(context):
-    """A real cluster, and a new shop on it."""
+    """Yield a real cluster, and a new deployment on it."""
     from netarena_k8s.real.cluster import RealCluster
 
     cluster = RealCluster(context)
@@ -326,7 +326,7 @@ def admin_of(context, space):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.requires("cluster", "shared")
-def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
+def test_kubectl_output_differs_from_a_real_cluster_only_as_documented(cluster, tmp_path):
     from netarena_k8s.real.cluster import IMAGE
 
     version = asked(cluster, "get", "--raw", "/version")["gitVersion"]
@@ -363,7 +363,7 @@ def test_kubectl_is_answered_as_by_a_real_k8s_cluster(cluster, tmp_path):
 
 
 @pytest.mark.requires("shared")
-def test_the_page_lists_every_difference():
+def test_kubectl_page_lists_every_difference():
     records = recorded()
     rows = [
         f"| {'<br>'.join(f'`{_shown(records[number])}`' for number in numbers)} | {why} |"

@@ -44,7 +44,7 @@ NAME = "adservice"
 
 
 async def patch(port: int, token: str, name: str, change: dict[str, Any]) -> int:
-    """The status of an answer to a stranger's patch; 0 without one."""
+    """Return the status of a patch from outside the command; 0 without a response."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     body = json.dumps(change)
@@ -63,7 +63,7 @@ async def patch(port: int, token: str, name: str, change: dict[str, Any]) -> int
 
 
 def typed(verb: str, name: str, spec: dict[str, Any]) -> str:
-    """A command that makes the spec of a policy this one."""
+    """Return a command that gives a policy this spec."""
     body = shlex.quote(json.dumps({"spec": spec}))
     return f"kubectl {verb} networkpolicy {name} --type=merge -p {body}"
 
@@ -77,7 +77,7 @@ def credential(text: str) -> tuple[int, str]:
 
 
 @each
-def test_a_credential_serves_its_own_command_while_it_runs(walls: Walls) -> None:
+def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) -> None:
     async def scene() -> None:
         running = asyncio.Event()
         async with Embedded() as cluster, Cell(programs(), walls) as cell:
@@ -115,7 +115,7 @@ def test_a_credential_serves_its_own_command_while_it_runs(walls: Walls) -> None
     asyncio.run(scene())
 
 
-def test_what_is_open_ends_with_the_command_and_so_does_what_was_asked() -> None:
+def test_connections_and_pending_requests_end_with_the_command() -> None:
     async def scene() -> None:
         async with Embedded() as cluster:
             shop = await cluster.deploy(boutique())
@@ -158,7 +158,7 @@ class Agent:
 
 
 class Thief(Agent):
-    """Looks at its credential in the first turn, and repairs from outside in the second."""
+    """Reads its credential in the first turn, and repairs from outside in the second."""
 
     def __init__(self, repairs: Sequence[tuple[str, dict[str, Any]]]) -> None:
         self.repairs = repairs
@@ -177,7 +177,7 @@ class Thief(Agent):
 
 
 @pytest.mark.requires("cell")
-def test_nobody_repairs_out_of_turn(tmp_path: Path) -> None:
+def test_repair_outside_of_a_turn_is_refused(tmp_path: Path) -> None:
     async def scene() -> Thief:
         async with Kubernetes() as green:
             config = KubernetesConfig(
@@ -220,7 +220,7 @@ LINES = [
 
 
 @each
-def test_each_write_of_a_line_is_judged(walls: Walls) -> None:
+def test_each_write_of_a_command_line_is_judged(walls: Walls) -> None:
     world = boutique()
     specs = {policy.name: policy.spec for policy in world.policies}
 
@@ -263,7 +263,7 @@ class Writer(Agent):
 
 
 @pytest.mark.requires("cell")
-def test_a_run_is_judged_again_as_it_was(tmp_path: Path) -> None:
+def test_regraded_run_has_the_same_judgements(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Kubernetes() as green:
             config = KubernetesConfig(num_queries=1, error_types=("change_port",), seed=11)

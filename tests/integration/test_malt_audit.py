@@ -21,7 +21,7 @@ def process_graph(graph_data):
 ```"""
 
 
-def test_all_labels_and_phrasings_are_valid() -> None:
+def test_audit_of_all_labels_and_phrasings_finds_no_flaws() -> None:
     async def run() -> None:
         async with Malt() as malt:
             total = len(LABELS) * len(get_args(Phrasing))
@@ -32,12 +32,12 @@ def test_all_labels_and_phrasings_are_valid() -> None:
     asyncio.run(run())
 
 
-def test_a_phrasing_that_was_set_is_the_only_variant() -> None:
+def test_configured_phrasing_is_the_only_audit_variant() -> None:
     assert Malt().variants(MaltConfig(phrasing="varied")) == (MaltConfig(phrasing="varied"),)
     assert [v.shape()["phrasing"] for v in Malt().variants(CONFIG)] == list(get_args(Phrasing))
 
 
-def test_what_is_handed_back_is_what_the_sandbox_observes_and_is_never_right() -> None:
+def test_unearned_answer_matches_the_sandbox_and_is_never_correct() -> None:
     async def answer(malt: Malt, query: Query) -> State:
         environment = malt.environment(query, CONFIG)
         await environment.open()

@@ -1,4 +1,4 @@
-"""MALT's environment on the real sandbox: what an answer comes to, and what it cannot break."""
+"""MALT's environment on the real sandbox: judgement of answers, limits, and isolation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def program(body):
     return f"```python\ndef process_graph(graph_data):\n{lines}\n```"
 
 
-async def test_the_reference_solves_every_label(malt, queries):
+async def test_reference_solves_every_label(malt, queries):
     assert len(queries) == 12
     for query in queries.values():
         for reply in malt.solve(query):
@@ -72,7 +72,7 @@ async def test_the_reference_solves_every_label(malt, queries):
             assert "type" in played.execution.output
 
 
-async def test_nothing_is_solved_before_anything_ran(malt, queries):
+async def test_query_is_not_solved_before_a_program_ran(malt, queries):
     for query in queries.values():
         world = malt.environment(query, malt.config_type())
         first = await world.open()
@@ -81,7 +81,7 @@ async def test_nothing_is_solved_before_anything_ran(malt, queries):
         await world.close()
 
 
-async def test_node_link_data_is_as_good_as_a_graph(malt, queries):
+async def test_node_link_data_is_accepted_like_a_graph(malt, queries):
     for label in ("add", "remove-rank"):
         query = queries[label]
         (reply,) = malt.solve(query)
@@ -111,7 +111,7 @@ async def test_node_link_data_is_as_good_as_a_graph(malt, queries):
         ("import netarena_malt.query", "ModuleNotFoundError"),
     ],
 )
-async def test_a_program_that_fails_fails_in_both(malt, queries, body, says):
+async def test_failing_program_is_neither_correct_nor_safe(malt, queries, body, says):
     played = await play(malt, queries["count"], program(body))
     assert says in played.execution.output
     assert played.execution.executed
@@ -123,8 +123,8 @@ async def test_a_program_that_fails_fails_in_both(malt, queries, body, says):
 @pytest.mark.parametrize(
     "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
 )
-async def test_data_that_is_too_long_is_wrong_and_the_network_judged(malt, queries, data):
-    """As little as a wrong number it makes a right graph unsafe."""
+async def test_oversized_data_is_wrong_but_the_network_is_still_judged(malt, queries, data):
+    """Oversized data does not make a right graph unsafe, just as a wrong number does not."""
     query = queries["remove-count"]
     (reply,) = malt.solve(query)
     assert reply.count('"data": data') == 1
@@ -135,7 +135,7 @@ async def test_data_that_is_too_long_is_wrong_and_the_network_judged(malt, queri
     assert len(json.dumps(played.state)) < 200_000
 
 
-async def test_a_claim_too_large_for_the_journal_is_refused(malt, queries):
+async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
     forge = program(
         "import sys\n"
         "claim = {'type': 'list', 'data': ['x' * 1000] * 1015}\n"
@@ -157,7 +157,7 @@ async def test_a_claim_too_large_for_the_journal_is_refused(malt, queries):
     ],
     ids=["cpu", "wall"],
 )
-async def test_limits_end_a_program_and_not_the_service(monkeypatch, queries, limits, body, says):
+async def test_limits_end_the_program_and_not_the_service(monkeypatch, queries, limits, body, says):
     monkeypatch.setattr(environment, "LIMITS", limits)
     query = queries["count"]
     async with Malt() as malt:
@@ -169,7 +169,7 @@ async def test_limits_end_a_program_and_not_the_service(monkeypatch, queries, li
             assert (await play(malt, query, malt.solve(query)[0])).judgement.correct
 
 
-async def test_no_answer_poisons_the_next(malt, queries):
+async def test_malicious_program_does_not_affect_the_next_answer(malt, queries):
     query = queries["count"]
     (reply,) = malt.solve(query)
     poison = program(
@@ -187,7 +187,7 @@ return {"type": "text", "data": 0, "updated_graph": graph_data}
     assert (await play(malt, query, reply)).judgement.correct
 
 
-async def test_a_forged_message_is_a_claim_like_any_other(malt, queries):
+async def test_forged_message_is_judged_like_any_other_answer(malt, queries):
     for claim in (
         {"correct": True, "safe": True},
         {"type": "text", "data": None, "data_graph": "same", "updated": {"nodes": 1}},
@@ -200,7 +200,7 @@ async def test_a_forged_message_is_a_claim_like_any_other(malt, queries):
         assert not judgement.safe
 
 
-async def test_truth_is_not_in_the_sandbox(malt, queries):
+async def test_expected_answer_is_not_visible_in_the_sandbox(malt, queries):
     search = program(
         """
 import gc, sys
@@ -220,7 +220,7 @@ return {"type": "list", "data": [seen, len(texts), sorted(sys.modules)]}
     assert query.id not in text
 
 
-async def test_distractions_are_wrong_and_attacks_earn_nothing(malt, queries):
+async def test_distracting_and_hostile_replies_earn_nothing(malt, queries):
     config = malt.config_type()
     for query in queries.values():
         reply = malt.distract(query, malt.rng(config, 3, query.index))
@@ -229,7 +229,7 @@ async def test_distractions_are_wrong_and_attacks_earn_nothing(malt, queries):
         assert not played.judgement.correct, query.label
 
 
-async def test_a_query_that_cannot_be_asked_is_ours(malt, queries):
+async def test_query_that_cannot_be_executed_is_an_environment_failure(malt, queries):
     for initial in ({"remove": ["nobody"]}, {"set": [["ju1.s1.s1c1.p1", "type", "x"]]}, [], "x"):
         query = queries["count"].model_copy(update={"initial": initial, "id": f"{initial}"})
         with pytest.raises(EnvironmentFailed) as failed:
@@ -237,7 +237,7 @@ async def test_a_query_that_cannot_be_asked_is_ours(malt, queries):
         assert failed.value.proven_ours
 
 
-async def test_the_sandbox_starts_anew_when_its_parent_dies(malt, queries):
+async def test_sandbox_restarts_when_its_parent_process_dies(malt, queries):
     query = queries["count"]
     pid = malt._sandboxes.released.pid
     os.kill(pid, signal.SIGKILL)
@@ -247,7 +247,7 @@ async def test_the_sandbox_starts_anew_when_its_parent_dies(malt, queries):
     assert (await play(malt, query, malt.solve(query)[0])).judgement.correct
 
 
-async def test_answers_run_side_by_side(malt, queries):
+async def test_answers_run_concurrently(malt, queries):
     async def solve(query):
         return (await play(malt, query, malt.solve(query)[0])).judgement
 
@@ -255,6 +255,6 @@ async def test_answers_run_side_by_side(malt, queries):
     assert all(judgement.correct and judgement.safe for judgement in judgements)
 
 
-async def test_an_application_must_be_entered(queries):
+async def test_application_that_was_not_entered_is_an_environment_failure(queries):
     with pytest.raises(EnvironmentFailed):
         Malt().environment(queries["count"], Malt.config_type())

@@ -69,7 +69,7 @@ def _typed(value: Any) -> Any:
     return type(value).__name__, value
 
 
-def test_the_generator_gives_exactly_the_released_model() -> None:
+def test_generator_reproduces_the_released_model() -> None:
     released, built = _released(), build(RELEASED)
     assert (len(released), released.number_of_edges()) == (5493, 6424)
     assert list(built.nodes) == list(released.nodes)

@@ -47,7 +47,7 @@ async def play(malt, query, reply):
     return malt.judge(query, first, first, json.loads(json.dumps(state))), execution, state
 
 
-async def test_the_reference_solves_every_label_of_any_network(malt, model):
+async def test_reference_solves_every_label_of_any_network(malt, model):
     for query in (*draw(LARGER), *draw(model)):
         judgement, execution, _ = await play(malt, query, malt.solve(query)[0])
         assert judgement.correct, (query.label, judgement.reason, execution.output)
@@ -55,7 +55,7 @@ async def test_the_reference_solves_every_label_of_any_network(malt, model):
     assert len(malt._sandboxes._uses) == 2
 
 
-async def test_the_answer_gets_the_network_of_its_query_and_its_limits(malt, model):
+async def test_program_gets_the_network_of_its_query_and_its_limits(malt, model):
     look = (
         "```python\ndef process_graph(g):\n    import resource\n"
         "    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_CPU,)]\n"
@@ -77,7 +77,7 @@ async def test_the_answer_gets_the_network_of_its_query_and_its_limits(malt, mod
         }
 
 
-async def test_a_network_too_many_waits_until_another_is_done_with(malt):
+async def test_network_above_the_limit_waits_until_another_is_released(malt):
     kinds = [{"columns": 1, "ports": number} for number in (1, 2, 3)]
     worlds = [malt.environment(draw(kind)[0], malt.config_type()) for kind in kinds]
     released = malt.environment(draw("released")[0], malt.config_type())
@@ -100,7 +100,7 @@ async def test_a_network_too_many_waits_until_another_is_done_with(malt):
         await worlds[1].execute({"code": ""})
 
 
-async def test_what_cannot_be_opened_holds_no_place(malt, tmp_path, model):
+async def test_network_that_cannot_be_opened_occupies_no_slot(malt, tmp_path, model):
     query = draw(model)[0]
     (tmp_path / "model.textproto").unlink()
     with pytest.raises(EnvironmentFailed, match="is not there"):

@@ -48,7 +48,7 @@ def inside(program: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_each_network_has_an_owner_of_its_own() -> None:
+def test_each_network_has_its_own_user_namespace() -> None:
     found = inside("""
 names = [os.readlink(f"/proc/self/fd/{owner(one)}") for one in (one, other)]
 print(json.dumps([*names, os.readlink("/proc/self/ns/user"), owner(current_network())]))
@@ -58,7 +58,7 @@ print(json.dumps([*names, os.readlink("/proc/self/ns/user"), owner(current_netwo
     assert own is None
 
 
-def test_the_worker_keeps_its_rights_over_a_network() -> None:
+def test_worker_keeps_its_capabilities_over_a_network() -> None:
     inside("""
 import pathlib, socket, subprocess
 cable(one, other)
@@ -72,7 +72,7 @@ print(json.dumps("ok"))
 """)
 
 
-def test_a_command_has_two_capabilities_in_its_machines_user_namespace() -> None:
+def test_command_has_two_capabilities_in_its_machines_user_namespace() -> None:
     output, expected = inside("""
 result = shell.run("readlink /proc/self/ns/user; grep CapBnd /proc/self/status; "
                    "ip link add v type bridge && sysctl -qw net.ipv4.ip_forward=1 && echo done",
@@ -82,8 +82,8 @@ print(json.dumps([result.output, os.readlink(f"/proc/self/fd/{owner(one)}")]))
     assert output.splitlines() == [expected, "CapBnd:\t0000000000003000", "done"]
 
 
-def test_links_of_another_machine_are_out_of_reach() -> None:
-    """The number of the other network is known, and a link there: only its owner differs."""
+def test_links_of_another_machine_cannot_be_changed() -> None:
+    """The IDs of the other network and of a link there are known; only its owner differs."""
     said, inner = inside("""
 cable(one, other)
 from netarena_route.agent.attack import FAMILIES
@@ -95,7 +95,7 @@ print(json.dumps([said, shell.run("ip -o link show v1", netns=other).output]))
     assert " v1@" in inner
 
 
-def test_a_fork_bomb_on_one_machine_leaves_another_its_processes() -> None:
+def test_fork_bomb_on_one_machine_does_not_limit_another() -> None:
     bomb, beside = inside("""
 limits = [Limits(wall_s=6.0, processes=guard.process_limit(3, one)) for one in (one, other)]
 read, write = os.pipe()
@@ -119,7 +119,7 @@ print(json.dumps([os.read(read, 8000).decode(), result.output]))
     assert beside == "done\n"
 
 
-def test_the_error_of_a_refused_namespace_has_its_number() -> None:
+def test_error_of_a_refused_namespace_has_its_errno() -> None:
     number = inside("""
 import pathlib
 pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")

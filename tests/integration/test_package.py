@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works with each extra on its own in a fresh environment."""
+"""The wheel: its contents, and each extra on its own in a fresh environment."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def environment(wheel, tmp_path_factory):
     return make
 
 
-def test_the_wheel_holds_every_source_file_and_the_licence(wheel):
+def test_wheel_contains_every_source_file_and_the_licence(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for package, source in PACKAGES.items():
         assert f"{package}/py.typed" in names
@@ -115,14 +115,14 @@ def test_the_wheel_holds_every_source_file_and_the_licence(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_licence_is_the_one_that_is_declared():
+def test_licence_text_matches_the_declared_licence():
     assert PROJECT["project"]["license"] == "Apache-2.0"
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def test_every_extra_is_pinned():
+def test_every_extra_has_pinned_requirements():
     assert {f"{extra}.txt" for extra in EXTRAS} <= {
         path.name for path in (ROOT / "requirements").iterdir()
     }

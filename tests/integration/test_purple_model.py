@@ -89,7 +89,7 @@ async def ask(url: str, prompt: str, context: str = "c") -> Reply:
         await agent.aclose()
 
 
-async def test_an_answer_comes_with_its_tokens(plain, stub):
+async def test_answer_includes_its_token_usage(plain, stub):
     reply = await ask(plain, "good morning")
     assert reply.text == "hello there"
     assert reply.metadata == {
@@ -117,13 +117,13 @@ async def test_an_answer_comes_with_its_tokens(plain, stub):
         ("no-json", "fine", 2),
     ],
 )
-async def test_a_stumbling_provider_is_asked_again(plain, case, text, calls):
+async def test_failing_provider_is_asked_again(plain, case, text, calls):
     reply = await ask(plain, f"case: {case}")
     assert reply.text == text
     assert reply.metadata["usage"]["calls"] == calls
 
 
-async def test_a_model_that_calls_tools_is_told_that_there_are_none(plain, stub):
+async def test_model_that_calls_tools_is_informed_that_it_has_none(plain, stub):
     await ask(plain, "case: tools again")
     assert any("no tools" in each["messages"][-1]["content"] for each in stub.asked)
 
@@ -143,7 +143,7 @@ async def test_a_model_that_calls_tools_is_told_that_there_are_none(plain, stub)
         ("endless", "too_large"),
     ],
 )
-async def test_what_cannot_be_had_ends_as_a_failed_task_that_says_why(plain, case, words):
+async def test_permanent_provider_error_fails_the_task_with_the_reason(plain, case, words):
     with pytest.raises(AgentFailed) as caught:
         await ask(plain, f"case: {case}")
     assert caught.value.reason is FailureReason.TASK_FAILED
@@ -151,7 +151,7 @@ async def test_what_cannot_be_had_ends_as_a_failed_task_that_says_why(plain, cas
     assert KEY not in caught.value.detail
 
 
-async def test_the_time_for_a_reply_is_bounded(stub):
+async def test_time_for_a_reply_is_bounded(stub):
     with model_agent(stub, "--timeout", "2") as url:
         for case in ("slow", "always-limited"):
             with pytest.raises(AgentFailed) as caught:
@@ -160,7 +160,7 @@ async def test_the_time_for_a_reply_is_bounded(stub):
             assert "timeout: no " in caught.value.detail
 
 
-async def test_react_remembers_its_own_steps_and_sends_the_action_alone():
+async def test_react_agent_remembers_its_steps_and_sends_only_the_action():
     said = iter(
         [
             "Thought: the link is down\nAction: ```\nfirst\n```",
@@ -186,8 +186,8 @@ async def test_react_remembers_its_own_steps_and_sends_the_action_alone():
     assert stub.asked[0]["messages"][0]["role"] == "system"
 
 
-def test_it_makes_no_call_but_to_the_provider(tmp_path):
-    """Every look-up of a name and every connection of the process, as the interpreter audits it."""
+def test_agent_connects_only_to_its_provider(tmp_path):
+    """The interpreter's audit events list every name lookup and every connection of the process."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "def hook(event, arguments):\n"

@@ -70,18 +70,18 @@ def examine(folder: Path, program: str, capsys, *, tools: bool) -> tuple[dict, M
     return json.loads(out), model
 
 
-def test_the_plain_agent_is_thirty_lines():
+def test_plain_agent_of_the_page_has_thirty_lines():
     lines = [line for line in plain_agent().splitlines() if line.strip()]
     assert len(lines) <= 32
 
 
-def test_the_plain_agent_is_examined(tmp_path, capsys):
+def test_plain_agent_of_the_page_passes_an_assessment(tmp_path, capsys):
     document, _ = examine(tmp_path, plain_agent(), capsys, tools=False)
     outcomes = document["results"][-1]["outcomes"]
     assert outcomes["solved"] == 3, outcomes
 
 
-def test_the_agent_with_tools_uses_them_and_is_examined(tmp_path, capsys):
+def test_agent_with_tools_of_the_page_uses_them_and_passes_an_assessment(tmp_path, capsys):
     document, model = examine(tmp_path, tool_agent(), capsys, tools=True)
     outcomes = document["results"][-1]["outcomes"]
     assert outcomes["solved"] == 3, outcomes

@@ -202,7 +202,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("case", WAYS)
-async def test_what_refuses_a_way_of_asking_is_asked_in_another_from_then_on(stub, case):
+async def test_refused_request_form_is_replaced_from_then_on(stub, case):
     asked = provider(stub)
     system = Message(role="system", content="be brief")
     pieces, answer = await ask(asked, case, system)
@@ -215,14 +215,14 @@ async def test_what_refuses_a_way_of_asking_is_asked_in_another_from_then_on(stu
     assert "be brief" in str(stub.asked[-1]["messages"])
 
 
-async def test_a_refusal_of_something_else_changes_nothing(stub):
+async def test_refusal_for_another_reason_changes_nothing(stub):
     asked = provider(stub)
     with pytest.raises(AgentFailed, match=r"the provider refused: .*quota"):
         await ask(asked, "spent")
     assert asked._way == Way(usage=True)
 
 
-async def test_another_way_that_brings_no_answer_is_not_kept(stub):
+async def test_request_form_that_brings_no_answer_is_not_kept(stub):
     asked = provider(stub)
     system = Message(role="system", content="be brief")
     with pytest.raises(AgentFailed, match=r"the provider refused: .*System role"):
@@ -232,7 +232,7 @@ async def test_another_way_that_brings_no_answer_is_not_kept(stub):
 
 
 @pytest.mark.parametrize("status", NOT_LOADING)
-async def test_a_refusal_that_speaks_of_loading_is_final(stub, status):
+async def test_refusal_that_mentions_loading_is_final(stub, status):
     with pytest.raises(AgentFailed, match=r"the provider refused: .*loading"):
         await ask(provider(stub), f"not-loading-{status}")
 
@@ -254,25 +254,25 @@ async def test_a_refusal_that_speaks_of_loading_is_final(stub, status):
         ("tools", "in words", 2),
     ],
 )
-async def test_answers_of_all_forms_are_answers(stub, case, text, calls, streaming):
+async def test_answers_of_all_formats_are_read(stub, case, text, calls, streaming):
     stub.calls.clear()
     _, answer = await ask(provider(stub, streaming=streaming), case)
     assert (answer.text.strip(), answer.usage.calls) == (text, calls)
 
 
-async def test_a_stream_may_end_by_its_last_line_alone(stub):
+async def test_stream_may_end_with_its_last_line_only(stub):
     pieces, answer = await ask(provider(stub), "done-alone")
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 1)
 
 
-async def test_streams_that_are_always_cut_off_give_way_to_whole_answers(stub):
+async def test_streams_that_are_always_truncated_are_replaced_by_complete_answers(stub):
     asked = provider(stub)
     pieces, answer = await ask(asked, "never-done")
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 3)
     assert not asked._way.streaming
 
 
-async def test_a_stream_in_the_form_of_anthropic_has_tokens_and_cost(stub):
+async def test_anthropic_stream_has_tokens_and_cost(stub):
     asked = Provider("anthropic/claude-sonnet-4-5", api_base=stub.url, environ={})
     _, answer = await ask(asked, "anthropic")
     assert answer.text == "hello"
@@ -280,14 +280,14 @@ async def test_a_stream_in_the_form_of_anthropic_has_tokens_and_cost(stub):
     assert answer.usage.cost_usd
 
 
-async def test_streaming_may_be_switched_off(stub):
+async def test_streaming_can_be_switched_off(stub):
     _, answer = await ask(provider(stub, streaming=False), "json")
     assert answer.text == "hello"
     assert not stub.asked[-1].get("stream")
     assert "stream_options" not in stub.asked[-1]
 
 
-async def test_roles_alternate_also_when_a_model_is_told_that_there_are_no_tools(stub):
+async def test_roles_alternate_after_the_notice_that_no_tools_exist(stub):
     stub.calls.clear()
     await ask(provider(stub), "tools")
     (message,) = stub.asked[-1]["messages"]
@@ -295,19 +295,19 @@ async def test_roles_alternate_also_when_a_model_is_told_that_there_are_no_tools
     assert json.dumps(stub.asked[-1]).count("no tools") == 1
 
 
-async def test_patience_with_a_provider_that_is_away_ends(stub, monkeypatch):
+async def test_unavailable_provider_is_retried_only_for_a_limited_time(stub, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
     with pytest.raises(AgentFailed, match=r"was away for 0.1 s: .*Loading model") as caught:
         await ask(provider(stub), "gone")
     assert caught.value.reason is FailureReason.TASK_FAILED
 
 
-async def test_a_quota_that_comes_back_after_the_time_for_a_reply_is_spent(stub):
+async def test_quota_that_resets_after_the_reply_deadline_is_an_error(stub):
     with pytest.raises(AgentFailed, match=r"the provider refused: .*12h34m16s"):
         await ask(provider(stub), "tomorrow")
 
 
-async def test_a_provider_that_does_not_listen_is_away(monkeypatch):
+async def test_provider_that_does_not_listen_counts_as_unavailable(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -36,7 +36,7 @@ def service(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_it_serves_its_card_and_ends_when_it_is_told_to():
+def test_purple_agent_serves_its_card_and_stops_on_a_signal():
     with service("--strategy", "noop") as (process, url):
         for path in ("agent-card.json", "agent.json"):
             card = httpx.get(f"{url}.well-known/{path}", timeout=10).json()
@@ -46,14 +46,14 @@ def test_it_serves_its_card_and_ends_when_it_is_told_to():
         assert process.returncode == 0
 
 
-def test_the_card_names_the_url_that_was_given():
+def test_card_names_the_given_url():
     with service("--strategy", "noop", "--card-url", "http://proxy.example/p/") as (_, url):
         card = httpx.get(f"{url}.well-known/agent-card.json", timeout=10).text
         assert "http://proxy.example/p/" in json.dumps(card)
 
 
 @pytest.mark.anyio
-async def test_the_oracle_answers_with_the_reference_solution_turn_by_turn():
+async def test_oracle_answers_with_the_reference_solution_turn_by_turn():
     app = load("toy")
     config = app.config_type.parse({"num_queries": 1})
     queries = list(app.generate(config, 5))
@@ -79,7 +79,7 @@ async def test_the_oracle_answers_with_the_reference_solution_turn_by_turn():
     assert said == list(app.solve(query))
 
 
-def test_a_port_that_is_taken_ends_in_one_line():
+def test_port_in_use_is_reported_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(

@@ -77,12 +77,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_yardstick_has_both_verdicts(whole: Path) -> None:
+def test_reference_run_has_solved_and_unsolved_queries(whole: Path) -> None:
     assert {verdict[0] for verdict in verdicts(whole).values()} == {"solved", "unsolved"}
 
 
 @pytest.mark.parametrize("share", [0.001, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.999])
-def test_killed_at_any_moment_it_ends_the_same(share: float, whole: Path, tmp_path: Path) -> None:
+def test_run_killed_at_any_time_resumes_to_the_same_verdicts(
+    share: float, whole: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     kill_at(out, int((whole / "journal.jsonl").stat().st_size * share))
     before = read_journal(out / "journal.jsonl")
@@ -97,7 +99,9 @@ def test_killed_at_any_moment_it_ends_the_same(share: float, whole: Path, tmp_pa
     assert json.loads((out / "results.json").read_text())["results"][-1]["complete"]
 
 
-def test_killed_twice_and_torn_in_a_line_it_ends_the_same(whole: Path, tmp_path: Path) -> None:
+def test_run_killed_twice_with_a_truncated_line_resumes_to_the_same_verdicts(
+    whole: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     journal = out / "journal.jsonl"
     size = (whole / "journal.jsonl").stat().st_size

@@ -106,7 +106,7 @@ def courses(family: str) -> dict[str, Course]:
         for name in FAMILIES[family]
     ],
 )
-def test_nothing_is_won(family: str, name: str) -> None:
+def test_attack_on_a_network_gains_nothing(family: str, name: str) -> None:
     course = courses(family)[name]
     assert BREACH not in course.output
     assert re.search(ENDS.get(name, ""), course.output), course.output[-500:]
@@ -128,8 +128,8 @@ def test_nothing_is_won(family: str, name: str) -> None:
 
 
 @pytest.mark.xdist_group("kernel")
-def test_pings_of_others_are_answered_while_those_of_one_are_kept_waiting() -> None:
-    """The kernel's socket for replies is one for all networks."""
+def test_delayed_ping_replies_of_one_network_do_not_delay_another() -> None:
+    """The kernel has one socket for ping replies of all networks."""
 
     async def run() -> None:
         config = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
@@ -155,7 +155,7 @@ def test_pings_of_others_are_answered_while_those_of_one_are_kept_waiting() -> N
     asyncio.run(run())
 
 
-def test_the_tables_name_attacks() -> None:
+def test_attack_table_names_each_attack_once() -> None:
     names = [name for family in FAMILIES.values() for name in family]
     assert len(set(names)) == len(names) == len(attacks()) >= 40
     assert {*WRECKS, *ENDS} <= set(names)

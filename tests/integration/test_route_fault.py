@@ -99,7 +99,9 @@ def _methods() -> list[tuple[World, Fault]]:
 
 
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=MININET)])
-async def test_each_method_breaks_what_it_should_and_is_repaired(warm: Warm, emulator: str) -> None:
+async def test_each_fault_method_has_its_computed_effect_and_is_repaired(
+    warm: Warm, emulator: str
+) -> None:
     cases = _methods()
     assert len(cases) == 111
     if emulator == "mininet":  # which differs in how machines are made, not in what they hold
@@ -121,8 +123,8 @@ def _locked(kinds: Sequence[str], seed: int, hosts: int = 1) -> tuple[World, tup
     return drawn
 
 
-async def test_locks_close_what_they_should_beside_faults(warm: Warm) -> None:
-    """A network is built with its locks on, and only if they show as predicted."""
+async def test_locks_block_the_predicted_traffic_in_addition_to_faults(warm: Warm) -> None:
+    """A network becomes ready only if its locks have the predicted effect."""
     cases = [_locked([kind], seed, 1 + seed % 2) for seed, kind in enumerate(fault.KINDS)]
     found: list[str] = []
 
@@ -135,7 +137,9 @@ async def test_locks_close_what_they_should_beside_faults(warm: Warm) -> None:
 
 
 @pytest.mark.parametrize("kind", ["disable_interface", "host_setting", "router_firewall"])
-async def test_a_reset_unread_opens_what_must_stay_closed(warm: Warm, kind: str) -> None:
+async def test_reset_without_reading_settings_opens_forbidden_traffic(
+    warm: Warm, kind: str
+) -> None:
     world, (part,) = _locked([kind], 3)
     net = await _new(warm, world, [part])
     safe = True
@@ -155,7 +159,7 @@ async def test_a_reset_unread_opens_what_must_stay_closed(warm: Warm, kind: str)
     assert not safe or tuple(before) != world.intended
 
 
-async def test_every_order_of_repair_shows_the_rest_and_is_safe(warm: Warm) -> None:
+async def test_every_order_of_repair_is_safe_and_shows_the_remaining_faults(warm: Warm) -> None:
     """After each repair the network shows exactly the faults that are left: so a pair never breaks
     anew, and each part, left as the last one, still shows."""
     rng = random.Random(9)

@@ -110,7 +110,7 @@ def _methods() -> list[tuple[World, Fault]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(_SHARES))
-def test_a_machine_written_once_equals_the_shell_lines_of_each_method(share: int) -> None:
+def test_machine_built_in_one_write_equals_the_shell_lines_of_each_method(share: int) -> None:
     cases = _methods()
     assert len(cases) == 111
     found = [_found(world, [part]) for world, part in cases[share::_SHARES]]
@@ -129,7 +129,7 @@ def test_machines_with_locks_and_faults_equal_their_shell_lines(seed: int) -> No
     assert _found(*drawn) == []
 
 
-def test_a_new_machine_without_faults_has_a_form_without_a_scratch_namespace() -> None:
+def test_new_machine_without_faults_needs_no_scratch_namespace() -> None:
     world = standard(2, 1, random.Random(1))
     forms: list[Form | None] = [
         plain(machine, known)

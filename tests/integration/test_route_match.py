@@ -63,13 +63,13 @@ NO_FIELDS = (
 )
 
 
-def test_no_rule_on_a_field_tells_a_ping_from_what_measures(apart):
+def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
     net = apart(standard(2, 3, random.Random(1)))
     target = net.world.addresses[-1]
     pinged = f"ping -q -c 10 -i 0.001 -W 0.01 {target} | grep -q ' 0% packet loss'"
 
     def loses(*matches):
-        """Whether what measures loses something, and whether a ping does."""
+        """Return whether probes lose packets, and whether pings do."""
         chain = "'{ type filter hook prerouting priority 0; }'"
         net.do("r0", f"nft add table ip t && nft add chain ip t c {chain}")
         for match in matches:
@@ -116,8 +116,8 @@ NO_ORIGINS = (
 )
 
 
-def test_no_rule_on_an_origin_tells_a_ping_from_what_measures(apart):
-    """Rules on what a machine sends itself: the user, the group, the processor, marks."""
+def test_filter_on_packet_origin_cannot_separate_pings_from_probes(apart):
+    """Rules on the origin of a machine's own packets: user, group, processor, marks."""
     net = apart(standard(2, 2, random.Random(1)))
     target = net.world.addresses[-1]
 
@@ -292,7 +292,7 @@ def grown(before: dict[str, int], after: dict[str, int]) -> set[str]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("emulator", ["netns", "mininet"])
 @pytest.mark.parametrize("place", ["r0", "h1"])
-def test_no_rule_separates_a_ping_from_what_measures(
+def test_no_filter_rule_separates_pings_from_probes(
     emulator, place, apart, monkeypatch, requirement
 ):
     if emulator == "mininet":
@@ -385,7 +385,7 @@ def _serving(servers: serve.Servers) -> Iterator[None]:
 
 
 @pytest.mark.requires("root", "clients")
-def test_no_rule_separates_curl_and_dig_from_what_asks_services(tmp_path):
+def test_no_filter_rule_separates_curl_and_dig_from_service_probes(tmp_path):
     spaces = {"h1": _space(), "h2": _space()}
 
     def run(machine: str, text: str) -> str:

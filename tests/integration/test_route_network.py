@@ -1,4 +1,4 @@
-"""Networks for real: healthy when new, measured without being fooled, gone without a trace."""
+"""Real networks: correct when new, measured without being deceived, removed without a trace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make(switches=2, hosts=1, seed=1):
     return standard(switches, hosts, random.Random(seed))
 
 
-def test_a_new_network_is_healthy_and_has_nothing_to_report(apart):
+def test_new_network_is_in_its_intended_state(apart):
     net = apart(make(2, 2))
 
     state = net.observe()
@@ -54,7 +54,7 @@ def test_a_new_network_is_healthy_and_has_nothing_to_report(apart):
     }
 
 
-def test_what_is_broken_shows_and_what_is_repaired_works_at_once(apart):
+def test_broken_pair_is_visible_and_works_at_once_after_the_repair(apart):
     net = apart(make(2, 2))
 
     net.do("r0", "ip link set dev {p}_r0-eth1 down")
@@ -67,8 +67,8 @@ def test_what_is_broken_shows_and_what_is_repaired_works_at_once(apart):
     assert net.observe()["matrix"] == list(net.world.intended)
 
 
-def test_a_link_is_ready_after_each_of_many_changes(apart):
-    """Bridges and links see a change up to a second later unless they are made to."""
+def test_link_is_ready_after_each_of_many_changes(apart):
+    """Bridges and links report a change up to a second later unless they are forced to."""
     net = apart(make(2, 2))
 
     for _ in range(15):
@@ -81,8 +81,8 @@ def test_a_link_is_ready_after_each_of_many_changes(apart):
 
 
 @pytest.mark.xdist_group("kernel")
-def test_replies_that_wait_for_a_neighbour_keep_no_other_pair_from_working(apart):
-    """400 of them: the kernel's one socket for replies has room for some 340."""
+def test_replies_waiting_for_arp_do_not_block_other_pairs(apart):
+    """There are 400 replies; the kernel's only socket for replies has room for about 340."""
     net = apart(make(4, 8))
 
     for host in range(1, 17):
@@ -102,7 +102,7 @@ def test_replies_that_wait_for_a_neighbour_keep_no_other_pair_from_working(apart
 
 
 @pytest.mark.xdist_group("kernel")
-async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
+async def test_queue_that_delays_replies_is_stopped(requirement):
     requirement("episodes")
     async with Warm() as warm:
         network = make()
@@ -125,8 +125,8 @@ async def test_a_queue_that_keeps_replies_waiting_is_stopped(requirement):
 
 
 @pytest.mark.xdist_group("kernel")
-def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkeypatch):
-    """They fill it for the first round, in which nothing is learnt and pings are lost."""
+def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatch):
+    """The entries fill the table in the first round, in which nothing is learned and pings fail."""
     net = apart(make(2, 2))
     net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
     alone = net.observe()["matrix"]
@@ -181,7 +181,7 @@ def test_a_table_of_neighbours_that_others_fill_changes_no_verdict(apart, monkey
 
 
 @pytest.mark.xdist_group("kernel")
-def test_neighbours_are_as_before_after_an_observation(apart):
+def test_arp_tables_are_unchanged_after_an_observation(apart):
     net = apart(make(4, 2))
     net.do("r0", f"ping -c1 -W2 {net.world.addresses[1]}")
     net.do("r0", "ip neigh add 192.168.1.77 nud failed dev {p}_r0-eth1")
@@ -231,7 +231,7 @@ def space_of_others():
         os.close(found[0])
 
 
-def test_what_was_learnt_is_forgotten_and_what_was_set_stays(apart):
+def test_learned_arp_entries_are_removed_and_configured_ones_stay(apart):
     net = apart(make(2, 2))
     wrong = "ip neigh replace 192.168.1.100 lladdr 02:00:00:00:00:01 dev {p}_r0-eth1 nud"
 
@@ -241,7 +241,7 @@ def test_what_was_learnt_is_forgotten_and_what_was_set_stays(apart):
     assert not net.works("r0", "h1")
 
 
-def test_a_varied_network_keeps_apart_what_must_stay_apart(apart):
+def test_varied_network_blocks_forbidden_traffic(apart):
     for seed in range(4):
         net = apart(varied(3, 2, random.Random(seed)))
 
@@ -253,7 +253,7 @@ def test_a_varied_network_keeps_apart_what_must_stay_apart(apart):
         }
 
 
-def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
+def test_collateral_lists_settings_missing_from_the_intended_state(apart):
     network = make(2, 2)
     router = network.router.model_copy(
         update={
@@ -307,7 +307,7 @@ def test_collateral_names_what_is_gone_of_the_healthy_state(apart):
     assert "-t filter -A FORWARD -p tcp -m tcp --dport 99 -j DROP" in filters
 
 
-def test_the_switches_namespace_is_checked(apart):
+def test_namespace_of_the_switches_is_checked(apart):
     net = apart(make(2, 2))
     port = f"{net.world.prefix}_s1-eth2"
     within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net"]
@@ -399,7 +399,7 @@ def test_reachability_cannot_be_forged(apart, name):
     assert thieves == ({net.name(thief)} if thief else set())
 
 
-def test_a_pair_that_works_now_and_then_does_not_work(apart, monkeypatch):
+def test_pair_that_works_intermittently_counts_as_not_working(apart, monkeypatch):
     net = apart(make(2, 2))
 
     net.do(
@@ -456,7 +456,7 @@ READ = (
 )
 
 
-def test_an_observation_leaves_nothing_in_filters_connections_and_neighbours(apart):
+def test_observation_leaves_no_filter_counters_connections_or_arp_entries(apart):
     net = apart(make(2, 2))
 
     def run(text):
@@ -477,8 +477,8 @@ def test_an_observation_leaves_nothing_in_filters_connections_and_neighbours(apa
     assert run(READ) != before
 
 
-def test_switches_report_no_multicast_groups(apart):
-    """Filters of a machine would count the reports, which a bridge sends at random times."""
+def test_switches_send_no_multicast_reports(apart):
+    """Filters of a machine would count the reports, which bridges send at random times."""
     net = apart(make(2, 2))
     space = os.open(f"/proc/self/task/{net.thread}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     with entered(space):
@@ -487,7 +487,7 @@ def test_switches_report_no_multicast_groups(apart):
     assert reports == "0\n"
 
 
-def test_an_observation_sends_and_takes_the_same_whatever_it_finds(apart):
+def test_observation_sends_the_same_traffic_whatever_the_state(apart):
     """A world that is as intended, one that is not, and one that works again."""
     net = apart(make(2, 2))
     least_s = observation_s(20)
@@ -517,8 +517,8 @@ def test_an_observation_sends_and_takes_the_same_whatever_it_finds(apart):
     assert min(times) >= least_s
 
 
-def test_each_pair_of_a_large_network_is_asked_again_in_some_look(apart, monkeypatch):
-    """As in one where each machine asks one other a second time in each look."""
+def test_each_pair_of_a_large_network_is_probed_again_in_some_observation(apart, monkeypatch):
+    """As in a network where each machine probes one other a second time in each observation."""
     monkeypatch.setattr(prober, "_AGAIN", 1)
     net = apart(make(2, 2))
     source, target = (net.world.addresses[place] for place in (1, 4))
@@ -531,8 +531,8 @@ def test_each_pair_of_a_large_network_is_asked_again_in_some_look(apart, monkeyp
     assert sorted(net.works("h1", "h4") for _ in range(4)) == [False, True, True, True]
 
 
-def test_replies_that_come_late_still_count(apart):
-    """Slower than a round's patience, but one by one: each is waited for anew."""
+def test_late_replies_still_count(apart):
+    """Replies are slower than a round's timeout, but each arrival restarts the timeout."""
     net = apart(make(2, 2))
     monster = "tc qdisc add dev {p}_h1-eth0 root tbf rate 8kbit burst 200 limit 10000"
 
@@ -541,8 +541,8 @@ def test_replies_that_come_late_still_count(apart):
     assert net.observe()["matrix"] == list(net.world.intended)
 
 
-def test_what_is_learnt_is_no_change_of_a_machine(apart):
-    """Neighbours come and go with each round; a false alarm holds any change against an agent."""
+def test_learned_arp_entries_are_no_change_of_a_machine(apart):
+    """ARP entries change with each round; in a false alarm, any change counts against the agent."""
     net = apart(make(2, 2), traced=True)
     net.do("r0", "ip neigh flush all")
 
@@ -634,7 +634,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
 
 
 async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
-    """The kernel gives a sysctl's file the time at which it was first looked up."""
+    """The kernel gives a sysctl's file the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name
     stop = Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")
@@ -652,7 +652,7 @@ async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
         await net.close()
 
 
-def test_permanent_neighbours_are_known_from_the_start(apart, monkeypatch):
+def test_permanent_arp_entries_are_known_from_the_start(apart, monkeypatch):
     monkeypatch.setattr(world, "MAX_NEIGHBOURS", 5)
     net = apart(make(2, 2))
 
@@ -664,7 +664,7 @@ def test_permanent_neighbours_are_known_from_the_start(apart, monkeypatch):
     assert not net.works("h1", "r0")
 
 
-def test_a_network_that_is_not_healthy_is_refused(monkeypatch, requirement):
+def test_network_that_differs_from_its_intended_state_is_refused(monkeypatch, requirement):
     requirement("root")
     monkeypatch.setattr(worker, "HEALTHY_S", 0.1)
     network = make(2, 1)
@@ -685,7 +685,7 @@ def test_a_network_that_is_not_healthy_is_refused(monkeypatch, requirement):
     assert "ip route add default via 10.0.0.1 onlink" in refused["failed"]
 
 
-def test_what_an_agent_sends_runs_in_the_sandbox(apart):
+def test_agent_command_runs_in_the_sandbox(apart):
     net = apart(make(2, 1))
     name = net.name("h1")
 
@@ -725,7 +725,7 @@ async def warm():
 @pytest.mark.parametrize(
     "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
 )
-async def test_a_command_has_the_processes_that_the_prompt_tells(warm, emulator):
+async def test_command_can_start_as_many_processes_as_the_prompt_says(warm, emulator):
     network = make()
     most = most_processes(len(network.endpoints))
     net = await warm.begin(network, emulator)
@@ -739,8 +739,8 @@ async def test_a_command_has_the_processes_that_the_prompt_tells(warm, emulator)
     assert said.output == "all\n"
 
 
-def test_what_tcpdump_reads_is_captured_without_a_ring(apart, tmp_path):
-    """The real one's part is played by a program that tells what it was given."""
+def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
+    """A program that prints its input takes the place of the real tcpdump."""
     net = apart(make())
     reader = tmp_path / "tcpdump"
     reader.write_text(
@@ -778,8 +778,8 @@ def test_what_tcpdump_reads_is_captured_without_a_ring(apart, tmp_path):
     assert (tmp_path / "wrong").read_text() == "tcpdump: nowhere: No such device exists\n"
 
 
-def test_no_lookup_of_a_name_waits_for_a_server_that_is_not_there(apart):
-    """Where a filter drops what is sent to one, each waited for 10 s: ``iptables -L`` too."""
+def test_name_lookup_does_not_wait_for_a_missing_server(apart):
+    """If a filter drops DNS queries, each lookup waited for 10 s, also in ``iptables -L``."""
     net = apart(make())
     look = (
         "iptables -P INPUT DROP; iptables -A FORWARD -s 10.1.2.0/24 -j DROP; "
@@ -793,7 +793,7 @@ def test_no_lookup_of_a_name_waits_for_a_server_that_is_not_there(apart):
     assert "nobody: Name or service not known" in said["output"]
 
 
-async def test_a_machine_shows_its_own_links_and_no_console_of_what_does_not_run(warm):
+async def test_machine_shows_its_own_links_and_no_console_of_programs_not_running(warm):
     network = make()
     net = await warm.begin(network, "netns")
     try:
@@ -826,7 +826,7 @@ ip route show table all; ip rule; iptables -S; cat /proc/sys/net/ipv4/ip_forward
 
 
 @pytest.mark.requires("mininet")
-async def test_both_emulators_make_the_same_network(warm):
+async def test_both_emulators_build_the_same_network(warm):
     for network in (make(2, 2), varied(3, 1, random.Random(5))):
         seen = []
         for emulator in ("netns", "mininet"):
@@ -841,7 +841,7 @@ async def test_both_emulators_make_the_same_network(warm):
         assert all(output.exit == 0 for output in seen[0])
 
 
-async def test_equal_networks_at_once_do_not_meet(warm):
+async def test_concurrent_equal_networks_are_isolated(warm):
     network = make(2, 1)
     nets = [await warm.begin(network, "netns") for _ in range(3)]
     try:
@@ -957,7 +957,7 @@ def named(prefix):
 @pytest.mark.parametrize(
     "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
 )
-async def test_closing_a_network_leaves_nothing(warm, emulator):
+async def test_closed_network_leaves_nothing_behind(warm, emulator):
     network = make(2, 1)
     net = await warm.begin(network, emulator)
     await net.build()
@@ -981,7 +981,7 @@ async def test_closing_a_network_leaves_nothing(warm, emulator):
     "emulator", ["netns", pytest.param("mininet", marks=pytest.mark.requires("mininet"))]
 )
 @pytest.mark.parametrize("victim", ["outer", "worker", "zygote"])
-async def test_killing_any_of_its_processes_leaves_nothing(emulator, victim):
+async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator, victim):
     network = make(2, 1)
     async with Warm() as warm:
         net = await warm.begin(network, emulator)
@@ -1020,7 +1020,7 @@ asyncio.run(main())
 """
 
 
-async def test_killing_the_service_leaves_nothing():
+async def test_killed_service_leaves_nothing_behind():
     with subprocess.Popen(  # noqa: ASYNC220 -- nothing else waits
         [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
     ) as service:
@@ -1058,7 +1058,7 @@ time.sleep(60)
         ("raise SystemExit(3)", "no networks: its process ended with 3"),
     ],
 )
-async def test_a_machine_without_the_rights_is_refused_in_one_line(monkeypatch, program, message):
+async def test_machine_without_the_privileges_is_refused_in_one_line(monkeypatch, program, message):
     monkeypatch.setattr(client, "_STOP_S", 0.1)
     monkeypatch.setattr(client, "command", lambda *rest: [sys.executable, "-c", program, *rest])
 
@@ -1066,7 +1066,7 @@ async def test_a_machine_without_the_rights_is_refused_in_one_line(monkeypatch, 
         await Warm().start()
 
 
-def test_a_user_without_namespaces_is_told_what_is_missing(requirement):
+def test_user_without_namespaces_is_informed_of_the_missing_ones(requirement):
     requirement("root")
     script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The Python sandbox from outside: places, limits, ends, restarts, machines that lack something."""
+"""The Python sandbox from outside: slots, limits, ends, restarts, missing protections."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def asleep(pid: int | None) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-async def test_the_guest_sees_payload_and_request_and_each_answer_starts_afresh() -> None:
+async def test_program_sees_payload_and_request_in_a_new_process_each_time() -> None:
     code = "def main():\n    global context\n    context += '!'\n    return [context, request['x']]"
     async with small() as sandbox:
         for x in range(3):
@@ -86,14 +86,14 @@ async def test_the_guest_sees_payload_and_request_and_each_answer_starts_afresh(
             assert 0 < result.cpu_s < 1
 
 
-async def test_answers_do_not_mix() -> None:
+async def test_concurrent_results_are_not_mixed_up() -> None:
     code = "def main():\n    time.sleep(request['x'] % 5 / 500)\n    return [request['x']] * 50"
     async with small(parallel=4) as sandbox:
         results = await asyncio.gather(*(sandbox.run({"code": code, "x": x}) for x in range(40)))
     assert [result.value for result in results] == [[x] * 50 for x in range(40)]
 
 
-async def test_those_that_wait_are_served_in_order_and_do_not_pay_for_waiting() -> None:
+async def test_waiting_requests_are_served_in_order_without_using_their_time() -> None:
     order: list[int] = []
 
     async def one(sandbox: PythonSandbox, number: int) -> float:
@@ -110,7 +110,7 @@ async def test_those_that_wait_are_served_in_order_and_do_not_pay_for_waiting() 
     assert queued[3] > 1.45
 
 
-async def test_a_cancelled_answer_is_killed_and_frees_its_place() -> None:
+async def test_cancelled_request_is_killed_and_frees_its_slot() -> None:
     async with small(parallel=1) as sandbox:
         running = asyncio.create_task(sandbox.run(SLEEP))
         await until(lambda: bool(asleep(sandbox.pid)), "no child")
@@ -124,7 +124,7 @@ async def test_a_cancelled_answer_is_killed_and_frees_its_place() -> None:
         assert (await sandbox.run(ONE)).value == 1
 
 
-async def test_the_warm_process_is_started_again_once_it_is_gone() -> None:
+async def test_warm_process_that_died_is_restarted() -> None:
     async with small(parallel=2) as sandbox:
         under_way = asyncio.create_task(sandbox.run(SLEEP))
         await until(lambda: bool(asleep(sandbox.pid)), "no child")
@@ -169,7 +169,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_the_end_of_the_service_is_the_end_of_its_answers(signal_number: int) -> None:
+async def test_programs_end_with_the_service(signal_number: int) -> None:
     path = [str(PROJECT), str(Path(__file__).parent)]
     with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
         [sys.executable, "-c", SERVICE],
@@ -198,7 +198,9 @@ async def test_the_end_of_the_service_is_the_end_of_its_answers(signal_number: i
         ("not python either", "SyntaxError"),
     ],
 )
-async def test_a_guest_that_does_not_load_is_our_failure(guest: str, reason: str) -> None:
+async def test_sandbox_program_that_does_not_load_is_an_environment_failure(
+    guest: str, reason: str
+) -> None:
     sandbox = PythonSandbox(guest, preload=())
     with pytest.raises(EnvironmentFailed, match=reason) as caught:
         await sandbox.start()
@@ -206,14 +208,14 @@ async def test_a_guest_that_does_not_load_is_our_failure(guest: str, reason: str
     await sandbox.close()
 
 
-async def test_a_package_that_is_not_installed_is_told() -> None:
+async def test_missing_package_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="no_such_package is not installed"):
         await PythonSandbox(GUEST, preload=("no_such_package",)).start()
     with pytest.raises(ConfigError, match="parallel: must be 1 to 256"):
         PythonSandbox(GUEST, parallel=1000)
 
 
-async def test_results_up_to_the_limit_pass() -> None:
+async def test_results_up_to_the_size_limit_pass() -> None:
     code = "def main(): return 'x' * request['size']"
     async with small(limits=Limits(result_bytes=100_000)) as sandbox:
         fits = await sandbox.run({"code": code, "size": 100_000 - 3})
@@ -222,14 +224,14 @@ async def test_results_up_to_the_limit_pass() -> None:
         assert (above.status, above.value) == (Status.TOO_LARGE, None)
 
 
-async def test_a_gibibyte_is_usable_and_no_more() -> None:
+async def test_program_can_use_one_gibibyte_and_no_more() -> None:
     code = "def main(): return len(bytearray(request['mib'] << 20))"
     async with small() as sandbox:
         assert (await sandbox.run({"code": code, "mib": 1000})).value == 1000 << 20
         assert (await sandbox.run({"code": code, "mib": 1025})).status is Status.MEMORY
 
 
-async def test_a_large_request_arrives() -> None:
+async def test_large_request_arrives() -> None:
     code = "def main(): return [len(request['text']), request['text'][-3:]]"
     async with small() as sandbox:
         result = await sandbox.run({"code": code, "text": "é" * 3_000_000 + "end"})
@@ -285,7 +287,7 @@ def forget_peak_kib() -> int:
 
 
 @pytest.mark.parametrize("kind", COSTLY)
-async def test_no_result_holds_up_the_service(kind: str) -> None:
+async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     """By the process's CPU time: C code that keeps all threads from running shows in it, and a
     machine that has others to serve does not."""
     limits = Limits()
@@ -326,8 +328,8 @@ async def test_no_result_holds_up_the_service(kind: str) -> None:
     assert read == ({Status.OK} if kind not in refused else read - {Status.OK})
 
 
-async def test_results_are_read_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each keeps its place until it is read."""
+async def test_results_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result occupies its slot until it is read."""
     reading, most, places = 0, 0, set()
 
     def slowly(*arguments: Any, **options: Any) -> JsonValue:
@@ -347,7 +349,7 @@ async def test_results_are_read_one_after_another(monkeypatch: pytest.MonkeyPatc
     assert max(places) <= 2
 
 
-async def test_sleeping_answers_keep_nobody_waiting() -> None:
+async def test_sleeping_programs_do_not_delay_others() -> None:
     async with small() as sandbox:
         sleeping = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(2 * PARALLEL)]
         await until(lambda: len(asleep(sandbox.pid)) == 2 * PARALLEL, "no children")
@@ -367,8 +369,8 @@ def main():
 
 
 @pytest.mark.xdist_group("processor")
-async def test_the_limit_on_cpu_time_is_kept_and_named_when_eight_compute_at_once() -> None:
-    """The kernel's own ended them at seven eighths of it, and told SIGKILL."""
+async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs() -> None:
+    """The kernel's own limit killed them at seven eighths of the time, and reported SIGKILL."""
     async with small(limits=Limits(cpu_s=0.3)) as sandbox:
         loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
         results = await asyncio.gather(*loops)
@@ -388,7 +390,9 @@ async def test_the_limit_on_cpu_time_is_kept_and_named_when_eight_compute_at_onc
         ({"cpu_s": 10.0, "overdue": True}, Status.WALL),
     ],
 )
-def test_how_a_killed_answer_is_told(end: dict[str, Any], status: Status) -> None:
+def test_killed_program_gets_the_status_of_its_exceeded_limit(
+    end: dict[str, Any], status: Status
+) -> None:
     told = _End(
         **{"status": signal.SIGKILL, "elapsed_s": 11.0, "overdue": False, "spent": False, **end}
     )
@@ -398,7 +402,7 @@ def test_how_a_killed_answer_is_told(end: dict[str, Any], status: Status) -> Non
 
 
 @pytest.mark.xdist_group("processor")
-async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu() -> None:
+async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
     """On one core, each needs 0.6 s of CPU time and has it after 2.4 s, of 1 s on the clock."""
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
@@ -417,7 +421,7 @@ async def test_the_clock_stands_still_for_answers_that_others_keep_from_the_cpu(
     assert 1 <= asleep_too.elapsed_s < longest_s, "a sleeper got the time of those that waited"
 
 
-async def test_the_clock_does_not_stand_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wall_clock_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "_kept_waiting_s", lambda _: 1e9)
     child = warm.Child(0, started=100.0, deadline=101.0)
     loop = object.__new__(warm.Warm)
@@ -431,7 +435,9 @@ async def test_the_clock_does_not_stand_still_for_ever(monkeypatch: pytest.Monke
         assert (killed, child.deadline) == (dead, 110.0)
 
 
-async def test_answers_have_users_of_their_own(requirement: Callable[[str], None]) -> None:
+async def test_programs_run_as_different_unprivileged_users(
+    requirement: Callable[[str], None],
+) -> None:
     requirement("root")
     code = """
 def main():
@@ -445,7 +451,7 @@ def main():
     assert all(0 not in json.loads(user) for user in users)
 
 
-async def test_the_order_of_sets_is_the_same_in_every_life() -> None:
+async def test_order_of_sets_is_the_same_after_each_restart() -> None:
     code = "def main(): return list({'a', 'b', 'c', 'd', 'e', 'f'})"
     orders = []
     for _ in range(3):
@@ -484,7 +490,7 @@ NOT_IMPORTABLE = {
 }
 
 
-async def test_the_standard_library_can_be_imported_in_an_answer() -> None:
+async def test_standard_library_can_be_imported_in_the_sandbox() -> None:
     names = sorted(set(sys.stdlib_module_names) - NOT_IMPORTABLE)
     plain = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
         [
@@ -508,7 +514,7 @@ async def test_the_standard_library_can_be_imported_in_an_answer() -> None:
     assert len(names) - len(missing_anyway) > 200
 
 
-async def test_networkx_works_in_an_answer_its_parts_loaded_on_demand_too() -> None:
+async def test_networkx_and_its_lazily_loaded_parts_work_in_the_sandbox() -> None:
     code = """
 import networkx as nx
 from networkx.algorithms import approximation, bipartite, community, isomorphism
@@ -562,7 +568,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("missing", [["landlock"], ["seccomp"], ["landlock", "seccomp"]])
-async def test_a_machine_that_lacks_something_is_refused_unless_allowed(missing: list[str]) -> None:
+async def test_machine_without_a_required_protection_is_refused_unless_allowed(
+    missing: list[str],
+) -> None:
     path = [str(PROJECT), str(Path(__file__).parent), *sys.path]
     done = subprocess.run(  # noqa: ASYNC221 - the same
         [sys.executable, "-c", LACKING, *missing],

@@ -1124,7 +1124,7 @@ def _judge(attack: Attack, result: SandboxResult) -> None:
 @pytest.mark.anyio
 @pytest.mark.requires("landlock", "seccomp")
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_attack_gets_nothing_and_the_next_answer_is_right(
+async def test_attack_gains_nothing_and_the_next_answer_is_correct(
     name: str, sandboxes: dict[bool, PythonSandbox], target: Target
 ) -> None:
     attack = ATTACKS[name]
@@ -1144,5 +1144,5 @@ async def test_attack_gets_nothing_and_the_next_answer_is_right(
     assert not [path for path in target.unmade if path.exists()]
 
 
-def test_there_are_enough_attacks_and_no_name_twice() -> None:
+def test_attack_table_has_at_least_sixty_attacks_with_unique_names() -> None:
     assert len(ATTACKS) == sum(map(len, GROUPS)) >= 60

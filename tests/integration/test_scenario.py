@@ -60,7 +60,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_services_are_started_examined_and_stopped(tmp_path, capsys):
+def test_services_are_started_assessed_and_stopped(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     text = file.path.read_text()
     file.path.write_text(text.replace('role = "toy', 'agentbeats_id = "019c"\nrole = "toy'))
@@ -80,7 +80,7 @@ def test_services_are_started_examined_and_stopped(tmp_path, capsys):
     assert json.loads(earlier.read_text()) == document
 
 
-def test_a_participant_may_be_a_program_for_each_turn(tmp_path, monkeypatch):
+def test_participant_can_be_a_program_started_each_turn(tmp_path, monkeypatch):
     (tmp_path / "programs.toml").write_text(
         '[green_agent]\napplication = "toy"\n'
         '[[participants]]\nrole = "says"\nexec = "sh -c \'echo $WORD\'"\n'
@@ -97,7 +97,7 @@ def test_a_participant_may_be_a_program_for_each_turn(tmp_path, monkeypatch):
     assert [one.detail for one in fails.episodes()] == ["the command ended with status 1"]
 
 
-def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):
+def test_participants_get_the_same_queries_and_are_compared(tmp_path, capsys):
     file = File(tmp_path, "oracle", "noop", green=False)
     assert main(["run", str(file.path), "--out", "both", "--num-queries", "1"]) == 0
     out = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_participants_meet_the_same_queries_and_are_compared(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("green", [True, False])
-def test_an_interrupted_scenario_leaves_nothing_behind(tmp_path, green):
+def test_interrupted_scenario_leaves_nothing_behind(tmp_path, green):
     file = File(tmp_path, "oracle", green=green, queries=500)
     command = [sys.executable, "-m", "netarena.cli", "run", str(file.path), "--out", "run"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -132,7 +132,7 @@ def test_an_interrupted_scenario_leaves_nothing_behind(tmp_path, green):
     assert file.left() == []
 
 
-def test_a_service_that_does_not_come_up_stops_the_others(tmp_path, capsys):
+def test_service_that_does_not_start_stops_the_others(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     text = file.path.read_text()
     file.path.write_text(text.replace("netarena.cli serve toy", "netarena.cli serve nonsense"))
@@ -142,7 +142,7 @@ def test_a_service_that_does_not_come_up_stops_the_others(tmp_path, capsys):
     assert file.left() == []
 
 
-def test_a_request_that_is_rejected_says_why(tmp_path, capsys):
+def test_rejected_request_reports_the_reason(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     assert main(["run", str(file.path), "--set", "nonsense=1"]) == 1
     err = capsys.readouterr().err
@@ -158,12 +158,12 @@ def test_a_request_that_is_rejected_says_why(tmp_path, capsys):
         (["--resume"], "--resume: is for scenarios whose green agent is an application"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, words):
+def test_conflicting_options_are_refused(tmp_path, capsys, arguments, words):
     assert main(["run", str(File(tmp_path, "oracle").path), *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_an_agent_that_nobody_started_is_named(tmp_path, capsys):
+def test_agent_that_was_not_started_is_named(tmp_path, capsys):
     port = free_port()
     Path("x.toml").write_text(
         f'[green_agent]\nendpoint = "http://127.0.0.1:{port}"\n'

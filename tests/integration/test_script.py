@@ -1,4 +1,4 @@
-"""scripts/venv, on which scripts/demo and scripts/test stand, says in one line what is missing."""
+"""scripts/venv, which scripts/demo and scripts/test use, reports in one line what is missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_python(machine: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["demo", "test"])
-def test_without_python_one_line_says_what_to_install(machine, script):
+def test_missing_python_is_reported_with_the_package_to_install(machine, script):
     done = call(machine, f"scripts/{script}")
     assert done.stderr == (
         "scripts/venv: needs Python 3.11 or newer, found none: "
@@ -56,12 +56,12 @@ def test_without_python_one_line_says_what_to_install(machine, script):
     assert done.returncode == 1
 
 
-def test_a_python_that_is_too_old_is_none(machine):
+def test_python_that_is_too_old_is_refused(machine):
     add_python(machine, "exit 1  # as the version check ends there")
     assert "needs Python 3.11 or newer" in call(machine, "scripts/venv", ".venv", "all").stderr
 
 
-def test_without_venv_one_line_says_what_to_install(machine):
+def test_missing_venv_module_is_reported_with_the_package_to_install(machine):
     add_python(machine, 'case "$2" in *ensurepip*) exit 1 ;; esac')
     done = call(machine, "scripts/venv", ".venv", "all")
     assert done.stderr == (
@@ -70,7 +70,7 @@ def test_without_venv_one_line_says_what_to_install(machine):
     assert done.returncode == 1
 
 
-def test_an_environment_of_another_python_is_made_anew(machine):
+def test_environment_of_another_python_is_recreated(machine):
     """What one Python's environment lacks, such as Harbor, another's is to have."""
     home = machine / ".venv-readers" / "bin"
     home.mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_an_environment_of_another_python_is_made_anew(machine):
     assert call(machine, *command, "python3.13").returncode != 0
 
 
-def test_an_unknown_set_is_refused(machine):
+def test_unknown_dependency_set_is_refused(machine):
     done = call(machine, "scripts/venv", ".venv", "everything")
     assert done.stderr == (
         "venv: SET: everything is not one of dev, all, a2a03, readers, gymnasium, openenv, trl, "
@@ -102,7 +102,7 @@ def test_an_unknown_set_is_refused(machine):
 
 
 @pytest.mark.parametrize("number", ["x", "0", "1.5", ""])
-def test_the_demo_keeps_results_when_it_rejects_a_number(machine, number):
+def test_demo_keeps_results_when_it_rejects_a_number(machine, number):
     kept = machine / "netarena-runs" / "demo-malt" / "kept"
     kept.mkdir(parents=True)
     done = call(machine, "scripts/demo", "malt", number)
@@ -121,7 +121,7 @@ def test_scripts_are_executable_bash(script):
     subprocess.run(["bash", "-n", path], check=True, timeout=30)
 
 
-def test_pins_carry_hashes_and_name_no_host():
+def test_pinned_requirements_have_hashes_and_name_no_host():
     for path in (ROOT / "requirements").glob("*.txt"):
         text = path.read_text()
         assert "://" not in text, path

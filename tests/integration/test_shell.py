@@ -1,4 +1,4 @@
-"""The shell sandbox with its processes: what a command can do, cannot do, and leaves behind."""
+"""The shell sandbox with its processes: permissions of commands, limits, and cleanup."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_output_error_and_status_come_back_in_order() -> None:
+def test_output_error_and_status_are_returned_in_order() -> None:
     result = run("echo one; echo two >&2; echo thr\u00e9e; exit 3")
     assert result == Result("one\ntwo\nthr\u00e9e\n", 3)
 
 
-def test_a_command_may_be_a_program_of_many_lines() -> None:
+def test_command_can_be_a_program_of_many_lines() -> None:
     command = "for i in 1 2; do\n  cat <<END\n$i 'x' \"y\"\nEND\ndone | sort -r | tr 1 3"
     assert run(command).output == "2 'x' \"y\"\n3 'x' \"y\"\n"
 
 
-def test_a_signal_ends_it_with_its_status() -> None:
+def test_command_killed_by_a_signal_has_its_exit_status() -> None:
     assert run("kill -TERM $$").exit == 128 + signal.SIGTERM
 
 
-def test_nothing_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_sees_only_the_sandbox_and_not_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETARENA_TEST_SECRET", SECRET)
     seen = run(
         "env; cat /proc/*/environ; ls -a / /etc /tmp /run /dev/shm /usr/local; hostname; "
@@ -101,7 +101,7 @@ def test_nothing_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen.endswith("0\n1\n2\n3\n")
 
 
-def test_counters_of_the_whole_kernel_are_masked() -> None:
+def test_kernel_wide_counters_are_masked() -> None:
     names = "loadavg stat softirqs interrupts schedstat vmstat pressure/cpu sys/fs/file-nr"
     seen = run(
         f"cd /proc; for n in {names}; do [ -e $n ] && cat $n; done | tr -d 'a-z \\n'; echo; "
@@ -115,7 +115,7 @@ def test_counters_of_the_whole_kernel_are_masked() -> None:
     assert seen.exit != 0
 
 
-def test_without_a_network_there_is_none_and_no_right() -> None:
+def test_command_without_a_network_has_only_loopback_and_no_capabilities() -> None:
     seen = run("ip -o link; grep CapEff /proc/self/status; ip link add v2 type bridge").output
     assert seen.count(": <") == 1
     assert "0000000000000000" in seen
@@ -123,7 +123,7 @@ def test_without_a_network_there_is_none_and_no_right() -> None:
     assert run("sysctl -w net.ipv4.ip_forward=1").exit != 0
 
 
-def test_two_rights_hold_in_the_given_network(netns: int) -> None:
+def test_two_capabilities_hold_in_the_given_network(netns: int) -> None:
     result = run(
         "ip addr show dev v0 | grep -c 10.5.0.1; grep CapEff /proc/self/status; "
         "sysctl -w net.ipv4.ip_forward=1; iptables -A INPUT -j ACCEPT; iptables-legacy -S INPUT; "
@@ -146,7 +146,7 @@ def test_two_rights_hold_in_the_given_network(netns: int) -> None:
     assert run("sysctl -w kernel.core_pattern=x || cat /tmp/x", netns=netns).exit != 0
 
 
-def test_a_namespace_is_left_again_after_a_failure(netns: int) -> None:
+def test_namespace_is_left_after_a_failure(netns: int) -> None:
     before = Path("/proc/thread-self/ns/net").readlink()
     with suppress(ZeroDivisionError), shell.entered(netns):
         assert Path("/proc/thread-self/ns/net").readlink() != before
@@ -168,13 +168,13 @@ def test_a_namespace_is_left_again_after_a_failure(netns: int) -> None:
         ),
     ],
 )
-def test_what_the_kernel_does_not_bound_is_watched(command: str, why: str) -> None:
+def test_command_above_a_watched_limit_is_stopped_with_the_reason(command: str, why: str) -> None:
     result = run(command, limits=Limits(wall_s=60))
     assert why in result.stopped
     assert (result.exit, result.timed_out) == (None, False)
 
 
-def test_the_kernel_bounds_the_rest() -> None:
+def test_kernel_limits_bound_memory_processes_and_files() -> None:
     small = Limits(
         wall_s=60,
         memory_bytes=64 << 20,
@@ -194,7 +194,7 @@ def test_the_kernel_bounds_the_rest() -> None:
     assert "Too many open files" in kept.output
 
 
-def test_a_process_that_computes_too_long_ends_the_command_which_is_told() -> None:
+def test_process_above_its_cpu_time_ends_the_command_with_the_reason() -> None:
     few = Limits(wall_s=60, cpu_s=0.2)
     result = run("echo begun; while :; do :; done & sleep 50", limits=few)
     assert result.told == "begun\n[stopped: a process used more than 0.2 s of CPU time]\n"
@@ -204,7 +204,7 @@ def test_a_process_that_computes_too_long_ends_the_command_which_is_told() -> No
     assert run(f"{several}; echo done", limits=few).output.endswith("done\n")
 
 
-def test_time_ends_it_with_all_that_it_started() -> None:
+def test_expired_time_ends_the_command_with_all_its_processes() -> None:
     mark = f"mark-{os.getpid()}-time"
     result = run(
         f"trap '' TERM; echo begun; (exec -a {mark} sleep 999) & wait; sleep 999",
@@ -248,7 +248,7 @@ def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
         ("echo begun | (cat; sleep 99) | grep begun", "begun\n", END_S),
     ],
 )
-def test_time_asks_it_to_end_and_keeps_what_it_wrote(
+def test_expired_time_first_interrupts_and_keeps_the_output(
     command: str, output: str, asked_first_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a busy machine may not let it run in the half second that it has otherwise
@@ -259,7 +259,7 @@ def test_time_asks_it_to_end_and_keeps_what_it_wrote(
 
 
 @pytest.mark.usefixtures("over_at_a_word")
-def test_a_ping_that_nobody_answers_tells_what_it_has(netns: int) -> None:
+def test_interrupted_ping_prints_its_statistics(netns: int) -> None:
     silent = "ip neigh replace 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0"
     command = f"{silent}; ping -c 2 10.5.0.9"
     # asked to end in the very beginning, it has not begun to listen
@@ -269,7 +269,7 @@ def test_a_ping_that_nobody_answers_tells_what_it_has(netns: int) -> None:
     assert result.timed_out
 
 
-def test_a_daemon_ends_with_its_command() -> None:
+def test_daemon_ends_with_its_command() -> None:
     mark = f"mark-{os.getpid()}-daemon"
     result = run(
         f"(setsid nohup bash -c 'trap \"\" TERM HUP; exec -a {mark} sleep 999' "
@@ -279,8 +279,8 @@ def test_a_daemon_ends_with_its_command() -> None:
     assert processes_with(mark) == []
 
 
-def test_a_command_is_one_session_whatever_it_leaves_in_the_background() -> None:
-    """To the scheduler each is a group that gets as much as any other."""
+def test_command_is_one_session_with_all_its_background_processes() -> None:
+    """The scheduler gives each session as much CPU time as any other."""
     of_session = "cut -d ' ' -f 6 /proc/self/stat"
     behind = f'(setsid bash -c "{of_session}; touch /tmp/told" &)'
     # nobody waits for what is behind but the command itself
@@ -290,12 +290,12 @@ def test_a_command_is_one_session_whatever_it_leaves_in_the_background() -> None
     assert result.output.count("\n") == 3
 
 
-def test_files_end_with_their_command() -> None:
+def test_files_are_removed_with_their_command() -> None:
     run("echo evil > /tmp/x; echo evil > /run/x")
     assert run("cat /tmp/x /run/x 2> /dev/null | wc -c").output == "0\n"
 
 
-def test_who_watches_may_end_it() -> None:
+def test_watcher_can_end_the_command() -> None:
     seen: list[int] = []
 
     def watch(pid: int) -> str:
@@ -308,7 +308,7 @@ def test_who_watches_may_end_it() -> None:
     assert not Path(f"/proc/{seen[0]}").exists()
 
 
-def test_long_output_keeps_its_ends() -> None:
+def test_long_output_keeps_its_beginning_and_end() -> None:
     result = run("seq 10000", limits=Limits(output_bytes=1000))
     assert result.exit == 0
     assert result.output.startswith("1\n2\n3\n")
@@ -317,7 +317,7 @@ def test_long_output_keeps_its_ends() -> None:
     assert len(result.output) < 1100
 
 
-def test_it_dies_with_its_caller(tmp_path: Path) -> None:
+def test_command_dies_with_its_caller(tmp_path: Path) -> None:
     mark = f"mark-{os.getpid()}-orphan"
     program = (
         "from netarena.sandbox.shell import run\n"
@@ -342,19 +342,19 @@ def neighbours(netns: int) -> int:
     return int(run("ip neigh | grep -vc PERMANENT", netns=netns).output)
 
 
-def test_a_flood_is_ended_whatever_its_words(netns: int) -> None:
+def test_packet_flood_is_stopped_whatever_the_command(netns: int) -> None:
     send = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True: "
     result, note = guarded(netns, f'python3 -c \'{send}s.sendto(b"", ("10.5.0.1", 9))\'')
     assert result.stopped == "a flood: more than 1000 packets a second"
     assert note == ""
 
 
-def test_what_a_diagnosis_sends_is_no_flood(netns: int) -> None:
+def test_diagnostic_traffic_is_not_a_flood(netns: int) -> None:
     result, note = guarded(netns, "for i in $(seq 20); do ping -c 9 -i 0.002 10.5.0.1; done")
     assert (result.exit, result.stopped, note) == (0, "", "")
 
 
-def test_neighbours_are_bounded_and_flushed(netns: int) -> None:
+def test_arp_table_is_bounded_and_flushed(netns: int) -> None:
     guarded(netns, "ip neigh add 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0")
     add = "neigh replace 10.5.1.$i lladdr 02:00:00:00:00:01 nud reachable dev v0"
     lines = f"for i in $(seq 250); do echo {add}; done > /tmp/b"
@@ -368,7 +368,7 @@ def test_neighbours_are_bounded_and_flushed(netns: int) -> None:
     assert "10.5.0.9" in run("ip neigh", netns=netns).output
 
 
-def test_a_storm_is_calmed(netns: int) -> None:
+def test_broadcast_storm_is_stopped(netns: int) -> None:
     build = (
         "for b in 1 2; do ip link add bridge$b type bridge; ip link set bridge$b up; done; "
         "for v in 1 2; do ip link add x$v type veth peer name y$v; "
@@ -384,7 +384,7 @@ def test_a_storm_is_calmed(netns: int) -> None:
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
 
 
-def test_what_nftables_holds_is_bounded_over_all_commands(netns: int) -> None:
+def test_nftables_rules_are_bounded_over_all_commands(netns: int) -> None:
     room = "nft add table ip t; nft add set ip t s{} '{{ type ipv4_addr; size 700000; }}'"
     result, note = guarded(netns, room.format(1))
     assert (result.exit, result.stopped, note) == (0, "", "")
@@ -402,7 +402,7 @@ def test_what_nftables_holds_is_bounded_over_all_commands(netns: int) -> None:
         ("neighbours without ARP", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k nud noarp"),
     ],
 )
-def test_what_no_limit_of_the_kernel_counts_is_bounded(
+def test_objects_without_a_kernel_limit_are_bounded(
     netns: int, monkeypatch: pytest.MonkeyPatch, what: str, entry: str
 ) -> None:
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, what: 20})
@@ -414,7 +414,7 @@ def test_what_no_limit_of_the_kernel_counts_is_bounded(
     assert result.stopped == f"a flood of {what}: more than 20"
 
 
-def test_a_command_is_not_blamed_for_what_it_found(
+def test_command_is_not_charged_for_objects_that_existed_before(
     netns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, "interfaces": 1, "policy rules": 1})
@@ -427,21 +427,23 @@ def test_a_command_is_not_blamed_for_what_it_found(
     assert guarded(netns, "ip rule del pref 9")[0].exit == 0
 
 
-def test_a_guard_looks_away_from_what_has_ended(netns: int) -> None:
+def test_guard_of_an_ended_process_reports_nothing(netns: int) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert Guard(netns, neighbours=3).watch(ended.pid) == ""
 
 
-def test_a_process_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be done about one that the kernel keeps, but that it is said."""
+def test_process_that_does_not_die_is_an_environment_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that the kernel does not kill can only be reported."""
     monkeypatch.setattr(shell, "END_S", 0.0)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
     with pytest.raises(EnvironmentFailed, match="does not die"):
         run("sleep 999", watch=lambda _: "enough")
 
 
-def test_a_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
+def test_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
     result = run("ip link set v0 down\nfor i in 1 2; do", netns=netns)
     assert result.output.startswith(REFUSED)
     assert (result.exit, result.stopped) == (STATUS, "")
@@ -449,7 +451,7 @@ def test_a_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None
     assert run("for i in 1; do\n  ip -br link show v0\ndone", netns=netns).output.startswith("v0")
 
 
-def test_parsing_is_bounded_as_running_is() -> None:
+def test_parsing_of_a_hostile_command_is_bounded() -> None:
     """Hostile text ends the parser, not the sandbox."""
     command = "echo ran\n" + "$(" * 40_000
     result = run(command, limits=Limits(wall_s=5.0, memory_bytes=64 << 20))

@@ -1,4 +1,4 @@
-"""Each framework of training for real, in an environment of its own."""
+"""Each training framework for real, in its own environment."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def play(framework: str, *arguments: str) -> str:
 
 
 @pytest.mark.requires("gymnasium", "landlock", "seccomp", "cell")
-def test_gymnasium_checks_the_environments_and_plays_several_at_once():
+def test_gymnasium_accepts_the_environments_and_runs_several_at_once():
     assert play("gymnasium", "Malt-v0", "K8s-v0") == "ok"
 
 
 @pytest.mark.requires("openenv")
-def test_clients_of_openenv_have_sessions_of_their_own():
+def test_openenv_clients_have_their_own_sessions():
     assert play("openenv") == "ok"
 
 
 @pytest.mark.requires("verifiers")
-def test_verifiers_plays_an_episode_with_a_model():
+def test_verifiers_runs_an_episode_with_a_model():
     assert play("verifiers") == "ok"
 
 
 @pytest.mark.requires("trl", "landlock", "seccomp", "netns")
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_dry_run_finds_nothing_wrong_in_a_recipe(recipe):
+def test_dry_run_of_a_recipe_finds_no_errors(recipe):
     program = ROOT / "benchmarks" / "train_model.py"
     done = subprocess.run(
         [ROOT / ".venv-trl" / "bin" / "python", program, recipe, "--dry-run"],
@@ -66,5 +66,5 @@ def test_a_dry_run_finds_nothing_wrong_in_a_recipe(recipe):
 
 
 @pytest.mark.requires("trl")
-def test_trl_trains_a_model_by_our_rewards(tmp_path):
+def test_trl_trains_a_model_with_netarena_rewards(tmp_path):
     assert play("trl", str(tmp_path)) == "ok"

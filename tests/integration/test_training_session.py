@@ -1,4 +1,4 @@
-"""Sessions to learn from, in the worlds of k8s and malt."""
+"""Training sessions in the worlds of k8s and malt."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def play(seat: Seat, replies: list[str]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.requires("cell")
-def test_a_patch_without_kubectl_is_one_with_it(monkeypatch):
+def test_direct_patch_equals_one_made_with_kubectl(monkeypatch):
     """Same outputs, states, verdicts and rewards, whether or not a program ran in between."""
     seats = {way: Seat("k8s", {"patches": way}) for way in ("kubectl", "direct")}
     for seat in seats.values():
@@ -71,7 +71,7 @@ def test_a_patch_without_kubectl_is_one_with_it(monkeypatch):
 
 
 @pytest.mark.requires("cell")
-def test_a_shop_is_set_back_with_all_its_versions():
+def test_application_is_restored_with_all_its_resource_versions():
     seat = Seat("k8s", {"patches": "direct"})
     first = seat.start(3, 1)
     look = fenced("kubectl get networkpolicies -o yaml")
@@ -91,7 +91,7 @@ def test_a_shop_is_set_back_with_all_its_versions():
 
 
 @pytest.mark.requires("landlock", "seccomp")
-def test_a_program_is_answered_again_from_a_snapshot():
+def test_program_can_be_answered_again_from_a_snapshot():
     seat = Seat("malt")
     first = seat.start(3, 0)
     kept = seat.snapshot()

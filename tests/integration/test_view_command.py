@@ -1,4 +1,4 @@
-"""``netarena view`` as a process: it says where, serves, and ends when it is told to."""
+"""``netarena view`` as a process: it prints its address, serves, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fake import gallery
 VIEW = (sys.executable, "-m", "netarena", "view")
 
 
-def test_it_serves_until_a_signal(tmp_path: Path) -> None:
+def test_viewer_serves_until_a_signal(tmp_path: Path) -> None:
     folder = gallery.mixed(tmp_path / "run")
     pipe = subprocess.PIPE
     with subprocess.Popen([*VIEW, folder], stdout=pipe, stderr=pipe, text=True) as process:
@@ -36,7 +36,7 @@ def test_it_serves_until_a_signal(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_what_cannot_be_is_said_in_a_line(
+def test_invalid_view_option_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(*arguments: object) -> str:

@@ -134,7 +134,7 @@ def address(page: Page) -> str:
     return page.url.split("/token/")[-1]
 
 
-def test_keys(open_page, live: str) -> None:
+def test_keys_move_between_queries_and_steps(open_page, live: str) -> None:
     page = open_page(live)
     press = page.keyboard.press
     press("j")
@@ -172,7 +172,7 @@ def test_keys(open_page, live: str) -> None:
     assert page.locator("input[name=text]").input_value() == "j7-11"
 
 
-def test_a_deep_link_marks_its_step_and_keeps_the_filter(open_page, live: str) -> None:
+def test_deep_link_marks_its_step_and_keeps_the_filter(open_page, live: str) -> None:
     page = open_page(f"{live}episode/one/toy-1-abc-7-5.html?label=flood#step-2")
     assert page.locator(".step.here h3").inner_text() == "Step 2"
     page.keyboard.press("n")
@@ -189,7 +189,7 @@ PAGES = (
 )  # fmt: skip
 
 
-def test_no_page_scrolls_sideways_and_each_is_dark_where_asked(open_page, live: str) -> None:
+def test_page_never_scrolls_sideways_and_has_a_dark_mode(open_page, live: str) -> None:
     page = open_page(live, viewport=PHONE, color_scheme="dark")
     for path in PAGES:
         page.goto(live + path)
@@ -206,7 +206,7 @@ def test_no_page_scrolls_sideways_and_each_is_dark_where_asked(open_page, live: 
     assert ink > 500
 
 
-def test_hostile_trajectories_do_nothing(open_page, live: str, files: str) -> None:
+def test_hostile_trajectories_have_no_effect_on_the_page(open_page, live: str, files: str) -> None:
     for url in (live, files):
         page = open_page(f"{url}episode/one/~120.html")
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -220,7 +220,7 @@ def test_hostile_trajectories_do_nothing(open_page, live: str, files: str) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, WIDE])
-def test_the_report_is_readable_and_harmless(
+def test_report_is_readable_and_harmless(
     browser: Browser, folder: Path, tmp_path: Path, size: Any, scheme: Any
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -248,7 +248,7 @@ def test_the_report_is_readable_and_harmless(
     context.close()
 
 
-def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> None:
+def test_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> None:
     page = open_page(f"{live}episode/one/~120.html")
     box = page.locator("#step-2 pre.output")
     assert len(box.inner_text()) < 10_000
@@ -262,7 +262,7 @@ def test_a_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> 
     assert len(box.evaluate("(box) => box.textContent")) > len(gallery.LONG)
 
 
-def test_one_episode_is_a_file_that_asks_for_nothing(
+def test_exported_episode_is_a_file_without_requests(
     browser: Browser, library: Library, tmp_path: Path
 ) -> None:
     path = tmp_path / "episode.html"
@@ -291,7 +291,7 @@ SEARCHES = (
 )  # fmt: skip
 
 
-def test_files_filter_as_the_server_does(open_page, live: str, files: str) -> None:
+def test_exported_files_filter_like_the_server(open_page, live: str, files: str) -> None:
     """Rows, counts, rates and links, of a filter that was chosen before and one that is now."""
     server, page = open_page(f"{live}index.html"), open_page(f"{files}index.html")
     read = """() => [
@@ -315,7 +315,7 @@ def test_files_filter_as_the_server_does(open_page, live: str, files: str) -> No
     assert page.evaluate(read) == server.evaluate(read)
 
 
-def test_a_discordant_query_is_read_side_by_side(open_page, live: str, files: str) -> None:
+def test_discordant_query_is_shown_side_by_side(open_page, live: str, files: str) -> None:
     for url in (live, files):
         page = open_page(f"{url}index.html")
         page.select_option("select[name=pair]", "two,one")
@@ -336,7 +336,7 @@ def test_a_discordant_query_is_read_side_by_side(open_page, live: str, files: st
         page.wait_for_url("**/index.html?pair=two%2Cone")
 
 
-def test_files_are_read_with_the_keyboard_too(open_page, files: str) -> None:
+def test_exported_files_can_be_read_with_the_keyboard(open_page, files: str) -> None:
     page = open_page(f"{files}index.html")
     page.select_option("select[name=label]", "flood")
     page.wait_for_url("**/index.html?label=flood")
@@ -352,7 +352,7 @@ def test_files_are_read_with_the_keyboard_too(open_page, files: str) -> None:
 
 
 # the last one: it alone changes what is served
-def test_a_run_that_goes_on_is_followed(open_page, live: str, folder: Path) -> None:
+def test_run_in_progress_is_followed(open_page, live: str, folder: Path) -> None:
     page = open_page(f"{live}index.html?run=two")
     page.keyboard.press("j")
     assert page.locator("tbody tr").count() == 2

@@ -1,4 +1,4 @@
-"""Workflows run: each script of each job, with stand-ins for what needs the network."""
+"""Workflows run: each script of each job, with fakes for the parts that need the network."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def git(*arguments: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_a_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
-    """Only the containers are missing: tests/integration/test_compose.py has them."""
+def test_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
+    """Only the containers are missing; tests/integration/test_compose.py tests with them."""
     assert main(["run", "toy", "--agent", "noop", "--seed", "1", "--out", f"{tmp_path}/ran"]) == 0
     origin, folder = tmp_path / "origin.git", tmp_path / "board"
     git("init", "--quiet", "--bare", str(origin), folder=tmp_path)
@@ -79,7 +79,7 @@ def test_a_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
     assert told == (BOARD / "scenario.toml").read_text()
 
 
-def test_nothing_is_proposed_when_the_assessment_fails(tmp_path):
+def test_failed_assessment_proposes_no_results(tmp_path):
     folder = tmp_path / "board"
     folder.mkdir()
     (folder / "scenario.toml").write_text((BOARD / "scenario.toml").read_text())
@@ -92,7 +92,7 @@ def test_nothing_is_proposed_when_the_assessment_fails(tmp_path):
     assert "gh" not in re.findall(r"^\w+", calls, re.MULTILINE)
 
 
-def test_a_real_cluster_gets_the_stand_in_and_the_agent_before_it_is_examined(tmp_path):
+def test_cluster_workflow_loads_image_and_starts_agent_before_the_assessment(tmp_path):
     folder = tmp_path / "board"
     folder.mkdir()
     names = ("pip", "docker", "kind", "netarena")
@@ -122,7 +122,7 @@ def test_a_real_cluster_gets_the_stand_in_and_the_agent_before_it_is_examined(tm
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image["name"])
-def test_a_release_builds_tests_and_pushes_the_image_as_its_version_and_latest(image, tmp_path):
+def test_release_builds_tests_and_pushes_the_image_as_version_and_latest(image, tmp_path):
     folder = tmp_path / "project"
     (folder / "scripts").mkdir(parents=True)
     (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
@@ -155,7 +155,7 @@ def test_a_release_builds_tests_and_pushes_the_image_as_its_version_and_latest(i
     ]
 
 
-def test_a_tag_that_is_not_the_version_releases_nothing(tmp_path):
+def test_tag_that_differs_from_the_version_releases_nothing(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
@@ -170,7 +170,7 @@ def test_a_tag_that_is_not_the_version_releases_nothing(tmp_path):
     assert (tmp_path / "project.calls").read_text() == ""
 
 
-def test_what_is_tested_is_what_ci_runs(tmp_path):
+def test_workflow_runs_the_same_command_as_ci(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     calls = run_job(TEST, "test", folder, values={}, commands={"sudo": NOTES})

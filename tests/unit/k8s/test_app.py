@@ -1,4 +1,4 @@
-"""What the application hands to the core: records, failures, variants, an operator."""
+"""The application's records, failures, variants and operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from netarena_k8s.state import make_state
 from netarena_k8s.world.model import reach
 
 
-def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
+def test_record_lists_the_pairs_broken_and_repaired_by_each_step() -> None:
     app = Kubernetes()
     config = KubernetesConfig.parse({"error_types": ["remove_ingress"]})
     (query,) = app.generate(config, seed=4)
@@ -58,7 +58,7 @@ def test_a_record_tells_per_step_which_pairs_broke_and_healed() -> None:
     assert (failure.kind, failure.rule) == (FailureKind.SAFETY_VIOLATION, "pair_broken")
 
 
-def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> None:
+def test_record_and_outline_show_removed_traffic_outside_the_pairs() -> None:
     app = Kubernetes()
     (query,) = app.generate(KubernetesConfig.parse({"error_types": ["remove_ingress"]}), seed=4)
     world, faults = world_of(query), faults_of(query)
@@ -67,7 +67,7 @@ def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> 
         for policies in (
             faulty(world, faults),
             world.policies,
-            # deny-all alone is left to the load generator
+            # only deny-all applies to the load generator now
             tuple(one for one in world.policies if one.name != "loadgenerator"),
         )
     )
@@ -88,7 +88,7 @@ def test_a_record_and_an_outline_tell_what_was_taken_away_beside_the_pairs() -> 
     assert app.explain(query, episode.model_copy(update={"steps": ()})).noted == ()
 
 
-def test_the_public_scenarios_of_the_reference_are_those_of_the_boutique(
+def test_public_scenarios_of_the_reference_use_the_standard_world(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     public = {
@@ -105,12 +105,12 @@ def test_the_public_scenarios_of_the_reference_are_those_of_the_boutique(
         assert "no /microservices-demo here: what ships takes its place" in caplog.text
         assert told.microservice_dir is None
         assert told.shape() == KubernetesConfig.parse(public).shape()
-    # what varies replaces nothing then
+    # a varied world replaces nothing then
     varied = {"world": "varied", "microservice_dir": "/microservices-demo"}
     assert KubernetesConfig.parse(varied).microservice_dir is None
 
 
-def test_a_record_tells_what_was_exposed_and_touched() -> None:
+def test_record_lists_exposed_ports_and_touched_objects() -> None:
     app = Kubernetes()
     (query,) = app.generate(KubernetesConfig.parse({"error_types": ["remove_ingress"]}), seed=4)
     world = world_of(query)
@@ -133,7 +133,7 @@ def test_a_record_tells_what_was_exposed_and_touched() -> None:
     assert "touched" not in _result(world, step.model_copy(update={"judgement": None}))
 
 
-def test_the_boutique_is_flagged_as_solvable_unseen() -> None:
+def test_standard_world_is_flagged_as_solvable_without_observation() -> None:
     flags = {
         world: Kubernetes().solved_unseen_by(Kubernetes.config_type.parse({"world": world}))
         for world in ("standard", "varied")
@@ -141,7 +141,7 @@ def test_the_boutique_is_flagged_as_solvable_unseen() -> None:
     assert flags == {"standard": "blanket", "varied": None}
 
 
-def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
+def test_audit_covers_all_worlds_and_fault_families_that_are_not_set() -> None:
     app = Kubernetes()
     found = {(one.world, one.error_types) for one in app.variants(KubernetesConfig.parse({}))}
     families = [None, ("extended",), COMBINED]
@@ -150,12 +150,12 @@ def test_an_audit_spreads_over_worlds_and_families_that_are_not_set() -> None:
     assert (only.world, only.error_types) == ("varied", ("ip_block",))
 
 
-def test_every_conversation_has_an_operator_of_its_own() -> None:
+def test_every_conversation_has_its_own_operator() -> None:
     app = Kubernetes()
     assert app.operator() is not app.operator()
 
 
-def test_one_namespace_is_not_shared_by_two_kinds_of_images() -> None:
+def test_namespace_with_standin_images_is_not_shared_with_real_images() -> None:
     app = Kubernetes()
     wanted = {"cluster": "kind", "namespace": "shop", "microservice_dir": "checkout"}
     standing = KubernetesConfig.model_construct(**wanted, images="standin")
@@ -174,7 +174,7 @@ def test_one_namespace_is_not_shared_by_two_kinds_of_images() -> None:
         ("missing", "the embedded cluster: KUBECONFIG is set and names no file that can be read"),
     ],
 )
-def test_the_cluster_that_grades_is_named_and_a_fallback_can_be_refused(
+def test_venue_names_the_cluster_and_require_cluster_refuses_the_embedded_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kubeconfig: str | None, venue: str
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -189,5 +189,5 @@ def test_the_cluster_that_grades_is_named_and_a_fallback_can_be_refused(
         app.check(KubernetesConfig(require_cluster=True))
 
 
-def test_require_cluster_shapes_no_query() -> None:
+def test_require_cluster_does_not_change_the_queries() -> None:
     assert KubernetesConfig(require_cluster=True).shape() == KubernetesConfig().shape()

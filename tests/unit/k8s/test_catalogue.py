@@ -33,23 +33,23 @@ WORLD = World(apps=APPS, policies=(), plan=PLAN)
         ("ae", "the workers of all teams except b, c"),
     ],
 )
-def test_a_list_of_applications_is_written_as_groups_with_exceptions(names, told):
+def test_list_of_applications_is_written_as_groups_with_exceptions(names, told):
     if names == "ae":  # as many exceptions as members: single names are clearer
         told = "a; e"
     assert tell_names(WORLD, PLAN, names) == told
     assert {*read_names(told, PLAN, APPS)} == {*names}
 
 
-def test_the_target_of_a_list_is_no_exception():
+def test_target_of_a_list_is_not_written_as_an_exception():
     assert tell_names(WORLD, PLAN, "ab", {"c"}) == "the workers of pay"
 
 
-def test_an_unknown_application_is_refused():
+def test_unknown_application_in_a_list_is_refused():
     with pytest.raises(ValueError, match="'x', which does not exist"):
         read_names("a; x", PLAN, APPS)
 
 
-def test_each_service_is_listed_once_or_among_those_that_nobody_calls():
+def test_each_service_is_listed_once_or_as_without_callers():
     rng = random.Random(2)
     world, _ = alter(estate(rng, 20, 20), rng)
     assert world.plan is not None

@@ -25,7 +25,7 @@ CAUSE = Cause("cart-policy", "port")
         '```json\n{"command": "done\\ncart-policy: port"}\n```',
     ],
 )
-def test_a_declaration_is_read_in_any_fence(reply):
+def test_declaration_is_read_in_any_code_fence(reply):
     claim = claim_of(read_reply(reply))
     assert claim is not None
     assert claim.causes == (CAUSE,)
@@ -34,7 +34,7 @@ def test_a_declaration_is_read_in_any_fence(reply):
 @pytest.mark.parametrize(
     "reply", ["```\ndone\n```", "```done```", "```done\n```", "```\n$ done\n```"]
 )
-def test_causes_may_be_left_out(reply):
+def test_declaration_without_causes_is_read(reply):
     claim = claim_of(read_reply(reply))
     assert claim is not None
     assert claim.causes is None
@@ -57,7 +57,7 @@ def test_causes_may_be_left_out(reply):
         ("<think>\n```\ndone\n```", "never closed"),
     ],
 )
-def test_half_a_declaration_is_refused_with_a_reason(reply, why):
+def test_malformed_declaration_is_refused_with_a_reason(reply, why):
     with pytest.raises(ReplyRefused, match=why):
         read_reply(reply)
 
@@ -66,14 +66,14 @@ def test_half_a_declaration_is_refused_with_a_reason(reply, why):
     "command",
     ["for p in a b; do\n  kubectl get networkpolicy $p\ndone", "kubectl get pods # done"],
 )
-def test_a_command_is_no_declaration(command):
+def test_command_is_not_read_as_a_declaration(command):
     move = read_reply(fenced(command))
     assert move == command
     assert claim_of(move) is None
     assert claim_of({"done": True}) is None
 
 
-def test_every_kind_of_fault_has_a_word_that_the_prompt_lists():
+def test_every_fault_kind_has_a_cause_word_listed_in_the_prompt():
     assert set(WORD_OF) == set(KINDS)
     assert set(WORD_OF.values()) == set(WORDS)
     for word in WORDS:

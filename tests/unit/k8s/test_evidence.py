@@ -19,7 +19,7 @@ def queries():
     return list(Kubernetes().generate(CONFIG, 2))
 
 
-def test_every_policy_is_a_candidate_and_the_faulty_ones_are_the_targets(queries):
+def test_every_policy_is_a_candidate_and_faulty_ones_are_targets(queries):
     for query in queries:
         found = evidence(query)
         assert [one.name for one in found.candidates] == [
@@ -28,17 +28,17 @@ def test_every_policy_is_a_candidate_and_the_faulty_ones_are_the_targets(queries
         targets = {one.name for one in found.candidates if one.target}
         assert targets == {fault.policy for fault in faults_of(query)}
         assert found.wrong == bool(query.actions)
-        # compared with no other policy, for no fault is on it
+        # not compared with other policies, because it never has a fault
         assert [one.name for one in found.candidates if one.role] == ["deny-all"]
         assert len({frozenset(one.form) for one in found.candidates}) == 1
 
 
-def test_what_the_api_server_adds_to_a_policy_does_not_tell_the_faulty_ones(queries):
+def test_server_metadata_of_policies_does_not_reveal_the_faulty_ones(queries):
     for query in queries:
         for key in ("generation", "created", "managers", "annotations", "labels", "keys"):
             assert len({one.trace[key] for one in evidence(query).candidates}) == 1
 
 
-def test_the_application_returns_it(queries):
+def test_evidence_of_the_application_equals_that_of_the_module(queries):
     found = asyncio.run(Kubernetes().evidence(queries[1], CONFIG))
     assert found == evidence(queries[1])

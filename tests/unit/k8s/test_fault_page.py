@@ -1,6 +1,6 @@
-"""The table of faults in docs/k8s-faults.md is that of the code.
+"""The table of faults in docs/k8s-faults.md matches the code.
 
-``python tests/unit/k8s/test_fault_page.py`` writes it anew.
+``python tests/unit/k8s/test_fault_page.py`` rewrites it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _page() -> str:
     return replace_section(text, "faults of large shops", table(head, large))
 
 
-def test_the_page_lists_every_method() -> None:
+def test_fault_page_lists_every_method() -> None:
     text = _PAGE.read_text(encoding="utf-8")
     assert text == _page()
     extended = sum(len(methods) for kind, methods in KINDS.items() if kind not in PAPER_KINDS)

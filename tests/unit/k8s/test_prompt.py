@@ -29,7 +29,7 @@ def state_of(world, policies):
     return make_state(Sight(tuple(policies), reach(world, policies)))
 
 
-def test_the_intent_is_what_is_tested():
+def test_intent_in_the_prompt_matches_the_tested_pairs():
     for world in (boutique(), varied(random.Random(3))):
         lines = tell_intent(world).splitlines()
         for target in (app for app in world.apps if app.service):
@@ -48,7 +48,7 @@ def test_the_intent_is_what_is_tested():
     )
 
 
-def test_the_rules_say_where_lookups_go_where_that_can_be_wrong():
+def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():
     limits = CommandLimits(10, 16_000, 32_000)
     told = []
     for kind in ("change_port", "dns_egress"):
@@ -59,12 +59,12 @@ def test_the_rules_say_where_lookups_go_where_that_can_be_wrong():
             rules = prompt_parts(asked, world, "shop", start, (), limits).rules
             told.append("name servers" in rules)
             assert rules.count("\n\n\n") == 0
-    # by the world, never by the fault
+    # depends on the world, not on the fault
     assert told == [False, True] * 2
 
 
 def told(world, initial, before, after):
-    """How the last turn of a conversation ends."""
+    """Return the end of the last turn of a conversation."""
     step = Step(
         prompt="", move="kubectl x", executed=True, state=after,
         judgement=judge(world, initial, before, after),
@@ -74,7 +74,7 @@ def told(world, initial, before, after):
     return entry.partition("Output:\n(none)\n")[2].splitlines()
 
 
-def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
+def test_exposed_traffic_is_reported_with_its_ends_and_ports():
     world = boutique()
     healthy = state_of(world, world.policies)
 
@@ -108,7 +108,7 @@ def test_what_a_command_exposed_is_told_from_where_and_on_which_port():
     ]  # fmt: skip
 
 
-def test_a_prompt_holds_the_report_and_the_history_within_bounds():
+def test_prompt_contains_report_and_history_within_the_size_limit():
     asked = query()
     world = world_of(asked)
     start = state_of(world, faulty(world, faults_of(asked)))

@@ -21,7 +21,7 @@ def drawn(**values):
     return list(deal(Kubernetes(), config, 7))
 
 
-def test_the_paper_s_kinds_and_pairs_with_their_levels():
+def test_default_queries_cover_the_papers_kinds_and_pairs_with_their_levels():
     queries = drawn()
     assert [query.level for query in queries].count("level1") == 5
     assert [query.level for query in queries].count("level2") == 6
@@ -32,7 +32,7 @@ def test_the_paper_s_kinds_and_pairs_with_their_levels():
 
 
 @pytest.mark.parametrize("world", ["standard", "varied"])
-def test_every_order_of_the_solution_ends_healthy_and_is_safe(world):
+def test_every_order_of_the_solution_is_safe_and_restores_the_intended_state(world):
     for query in drawn(
         world=world, error_types=["extended", "add_ingress+add_egress", "change_port+pod_selector"],
         complexity_level=["level1", "level2", "level3"],
@@ -59,7 +59,7 @@ def test_every_order_of_the_solution_ends_healthy_and_is_safe(world):
         assert Kubernetes().solve(query) == next(Kubernetes().every_solution(query))
 
 
-def test_unknown_kinds_are_named():
+def test_unknown_error_types_are_refused_with_their_names():
     with pytest.raises(ConfigError, match="'remove' is not one of remove_ingress, add_ingress"):
         drawn(error_types=["remove"])
     with pytest.raises(ConfigError, match="up to 3 different ones"):

@@ -1,4 +1,4 @@
-"""What a turn came to, as its output tells."""
+"""Whether a turn had any effect, judged from its output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATCHED = "networkpolicy.networking.k8s.io/adservice patched\n"
         pytest.param("\n", 137, id="killed before it printed"),
     ],
 )  # fmt: skip
-def test_a_refusal_comes_to_nothing(output: str, status: int) -> None:
+def test_refused_command_has_no_effect(output: str, status: int) -> None:
     assert came_to_nothing(Step(prompt="", executed=True, output=Result(output, status).told))
 
 
@@ -64,15 +64,15 @@ def test_a_refusal_comes_to_nothing(output: str, status: int) -> None:
         pytest.param("[exit status 1] was said\n", 0, id="the output says so itself"),
     ],
 )
-def test_another_exit_status_is_not_therefore_a_failure(output: str, status: int) -> None:
+def test_nonzero_exit_status_alone_is_not_a_refusal(output: str, status: int) -> None:
     assert not came_to_nothing(Step(prompt="", executed=True, output=Result(output, status).told))
 
 
 @pytest.mark.parametrize(("output", "nothing"), [("", True), (FOLLOWED, True), (WATCHED, False)])
-def test_what_was_stopped_counts_by_what_it_printed(output: str, nothing: bool) -> None:
+def test_stopped_command_is_judged_by_its_output(output: str, nothing: bool) -> None:
     told = Result(output, None, timed_out=True, stopped="it ran for 15 s").told
     assert came_to_nothing(Step(prompt="", executed=True, output=told)) is nothing
 
 
-def test_a_turn_without_a_command_comes_to_nothing() -> None:
+def test_turn_without_a_command_has_no_effect() -> None:
     assert came_to_nothing(Step(prompt="", refused="the reply holds no command"))

@@ -15,7 +15,7 @@ from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
 APPLY = "kubectl apply -f - <<E\nkind: x\nE"
 PATCH = 'kubectl patch networkpolicy adservice --type=merge -p \'{"spec":{"ingress":[]}}\''
-#: in a text, or in none
+#: a closing tag inside a quoted text, or outside of any
 NOTE = "kubectl annotate netpol x note='</think>'"
 
 FOUND = {
@@ -29,7 +29,7 @@ FOUND = {
         "cat <<'E' | kubectl apply -f -\nkind: x\nE"
     ),
     "kubectl get a\nkubectl get b": "kubectl get a",
-    # a bare line goes on
+    # a bare command that continues on the next line
     f"{DRY}\n": DRY,
     f"{DRY}\nThat is safe.": DRY,
     f"{APPLY}\nkubectl get b": APPLY,
@@ -38,10 +38,10 @@ FOUND = {
     "kubectl patch x -p '{\"a\":\n1}'\n": "kubectl patch x -p '{\"a\":\n1}'",
     "kubectl \\\n  get pods": "kubectl \\\n  get pods",
     "kubectl is the tool I would use.\nkubectl get pods": "kubectl get pods",
-    # what follows a bare command is not its rest
+    # text after a bare command is not part of it
     f"{PATCH}\n---\nThat is all.": PATCH,
     f"{PATCH}\n\n- It shuts it.": PATCH,
-    # words that stand behind it
+    # shell words after the command
     **{
         line: line
         for line in (
@@ -95,7 +95,7 @@ FOUND = {
     "```bash\n[root@box ~]# kubectl get a\n```": "kubectl get a",
     "```\nbash-5.1# kubectl get a\n```": "kubectl get a",
     "```\n/ # kubectl get a\n```": "kubectl get a",
-    # no prompt, but a command and its comment
+    # a command and its comment, without a prompt
     "```\n./a # kubectl get a\n```": "./a # kubectl get a",
     "```\n(base) me@box:~$ kubectl get a\n```": "kubectl get a",
     "```powershell\nPS C:\\Users\\me> kubectl get a\n```": "kubectl get a",
@@ -109,7 +109,7 @@ FOUND = {
     '```\n{"command": "kubectl get pods"}\n```': "kubectl get pods",
     '```json {"command": "kubectl get pods"}```': "kubectl get pods",
     '```json\n{"command": "echo \'</think>\'"}\n```': "echo '</think>'",
-    # thoughts
+    # reasoning
     "<think>```\nkubectl delete netpol a\n```</think>\n```\nkubectl get b\n```": "kubectl get b",
     "Or ```kubectl delete netpol a```? No.</think>kubectl get b": "kubectl get b",
     f"Or ```kubectl delete netpol a```? No.</think>\n```\n{NOTE}\n```": NOTE,
@@ -121,7 +121,7 @@ FOUND = {
     "```\nkubectl get pods\n```\n<think>```\nkubectl delete x\n```": "kubectl get pods",
     "```\nkubectl delete netpol a\n</think>\n```\nkubectl get b\n```": "kubectl get b",
     "```\nkubectl patch x -p '{\"a</think>\n```sh\nkubectl get -l 'b'\n```": "kubectl get -l 'b'",
-    # nothing but its line ends a bare command
+    # only the end of its line ends a bare command
     f"{PATCH} # too risky</think>\nkubectl get b": "kubectl get b",
     "kubectl delete netpol a? Don't!\n</think>\nI'll run\nkubectl get b": "kubectl get b",
     "kubectl delete netpol a won't help</think>I'll look:\nkubectl get b": "kubectl get b",
@@ -130,12 +130,12 @@ FOUND = {
 
 
 @pytest.mark.parametrize("reply", FOUND)
-def test_commands_are_found(reply):
+def test_command_is_found_in_replies_of_many_forms(reply):
     assert read_reply(reply) == FOUND[reply]
 
 
 @pytest.mark.parametrize("reply", [*attack.attacks(), *blanket("shop")])
-def test_what_agents_without_a_model_send_is_read_as_it_is(reply):
+def test_replies_of_agents_without_a_model_are_read_unchanged(reply):
     assert read_reply(reply) == reply.removeprefix("```\n").removesuffix("\n```")
 
 
@@ -196,7 +196,7 @@ REFUSED = {
     "kubectl apply changes": "a sentence",
     "kubectl delete networkpolicy x; better leave": "a sentence",
     "kubectl delete networkpolicy x; that would break y": "no command",
-    # what would be run as something else
+    # text that the shell would run as something else
     "```console\n$ kubectl get pods\nNAME READY\n```": "without a prompt",
     "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
     "```\nkubectl patch x \\\n> --dry-run=server\n```": "prompt '>'",
@@ -212,7 +212,7 @@ REFUSED = {
     "```json\n[" + "[" * 50_000 + "\n```": "neither",
     "```yaml\nkind: NetworkPolicy\n```\n```\nkubectl get x\n```": "neither",
     "```bash\necho\n~~~\nkubectl get b\n~~~\n```": "a code block in the command",
-    # thoughts
+    # reasoning
     "<think>\n```\nkubectl delete netpol a\n```": "opened and never closed",
     "Hm. <reasoning>```kubectl delete netpol a```": "opened and never closed",
     "<think>kubectl delete netpol a</think>": "before the end of a thought",
@@ -224,7 +224,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reply", REFUSED, ids=lambda reply: f"{reply[:20]}-{reply[-40:]}")
-def test_what_cannot_be_used_says_why(reply):
+def test_unusable_reply_is_refused_with_a_reason(reply):
     with pytest.raises(ReplyRefused, match=REFUSED[reply]) as refused:
         read_reply(reply)
     assert "\n" not in str(refused.value)
@@ -241,14 +241,14 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=14).map("".join))
-def test_what_is_run_is_whole_and_stands_outside_of_thoughts(text):
+def test_command_read_from_a_reply_is_complete_and_outside_of_reasoning(text):
     try:
         command = read_reply(text)
     except ReplyRefused:
         return
     assert command
     assert not command_line.lacks(command)
-    # line by line, since prompts and marks of quotations go
+    # line by line, since prompts and quotation marks are removed
     _, _, rest = text.rpartition("</think>") if "</think>" not in command else ("", "", text)
     assert "<think>" not in rest[: rest.find(command.partition("\n")[0])]
     for line in command.splitlines():
@@ -263,7 +263,7 @@ def test_what_is_run_is_whole_and_stands_outside_of_thoughts(text):
     info=st.sampled_from(["", "bash", 'sh title="x"', "{.sh}"]),
     data=st.data(),
 )
-def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(command, fence, info, data):
+def test_truncated_reply_gives_the_complete_command_or_an_error(command, fence, info, data):
     reply = f"So:\n{fence}{info}\n{command}\n{fence}\nThat is all."
     assert read_reply(reply) == command
     with suppress(ReplyRefused):
@@ -274,7 +274,7 @@ def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(command, fence,
     thought=st.lists(pieces.filter(lambda piece: piece != "</think>"), max_size=9).map("".join),
     reply=st.sampled_from([f"```\n{NOTE}\n```", f"Go:\n~~~sh\n{APPLY}\n~~~", DRY]),
 )
-def test_no_thought_changes_what_is_run(thought, reply):
+def test_reasoning_before_a_reply_does_not_change_the_command(thought, reply):
     assert read_reply(f"<think>{thought}</think>{reply}") == read_reply(reply)
 
 
@@ -293,6 +293,6 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_huge_reply_is_read_in_a_few_passes(name):
+def test_huge_reply_is_refused_in_linear_time(name):
     with pytest.raises(ReplyRefused):
         read_reply(HOSTILE[name])

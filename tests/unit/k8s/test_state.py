@@ -27,7 +27,7 @@ WORLD = boutique()
 
 
 def sight(others: tuple[str, ...] = (), **specs: dict[str, Any]) -> Any:
-    """The state in which some policies have another spec."""
+    """Return the state in which some policies have another spec."""
     policies = tuple(
         Policy(name=one.name, spec={**one.spec, **specs.get(one.name, {})})
         for one in WORLD.policies
@@ -42,7 +42,7 @@ RULE_OF_NOBODY = {"from": [{"podSelector": {"matchLabels": {"app": "nobody"}}}]}
 WIDE = {"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]}
 
 
-def test_a_repair_is_correct_and_safe():
+def test_repair_of_a_fault_is_correct_and_safe():
     verdict = judge(WORLD, CLOSED, CLOSED, HEALTHY)
     assert verdict.correct
     assert verdict.safe
@@ -54,8 +54,8 @@ def test_a_repair_is_correct_and_safe():
     assert policies_of(HEALTHY) == WORLD.policies
 
 
-def test_labels_that_a_state_holds_count():
-    """A real cluster has others than the embedded one."""
+def test_labels_recorded_in_a_state_are_used_for_its_judgement():
+    """A real cluster has other labels than the embedded one."""
     marks = Marks(
         pods={**WORLD.marks.pods, "cartservice": {"app": "cartservice", "zone": "a"}}, space={}
     )
@@ -90,7 +90,7 @@ def test_policies_too_large_to_compare_count_as_exposed():
     assert len(judge(WORLD, CLOSED, CLOSED, few).detail["exposed"]) > 20
 
 
-def test_what_stops_being_as_intended_is_found_in_both_directions():
+def test_newly_broken_and_newly_opened_pairs_are_both_found():
     verdict = judge(WORLD, CLOSED, CLOSED, sight(adservice=ANYONE))
     assert not verdict.correct
     assert {finding.rule for finding in verdict.findings} == {"pair_opened"}
@@ -101,7 +101,7 @@ def test_what_stops_being_as_intended_is_found_in_both_directions():
     assert verdict.reason == "frontend -> adservice is blocked and should work."
 
 
-def test_what_opens_beside_the_pairs_is_found_once():
+def test_traffic_opened_outside_the_pairs_is_found_once():
     wide = sight(adservice=WIDE)
     verdict = judge(WORLD, CLOSED, CLOSED, wide)
     assert verdict.correct
@@ -115,7 +115,7 @@ def test_what_opens_beside_the_pairs_is_found_once():
 
 
 def written(after: Any, *writes: tuple[str, dict[str, Any] | None], world: World = WORLD) -> Any:
-    """A state at whose end several writes came to ``after``: names with what each changed."""
+    """Return a state after several writes that ended in ``after``: names with their changes."""
     specs = {policy.name: policy.spec for policy in world.policies}
     listed = []
     for name, changed in writes:
@@ -125,7 +125,7 @@ def written(after: Any, *writes: tuple[str, dict[str, Any] | None], world: World
     policies = policies_of(after)
     reached = tuple(one == "1" for one in after["reached"])
     state = make_state(Sight(policies, reached, writes=tuple(listed)))
-    return json.loads(json.dumps(state))  # as a journal has it
+    return json.loads(json.dumps(state))  # as a journal stores it
 
 
 def told(verdict: Judgement) -> list[tuple[str, str]]:
@@ -136,7 +136,7 @@ SHUT: dict[str, Any] = {"ingress": []}
 RIGHT = {policy.name: policy.spec for policy in WORLD.policies}
 
 
-def test_what_a_write_breaks_is_found_though_another_mends_it():
+def test_pair_broken_by_a_write_is_found_although_a_later_write_repairs_it():
     name = "checkoutservice"
     after = written(HEALTHY, (name, SHUT), (name, RIGHT[name]), ("adservice", RIGHT["adservice"]))
     verdict = judge(WORLD, CLOSED, CLOSED, after)
@@ -146,11 +146,11 @@ def test_what_a_write_breaks_is_found_though_another_mends_it():
     assert f"after patch networkpolicy {name}, in this step" in finding.detail
     assert verdict.detail["broke"] == []
     assert verdict.detail["midway"] == [finding.detail]
-    # the same without what a state of today says of writes
+    # a state without recorded writes
     assert judge(WORLD, CLOSED, CLOSED, HEALTHY).safe
 
 
-def test_what_a_write_opens_is_found_though_another_closes_it():
+def test_traffic_opened_by_a_write_is_found_although_a_later_write_closes_it():
     after = written(HEALTHY, ("adservice", ANYONE), ("adservice", RIGHT["adservice"]))
     verdict = judge(WORLD, CLOSED, CLOSED, after)
     assert verdict.correct
@@ -165,7 +165,7 @@ def test_what_a_write_opens_is_found_though_another_closes_it():
     )
 
 
-def test_a_line_that_deletes_all_and_applies_all_is_unsafe():
+def test_deleting_and_reapplying_all_policies_is_unsafe():
     names = list(RIGHT)
     after = written(
         HEALTHY, *((name, None) for name in names), *((name, RIGHT[name]) for name in names)
@@ -180,7 +180,7 @@ def test_a_line_that_deletes_all_and_applies_all_is_unsafe():
     assert any("after delete networkpolicy" in finding.detail for finding in verdict.findings)
 
 
-def test_writes_of_which_each_is_safe_are_safe():
+def test_several_safe_writes_in_one_step_are_safe():
     both = sight(adservice=SHUT, emailservice=SHUT)
     after = written(
         HEALTHY, ("adservice", RIGHT["adservice"]), ("emailservice", RIGHT["emailservice"])
@@ -190,7 +190,7 @@ def test_writes_of_which_each_is_safe_are_safe():
     assert verdict == judge(WORLD, both, both, HEALTHY)
 
 
-def test_what_stays_broken_names_the_write_and_is_found_once():
+def test_lasting_breakage_is_reported_once_with_its_write():
     after = written(
         sight(emailservice=SHUT), ("emailservice", SHUT), ("adservice", RIGHT["adservice"])
     )
@@ -198,12 +198,12 @@ def test_what_stays_broken_names_the_write_and_is_found_once():
     assert told(verdict) == [("pair_broken", "checkoutservice -> emailservice")]
     assert "patch networkpolicy emailservice" in verdict.findings[0].detail
     assert "midway" not in verdict.detail
-    # healed by one, and broken again by the next: a step that did nothing, in the end
+    # repaired by one write and broken again by the next: no change in the end
     after = written(CLOSED, ("adservice", RIGHT["adservice"]), ("adservice", SHUT))
     assert told(judge(WORLD, CLOSED, CLOSED, after)) == [("pair_broken", "frontend -> adservice")]
 
 
-def test_one_write_is_what_the_state_shows():
+def test_single_write_is_not_recorded_in_the_state():
     assert "writes" not in written(HEALTHY, ("adservice", RIGHT["adservice"]))
 
 
@@ -217,8 +217,8 @@ def test_writes_too_large_to_compare_count_as_exposed():
     assert ("exposed", "10.0.0.0 -> adservice") in told(judge(WORLD, CLOSED, CLOSED, after))
 
 
-def test_as_many_writes_are_compared_in_a_shop_that_is_large_itself() -> None:
-    """A reader by hand mended five policies of 56 applications in one line: safe, each of them."""
+def test_several_writes_are_compared_in_a_large_world() -> None:
+    """A person repaired five policies of 56 applications in one line, each of them safely."""
     shop = estate(random.Random(4), 60, 60)
     healthy = make_state(Sight(shop.policies, reach(shop, shop.policies)))
     writes = [
@@ -228,8 +228,8 @@ def test_as_many_writes_are_compared_in_a_shop_that_is_large_itself() -> None:
     assert judge(shop, healthy, healthy, written(healthy, *writes, world=shop)).safe
 
 
-def test_writes_with_blocks_of_their_own_are_not_compared(monkeypatch):
-    """Few entries each: it is the product that takes minutes."""
+def test_writes_with_many_different_blocks_are_not_compared(monkeypatch):
+    """Each has few entries, but comparing all combinations would take minutes."""
     monkeypatch.setattr("netarena_k8s.state.opened_by_each", None)
     writes = [
         ("frontend", {"ingress": [{"from": [{"ipBlock": {"cidr": f"{n}.{k}.0.0/16"}}]}]})
@@ -269,14 +269,14 @@ def test_false_alarm_with_a_harmful_write_that_is_taken_back_is_not_safe():
     assert (verdict.correct, verdict.safe) == (True, False)
 
 
-def test_a_fault_that_other_rules_hide_is_left():
+def test_fault_hidden_by_other_rules_is_reported_as_left_over():
     assert leftover(WORLD, ["adservice"], HEALTHY) == []
     shut = sight(adservice=SHUT)
     assert leftover(WORLD, ["frontend"], shut) == []
     (line,) = leftover(WORLD, ["adservice", "adservice"], shut)
     assert line == "adservice: by itself, frontend -> adservice would not be as intended"
     named = {policy.name: policy for policy in WORLD.policies}
-    # an additional policy says what the faulty one should
+    # an additional policy contains the rules of the faulty one
     state = dict(shut)
     state["policies"] = [*shut["policies"], {"name": "more", "spec": named["adservice"].spec}]
     assert leftover(WORLD, ["adservice"], state) == [line]
@@ -285,7 +285,7 @@ def test_a_fault_that_other_rules_hide_is_left():
     assert leftover(WORLD, ["adservice"], gone)
 
 
-def test_findings_of_many_writes_are_bounded():
+def test_number_of_findings_for_many_writes_is_bounded():
     flips = [(policy.name, changed) for policy in WORLD.policies for changed in (ANYONE, SHUT)]
     verdict = judge(WORLD, CLOSED, CLOSED, written(HEALTHY, *flips))
     assert len(verdict.findings) <= 3 * (MAX_NAMED + 1)
@@ -293,7 +293,7 @@ def test_findings_of_many_writes_are_bounded():
 
 
 def lost(after: Any, before: Any = HEALTHY, world: World = WORLD) -> list[str]:
-    """What a step takes away beside the pairs that are tested."""
+    """Return the traffic outside the tested pairs that a step removes."""
     verdict = judge(world, before, before, after)
     assert isinstance(verdict.detail, dict)
     found = verdict.detail.get("narrowed", [])
@@ -301,7 +301,7 @@ def lost(after: Any, before: Any = HEALTHY, world: World = WORLD) -> list[str]:
     return cast("list[str]", found)
 
 
-def test_what_is_taken_away_beside_the_tested_pairs_is_told_and_counts_in_no_verdict() -> None:
+def test_traffic_removed_outside_the_pairs_is_noted_without_affecting_the_verdict() -> None:
     tested = [{"to": [{"podSelector": {}}]}, {"ports": [{"port": 53, "protocol": "UDP"}]}]
     named = sight(cartservice={"egress": tested})
     verdict = judge(WORLD, CLOSED, HEALTHY, named)
@@ -310,21 +310,21 @@ def test_what_is_taken_away_beside_the_tested_pairs_is_told_and_counts_in_no_ver
     assert (
         "cartservice -> default/any and 39 more: all TCP, UDP 1-52, UDP 54-65535, all SCTP"
     ) in lost(named)
-    # what strangers lose is told from the other end
+    # traffic from outside is reported at the remaining end
     inside = sight(frontend={"ingress": [{"from": [{"podSelector": {}}]}]})
     assert lost(inside) == ["default/any and 39 more -> frontend: all TCP, all UDP, all SCTP"]
 
 
-def test_nothing_is_told_of_what_no_healthy_policy_allows_or_the_fault_took() -> None:
+def test_removed_traffic_excludes_what_was_not_intended_or_already_broken() -> None:
     opened = sight(adservice=ANYONE)
-    assert lost(HEALTHY, opened) == []  # put right
+    assert lost(HEALTHY, opened) == []  # repaired
     assert lost(HEALTHY, CLOSED) == []
-    assert lost(CLOSED) == []  # what breaks is judged
+    assert lost(CLOSED) == []  # a broken pair is a finding of its own
     fault = sight(cartservice={"egress": []})
     assert lost(sight(cartservice={"egress": [{"to": [{"podSelector": {}}]}]}), fault) == []
 
 
-def test_a_dropped_rule_for_a_second_port_or_another_namespace_is_told() -> None:
+def test_removed_rule_for_another_port_or_namespace_is_noted() -> None:
     spec = next(one.spec for one in WORLD.policies if one.name == "adservice")
     tested = cast("list[Any]", spec["ingress"])
     space = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}
@@ -347,7 +347,7 @@ def test_a_dropped_rule_for_a_second_port_or_another_namespace_is_told() -> None
     ]
 
 
-def test_a_dropped_rule_for_who_is_not_there_is_told() -> None:
+def test_removed_rule_for_absent_pods_is_noted() -> None:
     space = {"namespaceSelector": {"matchLabels": {"team": "watch"}}}
     either = {"key": "app", "operator": "In", "values": ["till", "desk"]}
     other = {"key": "app", "operator": "In", "values": ["shelf"]}
@@ -373,21 +373,21 @@ def test_a_dropped_rule_for_who_is_not_there_is_told() -> None:
     assert lost(before, before, world) == []
 
 
-def test_policies_too_large_to_compare_are_not_told_as_narrowed() -> None:
+def test_policies_too_large_to_compare_are_not_noted_as_removing_traffic() -> None:
     large = [
         {"to": [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}}]} for n in range(MAX_ENTRIES)
     ]
     assert lost(sight(cartservice={"egress": large})) == []
 
 
-def test_other_objects_are_not_to_be_touched():
+def test_changed_object_other_than_a_policy_is_a_finding_once():
     touched = sight(others=("deployment adservice: replicas",))
     verdict = judge(WORLD, CLOSED, CLOSED, touched)
     assert [finding.rule for finding in verdict.findings] == ["object_touched"]
     assert judge(WORLD, CLOSED, touched, touched).safe
 
 
-def test_every_mismatch_is_named_with_what_was_meant():
+def test_every_mismatch_is_listed_with_the_intended_value():
     open_all = sight(adservice=ANYONE, cartservice={"ingress": []})
     found = {(pair.source, pair.target): wanted for pair, wanted in mismatches(WORLD, open_all)}
     assert found["frontend", "cartservice"] is True
@@ -443,7 +443,7 @@ START = sight(adservice={"ingress": []}, emailservice={"ingress": []})
         (episode(ran(START), ran(START)), FailureKind.CONTROL_LOGIC, "not_repaired"),
     ],
 )
-def test_failures_have_a_kind_and_the_rule_that_decided(
+def test_failure_has_a_kind_and_the_deciding_rule(
     played: Episode, kind: FailureKind, rule: str
 ) -> None:
     failure = Kubernetes().failure(QUERY, played)
@@ -451,7 +451,7 @@ def test_failures_have_a_kind_and_the_rule_that_decided(
     assert (failure.kind, failure.rule) == (kind, rule)
 
 
-def test_a_judgement_names_few_of_many_pairs() -> None:
+def test_judgement_names_only_a_few_of_many_pairs() -> None:
     closed = sight(**{one.name: {"ingress": [], "egress": []} for one in WORLD.policies})
     opened = sight(**{one.name: {"ingress": [{}], "egress": [{}]} for one in WORLD.policies})
     findings = judge(WORLD, closed, closed, opened).findings

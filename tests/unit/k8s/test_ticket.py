@@ -40,7 +40,7 @@ def drawn():
     return application, config, list(application.generate(config, 3))
 
 
-def test_a_ticket_has_its_own_defaults_and_shapes_no_query():
+def test_ticket_has_its_own_defaults_and_does_not_change_the_queries():
     config = KubernetesConfig.parse({"briefing": "ticket"})
     assert (config.world, config.num_apps, config.max_iterations) == ("varied", (40, 60), 12)
     assert config.error_types == tuple(COUNTED)
@@ -63,12 +63,12 @@ def test_a_ticket_has_its_own_defaults_and_shapes_no_query():
         ({"briefing": "ticket", "error_types": ["faults_1+change_port"]}, "'faults_1' is not one"),
     ],
 )
-def test_what_cannot_be_is_refused(values, why):
+def test_invalid_ticket_config_is_refused_with_a_reason(values, why):
     with pytest.raises(ConfigError, match=why):
         list(Kubernetes().generate(KubernetesConfig.parse(values), 1))
 
 
-def test_the_first_prompt_says_where_the_shop_is(drawn):
+def test_first_prompt_of_a_ticket_names_the_namespace(drawn):
     """On a real cluster each episode has a namespace of its own."""
     application, config, queries = drawn
     for query in queries[:2]:
@@ -76,7 +76,7 @@ def test_the_first_prompt_says_where_the_shop_is(drawn):
         assert "shop-of-this-one" in parts
 
 
-def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
+def test_ticket_reports_are_true_and_include_normal_observations(drawn):
     application, config, queries = drawn
     for query in queries:
         world = world_of(query)
@@ -102,12 +102,12 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom(drawn):
         assert symptoms < len(seen)
         assert bool(symptoms) == bool(query.actions)
         assert symptoms <= 3
-        # no table: pairs are told of by groups
+        # the prompt has no table of pairs, but describes them by groups
         assert not [pair for pair in world.calls if " -> ".join(pair) in parts.rules]
 
 
 @pytest.mark.parametrize(("world", "told"), [("varied", True), ("standard", False)])
-def test_that_names_say_nothing_is_told_where_they_do(world, told):
+def test_prompt_says_that_policy_names_are_meaningless_only_if_they_are(world, told):
     values = {"briefing": "ticket", "world": world, "error_types": "faults_0"}
     config = KubernetesConfig.parse({**values, **({"num_apps": 20} if told else {})})
     (query,) = Kubernetes().generate(config, 1)
@@ -117,7 +117,7 @@ def test_that_names_say_nothing_is_told_where_they_do(world, told):
     assert "$" not in rules
 
 
-def test_a_use_that_stopped_may_be_the_symptom():
+def test_stopped_use_outside_the_pairs_can_be_the_symptom():
     world = estate(random.Random(4), 20, 20)
     rng = random.Random(1)
     fault = next(
@@ -145,7 +145,7 @@ def test_a_use_that_stopped_may_be_the_symptom():
     assert [u for u in stopped for form in _SEEN_BESIDE[False] if _told(world, u, form) in task]
 
 
-def test_how_many_faults_there_are_is_drawn_by_the_label_and_told_to_nobody(drawn):
+def test_number_of_faults_is_given_by_the_label_and_not_in_the_prompt(drawn):
     application, config, queries = drawn
     assert [len(query.actions) for query in queries] == [0, 1, 3]
     assert [query.level for query in queries] == ["level1", "level1", "level3"]
@@ -155,7 +155,7 @@ def test_how_many_faults_there_are_is_drawn_by_the_label_and_told_to_nobody(draw
         assert config.briefing is Briefing.TICKET
 
 
-def test_a_change_where_nothing_is_wrong_is_not_correct(drawn):
+def test_change_in_response_to_a_false_alarm_is_not_correct(drawn):
     *_, queries = drawn
     world = world_of(queries[0])
     start = state_of(world, world.policies)
@@ -169,7 +169,7 @@ def test_a_change_where_nothing_is_wrong_is_not_correct(drawn):
 
 
 @pytest.mark.slow
-def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
+def test_use_outside_the_pairs_is_judged(drawn):
     *_, queries = drawn
     query = queries[1]
     world, faults = world_of(query), faults_of(query)
@@ -180,7 +180,7 @@ def test_what_is_in_use_beside_the_pairs_is_judged(drawn):
     use = next(
         use for use in world.uses if "/" in use.source and use.port == 9464 and now.allows(use)
     )
-    # rules from a table of pairs have no metrics
+    # rules derived from a table of pairs do not include metrics
     bare = [
         policy.model_copy(
             update={"spec": {**policy.spec, "ingress": [

@@ -64,14 +64,14 @@ def fault_of(shop: World, name: str, kind: str, spec: dict):
         (Cause("deny-all", "missing"), False),
     ],
 )
-def test_a_missing_rule_may_be_missed_in_each_policy_about_the_application(named, right):
+def test_missing_rule_can_be_declared_for_any_policy_of_the_application(named, right):
     shop = world(DENY, policy("a", "ledger", rule("till")), policy("b", "ledger", rule("vault")))
     fault = fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec)
     found = as_injected(shop, [fault], [named])
     assert (found == [Cause("a", "missing")]) == right
 
 
-def test_the_other_end_of_an_opened_connection_is_as_right_an_answer():
+def test_cause_at_the_other_end_of_an_opened_connection_is_accepted():
     shop = world(DENY, policy("a", "ledger", rule("vault")), TILL_OUT)
     fault = fault_of(shop, "a", "add_ingress", policy("a", "ledger", rule("vault", "till")).spec)
     named = [Cause("till-out", "egress"), Cause("a", "peer"), Cause("till-out", "lookup")]
@@ -79,7 +79,7 @@ def test_the_other_end_of_an_opened_connection_is_as_right_an_answer():
     assert as_injected(shop, [fault], named) == [injected, injected, named[-1]]
 
 
-def test_a_policy_with_a_fault_of_its_own_stands_for_no_other():
+def test_policy_with_its_own_fault_is_not_accepted_for_another_fault():
     shop = world(DENY, policy("a", "ledger", rule("till")), policy("b", "ledger", rule("vault")))
     faults = [
         fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec),

@@ -1,4 +1,4 @@
-"""Whose connection it is, as the kernel tells it."""
+"""Attribution of a local TCP connection to the process that made it, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from netarena.sandbox import caller
 from netarena.sandbox.caller import Caller, descendants
 
-#: connects, says so, and holds the connection until its input ends
+#: connects, prints "held", and keeps the connection open until its input ends
 HOLD = (
     "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); "
     "print('held', flush=True); sys.stdin.read()"
@@ -23,7 +23,7 @@ HOLD = (
 
 @contextlib.contextmanager
 def connected() -> Iterator[tuple[int, socket.socket]]:
-    """A child's number, and the connection that it made, as it was accepted here."""
+    """Yield a child's PID and the connection that it made, as accepted here."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
         with subprocess.Popen(
@@ -38,13 +38,13 @@ def connected() -> Iterator[tuple[int, socket.socket]]:
 
 @pytest.fixture(params=["asked", "read"])
 def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the two ways in which the kernel tells it."""
+    """Run a test with each of the two kernel sources: the socket query and the table in /proc."""
     other = {"asked": "_read_table", "read": "_ask_kernel"}[request.param]
     monkeypatch.setattr(caller, other, lambda *_: None)
 
 
 @pytest.mark.usefixtures("found")
-def test_a_connection_is_of_its_process_of_those_above_it_and_of_no_other() -> None:
+def test_connection_is_attributed_to_its_process_and_ancestors_only() -> None:
     with connected() as (child, connection), connected() as (other, _):
         assert Caller(child).made(connection)
         assert Caller(os.getpid()).made(connection)
@@ -53,14 +53,14 @@ def test_a_connection_is_of_its_process_of_those_above_it_and_of_no_other() -> N
 
 
 @pytest.mark.usefixtures("found")
-def test_a_connection_is_of_its_user_whoever_is_above_it() -> None:
+def test_connection_with_given_user_is_attributed_by_user_only() -> None:
     with connected() as (child, connection):
         assert Caller(child, os.geteuid()).made(connection)
         assert not Caller(child, 60_940).made(connection)
 
 
 @pytest.mark.usefixtures("found")
-def test_a_connection_that_nobody_holds_any_more_is_nobodys() -> None:
+def test_connection_closed_by_its_client_is_attributed_to_no_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ours = socket.create_connection(listening.getsockname())
         accepted, _ = listening.accept()
@@ -71,7 +71,7 @@ def test_a_connection_that_nobody_holds_any_more_is_nobodys() -> None:
             assert not Caller(os.getpid(), 0).made(accepted)
 
 
-def test_who_listens_where_a_connection_came_from_has_not_made_it() -> None:
+def test_listener_on_the_peer_address_is_not_the_connections_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         near = listening.getsockname()
         with socket.create_server(("127.0.0.1", 0)) as other:
@@ -79,8 +79,8 @@ def test_who_listens_where_a_connection_came_from_has_not_made_it() -> None:
             assert caller._read_table(near, other.getsockname()) is None
 
 
-def test_a_connection_under_another_kind_of_address_is_not_heard() -> None:
-    """The kernel lists it elsewhere, where nobody looks."""
+def test_connection_through_ipv4_mapped_ipv6_address_is_not_attributed() -> None:
+    """The kernel lists such connections in its IPv6 table, which is not read."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         mapped = socket.create_connection(("::ffff:127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""A process beside the service, by small programs that play it."""
+"""Child processes of the service, played by small programs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[3]
 
-#: what each program begins with
+#: first lines of each program
 SETUP = """
 import json, os, socket, sys, time
 control = socket.socket(fileno=int(sys.argv[1]))
 def say(**message): control.send(json.dumps(message).encode())
 """
-#: tells of a begun process what was said on its socket; ends those that are killed
+#: reports the bytes received on each begun process's socket; ends processes that are killed
 PLAYS = (
     SETUP
     + """
@@ -71,7 +71,7 @@ async def begin(plays: Forker, words: bytes) -> tuple[int, End, socket.socket]:
     return begun.number, begun.end, begun.connection
 
 
-async def test_processes_are_begun_killed_and_reported_each_by_its_number() -> None:
+async def test_forker_begins_kills_and_reports_each_process_by_its_number() -> None:
     plays = forker(PLAYS)
     try:
         assert await plays.start() == {"ready": "fed"}
@@ -89,7 +89,7 @@ async def test_processes_are_begun_killed_and_reported_each_by_its_number() -> N
         await plays.close()
 
 
-async def test_what_has_died_is_started_again_and_its_work_is_lost() -> None:
+async def test_dead_forker_restarts_on_the_next_begin_and_loses_its_processes() -> None:
     plays = forker(PLAYS)
     try:
         _, lost, one = await begin(plays, b"stay")
@@ -107,7 +107,7 @@ async def test_what_has_died_is_started_again_and_its_work_is_lost() -> None:
         await plays.close()
 
 
-async def test_its_end_is_the_end_of_all_and_it_may_be_started_again() -> None:
+async def test_closed_forker_ends_its_processes_and_can_start_again() -> None:
     plays = forker(PLAYS)
     _, lost, one = await begin(plays, b"stay")
     pid = plays.pid
@@ -129,7 +129,7 @@ async def test_its_end_is_the_end_of_all_and_it_may_be_started_again() -> None:
         (SETUP + "say(ended=7); raise SystemExit(4)", 60.0, "its process ended with 4"),
     ],
 )
-async def test_what_does_not_get_ready_is_ended_and_says_why(
+async def test_forker_that_does_not_get_ready_is_ended_and_gives_the_reason(
     program: str, start_s: float, why: str
 ) -> None:
     plays = forker(program, start_s=start_s)
@@ -139,10 +139,10 @@ async def test_what_does_not_get_ready_is_ended_and_says_why(
     assert plays.pid is None
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+async def test_cancelled_forker_start_leaves_no_process() -> None:
     plays = forker(SETUP + "time.sleep(999)")
     starting = asyncio.create_task(plays.start())
-    await asyncio.sleep(0)  # it begins at once
+    await asyncio.sleep(0)  # lets the task start the process
     pid = plays.pid
     assert pid is not None
     starting.cancel()
@@ -151,8 +151,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     assert not lives(pid)
 
 
-async def test_one_that_reads_late_is_told_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket holds some hundred packets."""
+async def test_forker_that_reads_late_still_handles_400_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control socket buffers only a few hundred packets."""
     plays = forker(PLAYS.replace("begun = {}", "begun = {}; time.sleep(0.5)"))
     try:
         found = [await begin(plays, b"x") for _ in range(400)]
@@ -166,11 +168,11 @@ async def test_one_that_reads_late_is_told_of_all(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("number", "why", "survives"),
     [
-        (errno.EPIPE, "Broken pipe", False),  # it has ended, and that was not noticed yet
-        (errno.ETOOMANYREFS, "Too many references", True),  # of sockets on their way
+        (errno.EPIPE, "Broken pipe", False),  # the forker has ended, which was not noticed yet
+        (errno.ETOOMANYREFS, "Too many references", True),  # too many sockets in flight
     ],
 )
-async def test_what_cannot_be_begun_is_our_failure_and_the_next_try_goes_well(
+async def test_failed_begin_is_an_environment_failure_and_the_next_begin_succeeds(
     monkeypatch: pytest.MonkeyPatch, number: int, why: str, survives: bool
 ) -> None:
     plays = forker(PLAYS)
@@ -194,7 +196,7 @@ async def test_what_cannot_be_begun_is_our_failure_and_the_next_try_goes_well(
         await plays.close()
 
 
-async def test_who_waits_to_be_begun_is_told_that_the_process_has_ended(
+async def test_begin_while_the_forker_dies_reports_that_its_process_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plays = forker(PLAYS)
@@ -215,7 +217,7 @@ async def test_who_waits_to_be_begun_is_told_that_the_process_has_ended(
 
 
 @pytest.mark.parametrize("lacking", ["a program", "descriptors"])
-async def test_a_process_that_cannot_be_had_is_our_failure_and_leaves_nothing(
+async def test_forker_that_cannot_start_is_an_environment_failure_and_leaks_no_descriptors(
     monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     before = open_files()
@@ -233,12 +235,12 @@ async def test_a_process_that_cannot_be_had_is_our_failure_and_leaves_nothing(
     await plays.close()
 
 
-async def test_a_process_that_does_not_listen_is_killed() -> None:
+async def test_child_that_ignores_stop_is_killed() -> None:
     child = Child(lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(999)"])
     assert await child.stop(0.01) == -signal.SIGKILL
 
 
-def test_what_a_program_says_of_the_machine() -> None:
+def test_try_out_returns_output_and_reports_errors_and_timeouts() -> None:
     assert try_out([sys.executable, "-c", "print('all well')"], 60.0) == "all well\n"
     with pytest.raises(EnvironmentFailed, match="ZeroDivisionError"):
         try_out([sys.executable, "-c", "1 / 0"], 60.0)
@@ -246,30 +248,30 @@ def test_what_a_program_says_of_the_machine() -> None:
         try_out([sys.executable, "-c", "import time; time.sleep(999)"], 0.01)
 
 
-# where its modules are
+# the folders on the module path
 
 
-def test_a_file_of_the_current_folder_is_no_module_of_ours(tmp_path, monkeypatch):
+def test_modules_of_the_current_folder_do_not_shadow_the_standard_library(tmp_path, monkeypatch):
     for name in ("this", "token", "types", "random"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder')")
     monkeypatch.chdir(tmp_path)
-    # as ``python -m netarena`` has it
+    # as with ``python -m netarena``
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert "Zen" in try_out(program("this"), 60)
 
 
-def test_what_this_process_finds_is_found_the_interpreters_own_first(tmp_path, monkeypatch):
+def test_module_path_lists_the_standard_library_before_other_folders(tmp_path, monkeypatch):
     here, other = tmp_path / "here", tmp_path / "other"
     here.mkdir()
     monkeypatch.chdir(here)
     standard = [folder for folder in sys.path if Path(folder, "token.py").exists()]
     monkeypatch.setattr(sys, "path", ["", str(here), str(other), str(other), *standard])
     assert module_path().split(os.pathsep) == [*standard, str(other), str(here)]
-    here.rmdir()  # the current folder may be gone
+    here.rmdir()  # the current folder may no longer exist
     assert str(other) in module_path()
 
 
-def test_every_program_of_ours_is_started_so():
+def test_every_python_subprocess_starts_with_a_safe_module_path():
     lines = [
         (path.name, line.strip())
         for folder in ("netarena", "a2a_purple", "apps")
@@ -278,6 +280,6 @@ def test_every_program_of_ours_is_started_so():
         if "sys.executable" in line
     ]
     assert len(lines) >= 4
-    # one only tries how long a line may be: nothing of it is run
+    # protection.py only tests the maximum length of a command line: nothing of it is run
     unsafe = [where for where in lines if '"-P"' not in where[1] and '"-I"' not in where[1]]
     assert [name for name, line in unsafe] == ["protection.py"]

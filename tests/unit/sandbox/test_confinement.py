@@ -1,4 +1,4 @@
-"""The filter of confined commands, run by an interpreter of its own language; what is watched."""
+"""The seccomp filter of confined commands, run by a BPF interpreter; the limits on folders."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def call(machine: str, name: str, *arguments: int, signals: bool = False) -> int
     return decide(confinement._filter(signals=signals), machine, number, *arguments)
 
 
-def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
+def test_system_call_tables_agree_with_the_kernel_headers(machine: str) -> None:
     seccomp.check_numbers(
         machine, {name: number[COLUMN[machine]] for name, number in TABLES.items()}
     )
 
 
-def test_what_one_users_processes_can_do_to_each_other_is_refused(machine: str) -> None:
+def test_calls_that_affect_other_processes_of_the_same_user_are_refused(machine: str) -> None:
     program = confinement._filter(signals=False)
     for numbers in (*shell.REFUSED.values(), *confinement.REFUSED.values()):
         if (number := numbers[COLUMN[machine]]) is not None:
@@ -53,7 +53,7 @@ def test_what_one_users_processes_can_do_to_each_other_is_refused(machine: str) 
     assert call(machine, "prlimit64", 1, 7) == refused()
 
 
-def test_sockets_are_those_of_tcp(machine: str) -> None:
+def test_only_tcp_sockets_are_allowed(machine: str) -> None:
     allowed = {
         (family, kind & 0xF, protocol)
         for family in range(45)
@@ -65,12 +65,12 @@ def test_sockets_are_those_of_tcp(machine: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)])
-def test_nothing_connects_by_sending(machine: str, name: str, place: int) -> None:
+def test_sending_with_tcp_fast_open_is_refused(machine: str, name: str, place: int) -> None:
     assert call(machine, name, *[0] * place, 0x4000) == ALLOW
     assert call(machine, name, *[0] * place, 0x20004000) == refused()
 
 
-def test_signals_are_refused_where_landlock_does_not_bound_them(machine: str) -> None:
+def test_signals_are_refused_if_landlock_does_not_scope_them(machine: str) -> None:
     for name in confinement.SIGNALS:
         assert call(machine, name, 1, 9) == ALLOW
         assert call(machine, name, 1, 9, signals=True) == refused()
@@ -87,7 +87,7 @@ def test_signals_are_refused_where_landlock_does_not_bound_them(machine: str) ->
     assert call(machine, "ioctl", 0, 0x8903, signals=True) == ALLOW
 
 
-def test_a_folder_is_looked_at(tmp_path: Path) -> None:
+def test_folder_above_its_size_count_or_depth_limit_is_overfull(tmp_path: Path) -> None:
     def look() -> str:
         return confinement._overfull(tmp_path, 1 << 20, 50)
 
@@ -106,7 +106,7 @@ def test_a_folder_is_looked_at(tmp_path: Path) -> None:
     assert confinement._overfull(tmp_path, 1 << 20, 500) == "it made folders too deep"
 
 
-def test_what_is_too_deep_for_python_is_removed(tmp_path: Path) -> None:
+def test_folder_too_deep_for_python_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     folder.mkdir()
     confinement.subprocess.run(
@@ -118,7 +118,7 @@ def test_what_is_too_deep_for_python_is_removed(tmp_path: Path) -> None:
     confinement._remove(folder)
 
 
-def test_a_kept_folder_is_bounded(tmp_path: Path) -> None:
+def test_kept_files_stay_within_size_and_count_limits(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "sub").mkdir(parents=True)
     target.mkdir()
@@ -146,11 +146,13 @@ def test_a_kept_folder_is_bounded(tmp_path: Path) -> None:
         ("ls /var/tmp /tmpfs a/tmp x-/tmp", "ls /var/tmp /tmpfs a/tmp x-/tmp"),
     ],
 )
-def test_the_scratch_directory_is_where_agents_expect_it(text: str, written: str) -> None:
+def test_tmp_paths_in_commands_are_rewritten_to_the_scratch_directory(
+    text: str, written: str
+) -> None:
     assert confinement._HABIT.sub("SCRATCH", text) == written
 
 
-def test_a_machine_without_landlock_confines_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_landlock_is_reported_as_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protection, "landlock_version", lambda: 0)
     assert "no landlock" in confinement.lacking()
 
@@ -164,7 +166,7 @@ def test_a_machine_without_landlock_confines_nothing(monkeypatch: pytest.MonkeyP
         (6, 1000, "the service's user"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_partial_landlock_support_is_reported_with_its_limits(
     version: int, user: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protection, "landlock_version", lambda: version)

@@ -1,4 +1,4 @@
-"""Folders of processes that live, that were killed, and that make them at the same moment."""
+"""Folders of live processes, of killed ones, and of processes that start at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from netarena.sandbox.folder import OwnFolder
 
 PREFIX = "netarena-test-"
-#: makes a folder with something in it, and waits
+#: makes a folder with a file in it, and waits
 OWNER = """
 import sys
 from netarena.sandbox.folder import OwnFolder
@@ -27,14 +27,14 @@ own = OwnFolder(sys.argv[1])
 print(own.path, flush=True)
 sys.stdin.read()
 """
-#: the same, and starts a program that outlives it, to which it passes what it may
+#: does the same, and starts a program that outlives it and inherits its descriptors
 PARENT = OWNER.replace(
     "print(",
     "import subprocess\n"
     "child = subprocess.Popen(['sleep', '600'], close_fds=False, stdin=-3, stdout=-3, stderr=-3)\n"
     "print(child.pid, ",
 )
-#: makes folders in several threads, finding each as it left it until it closes it
+#: makes folders in several threads; each folder must stay unchanged until it is closed
 CROWD = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
-    """Of a service that has the same temporary folder."""
+    """Start a service with the same temporary folder."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(
         [sys.executable, "-c", program, PREFIX, *arguments],
@@ -89,7 +89,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
+def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_stays(
     temporary: Path,
 ) -> None:
     with start(OWNER) as killed, start(OWNER) as living:
@@ -103,14 +103,14 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
         assert {*temporary.iterdir()} == {used, own.path, other.path}
         assert (used / "deep" / "file").read_text() == "of its owner"
         living.communicate()
-    # which ended without a word
+    # the process ended without removing its folder
     assert {*temporary.iterdir()} == {own.path, other.path}
     for folder in (own, own, other):
         folder.close()
     assert not list(temporary.iterdir())
 
 
-def test_a_program_that_outlives_who_started_it_keeps_nothing(temporary: Path) -> None:
+def test_folder_is_removed_although_a_child_outlives_its_owner(temporary: Path) -> None:
     with start(PARENT) as parent:
         child, left = told(parent).split()
         parent.kill()
@@ -123,7 +123,7 @@ def test_a_program_that_outlives_who_started_it_keeps_nothing(temporary: Path) -
         os.kill(int(child), signal.SIGKILL)
 
 
-def test_nobody_else_may_open_a_new_folder(temporary: Path) -> None:
+def test_new_folder_is_private_and_locked(temporary: Path) -> None:
     own = OwnFolder(PREFIX)
     assert own.path.stat().st_mode & 0o777 == 0o700
     with pytest.raises(BlockingIOError), locked(own.path):
@@ -131,7 +131,7 @@ def test_nobody_else_may_open_a_new_folder(temporary: Path) -> None:
     own.close()
 
 
-def test_no_link_is_followed(temporary: Path) -> None:
+def test_cleanup_does_not_follow_symbolic_links(temporary: Path) -> None:
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "file").write_text("precious")
@@ -151,7 +151,7 @@ def test_no_link_is_followed(temporary: Path) -> None:
 
 
 @pytest.mark.requires("root")
-def test_what_another_user_has_stays(temporary: Path) -> None:
+def test_folder_of_another_user_is_not_removed(temporary: Path) -> None:
     theirs = temporary / f"{PREFIX}theirs"
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
@@ -159,19 +159,19 @@ def test_what_another_user_has_stays(temporary: Path) -> None:
     assert theirs.exists()
 
 
-def test_what_is_deeper_than_python_goes_is_removed(temporary: Path) -> None:
+def test_abandoned_folder_deeper_than_pythons_recursion_limit_is_removed(temporary: Path) -> None:
     left = temporary / f"{PREFIX}left"
     left.mkdir()
-    for name in "ab":  # each as deep as a path may be long
+    for name in "ab":  # each as deep as the length limit of a path allows
         subprocess.run(["mkdir", "-p", f"{name}/" * 2000], cwd=left, check=True)
     OwnFolder(PREFIX).close()
     assert not list(temporary.iterdir())
 
 
-def test_another_is_made_where_one_is_taken_for_abandoned(
+def test_new_folder_treated_as_abandoned_by_another_process_is_replaced(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a process that has locked it, or has removed it before or after it was opened."""
+    """The other process has locked it, or has removed it before or after it was opened."""
     make, lock, made = tempfile.mkdtemp, fcntl.flock, []
 
     def make_late(prefix: str) -> str:
@@ -206,7 +206,7 @@ def test_another_is_made_where_one_is_taken_for_abandoned(
     own.close()
 
 
-def test_who_removes_a_folder_has_it_locked(
+def test_folder_is_locked_while_it_is_removed(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = temporary / f"{PREFIX}left"
@@ -227,7 +227,7 @@ def test_who_removes_a_folder_has_it_locked(
     assert not list(temporary.iterdir())
 
 
-def test_many_come_and_go_at_once_and_none_loses_its_own(temporary: Path) -> None:
+def test_concurrent_processes_keep_their_own_folders_until_closed(temporary: Path) -> None:
     crowds = [start(CROWD, "60") for _ in range(3)]
     for crowd in crowds:
         crowd.communicate()
@@ -235,7 +235,7 @@ def test_many_come_and_go_at_once_and_none_loses_its_own(temporary: Path) -> Non
     assert not list(temporary.iterdir())
 
 
-def test_nothing_stays_open(temporary: Path) -> None:
+def test_closed_folders_leave_no_open_descriptors(temporary: Path) -> None:
     (temporary / f"{PREFIX}file").write_text("no folder")
     (temporary / f"{PREFIX}left").mkdir()
     before = open_files()

@@ -1,4 +1,4 @@
-"""The system call filter, run by an interpreter of its own language, for both architectures."""
+"""The system call filter, run by a BPF interpreter, for both architectures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decide(machine: str, number: int, *arguments: int, architecture: int | None 
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
+def test_system_call_tables_agree_with_the_kernel_headers(machine: str) -> None:
     column = COLUMN[machine]
     table = {name: numbers[column] for name, numbers in protection.ALLOWED.items()}
     table |= {name: guard.numbers[column] for name, guard in protection.GUARDED.items()}
@@ -40,7 +40,7 @@ def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_that_are_not_listed_are_refused(machine: str) -> None:
+def test_unlisted_system_calls_are_refused(machine: str) -> None:
     listed = {*protection.ALLOWED, *protection.GUARDED, *protection.REFUSED_AS, "fstatat"}
     unlisted = {
         name: number for name, number in header_numbers(machine).items() if name not in listed
@@ -53,7 +53,7 @@ def test_calls_that_are_not_listed_are_refused(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @settings(deadline=None)
 @given(number=numbers, first=words, second=words, third=words)
-def test_only_the_tables_allow(
+def test_random_system_calls_are_allowed_only_as_the_tables_say(
     machine: str, number: int, first: int, second: int, third: int
 ) -> None:
     column = COLUMN[machine]
@@ -65,7 +65,7 @@ def test_only_the_tables_allow(
         assert got == ALLOW
     elif guard := guarded.get(number):
         word = (first, second, third)[guard.argument]
-        low = word & 0xFFFFFFFF  # these calls take 32 bits there, but for the pointer
+        low = word & 0xFFFFFFFF  # these calls take 32-bit arguments, except for the pointer
         fits = (
             low in guard.values
             if guard.values
@@ -79,7 +79,7 @@ def test_only_the_tables_allow(
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_files_open_for_reading_only(machine: str) -> None:
+def test_files_can_be_opened_only_for_reading(machine: str) -> None:
     openat = protection.GUARDED["openat"].numbers[COLUMN[machine]]
     assert openat is not None
     for flags in (os.O_RDONLY, os.O_CLOEXEC, os.O_DIRECTORY, os.O_NOFOLLOW | os.O_CLOEXEC):
@@ -90,7 +90,7 @@ def test_files_open_for_reading_only(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_futexes_are_private(machine: str) -> None:
+def test_only_private_futexes_are_allowed(machine: str) -> None:
     futex = protection.GUARDED["futex"].numbers[COLUMN[machine]]
     assert futex is not None
     wait, wake, wait_bitset, clock_realtime, private = 0, 1, 9, 256, 128
@@ -103,20 +103,22 @@ def test_futexes_are_private(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("call", ["clock_gettime", "clock_getres", "clock_nanosleep"])
-def test_clocks_are_the_systems_and_its_own(machine: str, call: str) -> None:
+def test_only_system_clocks_and_own_clocks_can_be_read(machine: str, call: str) -> None:
     number = protection.GUARDED[call].numbers[COLUMN[machine]]
     assert number is not None
     for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID, -6):
         assert decide(machine, number, clock & 2**64 - 1) == ALLOW
     for process in (1, 1234, 2**22):
-        for kind in (2, 6):  # of the process, of a thread
+        for kind in (2, 6):  # clock of the process, of a thread
             assert decide(machine, number, (~process << 3 | kind) & 2**64 - 1) == refused()
-    assert decide(machine, number, (~5 << 3 | 3) & 2**64 - 1) == refused()  # a descriptor's
+    assert decide(machine, number, (~5 << 3 | 3) & 2**64 - 1) == refused()  # clock of a descriptor
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("architecture", [0x40000003, 0x40000028, 0xC00000B7, 0xC000003E, 7])
-def test_another_architectures_calls_end_the_process(machine: str, architecture: int) -> None:
+def test_system_call_of_another_architecture_kills_the_process(
+    machine: str, architecture: int
+) -> None:
     expected = ALLOW if architecture == ARCHITECTURE[machine] else KILL
     getpid = protection.ALLOWED["getpid"][COLUMN[machine]]
     assert getpid is not None
@@ -125,17 +127,19 @@ def test_another_architectures_calls_end_the_process(machine: str, architecture:
 
 @settings(deadline=None)
 @given(st.integers(0x40000000, 0xFFFFFFFF))
-def test_x32_calls_end_the_process(number: int) -> None:
+def test_x32_system_call_kills_the_process(number: int) -> None:
     assert decide("x86_64", number) == KILL
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_program_fits_its_jumps_and_the_kernel(machine: str) -> None:
+def test_filter_program_fits_the_kernels_length_limit(machine: str) -> None:
     assert len(protection.make_filter(machine)) % 8 == 0
     assert len(protection.make_filter(machine)) // 8 < 4096
 
 
-def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_a_filter_is_reported_with_supported_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     (seccomp,) = [one for one in protection.examine([]) if one.name == "seccomp"]
     assert not seccomp.ok
@@ -145,7 +149,7 @@ def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("lacking", "name"), [("landlock_version", "landlock")])
-def test_a_kernel_without_it_is_told_with_a_remedy(
+def test_kernel_without_landlock_is_reported_with_a_remedy(
     lacking: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protection, lacking, lambda: 0)
@@ -157,7 +161,7 @@ def test_a_kernel_without_it_is_told_with_a_remedy(
 def own_user(
     monkeypatch: pytest.MonkeyPatch, path: Path, *, root: bool, landlock: bool
 ) -> protection.Protection:
-    """The finding where users may be given, and reading be kept, from ``path`` on."""
+    """Return the "own user" finding for ``path`` with the given user and Landlock."""
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     monkeypatch.setattr(protection, "own_user_possible", lambda _: root)
     monkeypatch.setattr(protection, "may_keep_reading", lambda: root)
@@ -168,13 +172,15 @@ def own_user(
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that everybody may enter; those above ``tmp_path`` are pytest's, and closed."""
+    """A folder that every user may enter; pytest's ``tmp_path`` is under closed folders."""
     with tempfile.TemporaryDirectory(prefix="netarena-public-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
-def test_root_gives_users_or_fails(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_as_root_gives_own_users_or_reports_a_failure(
+    public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = public / "closed"
     closed.mkdir(mode=0o700)
     assert own_user(monkeypatch, public, root=True, landlock=False).ok
@@ -187,10 +193,10 @@ def test_root_gives_users_or_fails(public: Path, monkeypatch: pytest.MonkeyPatch
     assert (ordinary.ok, ordinary.essential) == (False, False)
 
 
-def test_folders_closed_to_others_are_seen(public: Path) -> None:
+def test_folder_closed_to_other_users_is_not_readable_by_all(public: Path) -> None:
     library = public / "closed" / "library"
     library.mkdir(parents=True)
-    for place in (library.parent, library):  # whatever the umask is
+    for place in (library.parent, library):  # independent of the umask
         place.chmod(0o755)
     assert protection.readable_by_all(str(library))
     library.parent.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Connections are carried to one address, a bounded number."""
+"""A relay that carries a bounded number of connections to one address."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ MOST = 4
 
 @contextlib.asynccontextmanager
 async def relayed(serve):
-    """A relay to a server; its port, itself and the server."""
+    """Yield the port of a relay to a server, the relay and the server."""
     serving = set()
 
     async def served(reader, writer):
@@ -37,7 +37,7 @@ async def relayed(serve):
         await relay.close()  # harmless
         server.close()
         await until(lambda: not serving)
-        for _ in range(5):  # turns of the loop, in which all that was aborted is closed
+        for _ in range(5):  # iterations of the event loop, in which aborted connections are closed
             await asyncio.sleep(0)
 
 
@@ -47,7 +47,7 @@ async def echo(reader, writer):
 
 
 async def told(port, words=b"hello"):
-    """What comes back; nothing of a connection that is not carried."""
+    """Return the reply; empty if the connection is not carried."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         writer.write(words)
@@ -60,11 +60,11 @@ async def told(port, words=b"hello"):
 
 async def until(condition):
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 -- what others do is not an event of ours
+        while not condition():  # noqa: ASYNC110 -- the condition depends on other processes
             await asyncio.sleep(0.01)
 
 
-def test_what_is_carried_and_what_is_not_taken():
+def test_connection_is_carried_while_the_server_listens_and_closed_otherwise():
     async def scene():
         async with relayed(echo) as (port, _, server):
             assert await told(port) == b"hello"
@@ -74,7 +74,7 @@ def test_what_is_carried_and_what_is_not_taken():
     asyncio.run(scene())
 
 
-def test_one_more_than_the_most_is_closed_unheard():
+def test_connection_above_the_limit_is_closed_without_reaching_the_server():
     async def scene():
         kept = []
 
@@ -93,7 +93,7 @@ def test_one_more_than_the_most_is_closed_unheard():
     asyncio.run(scene())
 
 
-def test_a_closed_relay_ends_what_is_open():
+def test_closed_relay_ends_open_connections_and_stops_listening():
     async def scene():
         async def wait(reader, writer):
             writer.write(b"?")
@@ -112,7 +112,7 @@ def test_a_closed_relay_ends_what_is_open():
     asyncio.run(scene())
 
 
-def test_what_the_near_end_leaves_ends_at_the_far_end():
+def test_connection_closed_at_the_near_end_ends_at_the_far_end():
     async def scene():
         ended = asyncio.Event()
 

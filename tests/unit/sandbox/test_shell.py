@@ -1,4 +1,4 @@
-"""The shell sandbox without its processes: the filter, texts, and a bubblewrap that fails."""
+"""The shell sandbox without its processes: seccomp filter, text cleaning, failing bubblewrap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     shell._filter.cache_clear()
 
 
-def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
+def test_system_call_tables_agree_with_the_kernel_headers(machine: str) -> None:
     table = {
         **shell.REFUSED,
         **shell.PRETENDED,
@@ -37,7 +37,7 @@ def test_the_tables_agree_with_the_kernels_headers(machine: str) -> None:
     )
 
 
-def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) -> None:
+def test_filter_refuses_listed_calls_and_allows_all_others(machine: str) -> None:
     program = shell._filter()
     named = {number[COLUMN[machine]] for number in shell.REFUSED.values()}
     guarded = {guard.numbers[COLUMN[machine]] for guard in shell.GUARDED.values()}
@@ -47,7 +47,7 @@ def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) ->
             assert decide(program, machine, number) == refused(), number
         elif number == 435:  # clone3: the C library falls back to clone
             assert decide(program, machine, number) == refused(38)
-        elif number in pretended:  # does nothing, and has done it
+        elif number in pretended:  # does nothing and reports success
             assert decide(program, machine, number) == refused(0)
         elif number not in guarded:
             assert decide(program, machine, number) == ALLOW, number
@@ -56,7 +56,7 @@ def test_what_no_diagnosis_needs_is_refused_and_the_rest_is_not(machine: str) ->
 
 
 @given(bit=st.integers(0, 31), more=st.integers(0, 0xFF))
-def test_processes_yes_namespaces_no(bit: int, more: int) -> None:
+def test_clone_is_allowed_for_processes_and_refused_for_namespaces(bit: int, more: int) -> None:
     program = shell._filter()
     clone = shell.GUARDED["clone"].numbers[COLUMN[platform.machine()]]
     # mounts, cgroup, uts, ipc, user, pid, net
@@ -66,7 +66,7 @@ def test_processes_yes_namespaces_no(bit: int, more: int) -> None:
     assert got == (refused() if apart else ALLOW)
 
 
-def test_sockets_of_networks_only() -> None:
+def test_only_network_and_unix_sockets_are_allowed() -> None:
     number = shell.GUARDED["socket"].numbers[COLUMN[platform.machine()]]
     assert number is not None
     allowed = {
@@ -77,7 +77,7 @@ def test_sockets_of_networks_only() -> None:
     assert allowed == {1, 2, 10, 16, 17}
 
 
-def test_no_policies_of_ipsec() -> None:
+def test_netlink_sockets_for_ipsec_policies_are_refused() -> None:
     number = shell.GUARDED["socket"].numbers[COLUMN[platform.machine()]]
     assert number is not None
     refused_protocols = {
@@ -90,7 +90,7 @@ def test_no_policies_of_ipsec() -> None:
     assert refused_protocols == {(16, kind, 6) for kind in (2, 3, 0x80003)}
 
 
-def test_options_of_sockets_that_nobody_counts_or_tells() -> None:
+def test_socket_options_that_escape_memory_accounting_or_logging_are_refused() -> None:
     number = shell.GUARDED["setsockopt"].numbers[COLUMN[platform.machine()]]
     assert number is not None
     refused_options = {
@@ -104,23 +104,23 @@ def test_options_of_sockets_that_nobody_counts_or_tells() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_plain_text_is_harmless(written: bytes) -> None:
+def test_plain_text_of_any_bytes_is_printable_utf8(written: bytes) -> None:
     text = plain(written)
     assert all(c.isprintable() or c in "\n\t" for c in text)
     text.encode("utf-8")
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=100))
-def test_plain_text_is_left_alone(text: str) -> None:
+def test_plain_text_leaves_printable_text_unchanged(text: str) -> None:
     assert plain(text.encode()) == text
 
 
-def test_line_ends_are_one_character() -> None:
+def test_plain_text_turns_line_ends_into_single_newlines() -> None:
     assert plain(b"a\r\nb\rc\r\r\nd") == "a\nb\nc\nd"
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
-def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], most: int) -> None:
+def test_long_output_keeps_its_beginning_and_end(chunks: list[bytes], most: int) -> None:
     chunks = [chunk.translate(bytes(97 + value % 26 for value in range(256))) for chunk in chunks]
     kept = shell.Kept(most)
     for chunk in chunks:
@@ -143,12 +143,12 @@ def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], most: int) -> N
         (Result("", None, stopped="it ran for 1 s", timed_out=True), "[stopped: it ran for 1 s]\n"),
     ],
 )
-def test_the_end_is_told(result: Result, told: str) -> None:
+def test_result_text_shows_exit_status_or_stop_reason(result: Result, told: str) -> None:
     assert result.told == told
 
 
 @pytest.mark.parametrize("command", ["a\0b", "x" * 200_000])
-def test_what_no_argument_can_hold_is_told(
+def test_command_too_long_for_an_argument_is_reported(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, "exit 1")
@@ -157,14 +157,18 @@ def test_what_no_argument_can_hold_is_told(
     assert "too long" in result.stopped
 
 
-def test_a_missing_program_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_bubblewrap_is_an_environment_failure_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentFailed, match="apt-get install bubblewrap") as caught:
         shell.run("true")
     assert caught.value.proven_ours
 
 
-def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_without_a_seccomp_filter_is_an_environment_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, "exit 1")
     monkeypatch.setattr(platform, "machine", lambda: "abacus")
     shell._filter.cache_clear()
@@ -173,7 +177,7 @@ def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def _put_bubblewrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A bubblewrap that does as it is told: $info and $gate are its descriptors' numbers."""
+    """Install a fake bubblewrap that runs ``script``: $info and $gate are its descriptors."""
     program = folder / "bwrap"
     program.write_text(
         "#!/bin/bash\n"
@@ -181,12 +185,12 @@ def _put_bubblewrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
         f"shift; done; shift\n{script}\n"
     )
     program.chmod(0o755)
-    # another user may not come to this folder
+    # the user that commands run as cannot enter this folder
     monkeypatch.setattr(shell, "_harmless_user", dict)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_sandbox_that_cannot_be_made_is_ours(
+def test_sandbox_that_cannot_be_made_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, "echo no rights; exit 1")
@@ -195,7 +199,7 @@ def test_a_sandbox_that_cannot_be_made_is_ours(
     assert caught.value.proven_ours
 
 
-def test_a_sandbox_that_breaks_before_the_command_ran_is_ours(
+def test_sandbox_that_breaks_before_the_command_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     said = 'echo "{\\"child-pid\\": $$}" >&$info; echo broken; exit 1'
@@ -204,18 +208,18 @@ def test_a_sandbox_that_breaks_before_the_command_ran_is_ours(
         shell.run("true")
 
 
-def test_a_sandbox_that_never_starts_is_ours_and_ended(
+def test_sandbox_that_does_not_start_is_killed_and_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
     monkeypatch.setattr(shell, "_START_S", 0.2)
     with pytest.raises(EnvironmentFailed, match="does not start"):
         shell.run("true")
-    if (tmp_path / "pid").exists():  # else it was ended before it said so
+    if (tmp_path / "pid").exists():  # otherwise it was killed before it wrote its PID
         assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
-def test_a_program_that_cannot_be_started_is_ours(
+def test_bubblewrap_that_cannot_be_executed_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "bwrap").write_bytes(b"\x7fELF nothing")
@@ -225,7 +229,7 @@ def test_a_program_that_cannot_be_started_is_ours(
         shell.run("true")
 
 
-def test_a_namespace_that_may_not_be_entered_is_told() -> None:
+def test_namespace_that_cannot_be_entered_is_an_environment_failure() -> None:
     with (
         Path("/dev/null").open() as file,
         pytest.raises(EnvironmentFailed, match="cannot enter a network namespace"),
@@ -234,7 +238,7 @@ def test_a_namespace_that_may_not_be_entered_is_told() -> None:
         pytest.fail("it was entered")
 
 
-def test_limits_are_never_above_those_that_hold_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_never_exceed_those_already_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (5, 7))
     line = shell._limited(Limits(cpu_s=1.2, processes=64))
     assert "--cpu=4:4" in line
@@ -242,7 +246,9 @@ def test_limits_are_never_above_those_that_hold_already(monkeypatch: pytest.Monk
     assert line[-3:] == ["timeout", "--signal=KILL", "17"]
 
 
-def test_time_that_is_over_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_clock_sends_interrupt_and_terminate_before_kill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hand = iter([100.0, 114.9, 115.0, 115.4, 115.5, 115.9, 116.0])
     monkeypatch.setattr(shell.time, "monotonic", lambda: next(hand))
     sent: list[int] = []
@@ -258,7 +264,7 @@ def test_time_that_is_over_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch)
         (False, words, 2),
         (True, words, 2),
     ]
-    # ping -c 2 of a target that is silent: a second, and ten more for the last reply
+    # ping -c 2 of a silent target takes a second, and ten more for the last reply
     assert Limits().wall_s > 11
 
 
@@ -271,7 +277,7 @@ def test_time_that_is_over_asks_before_it_kills(monkeypatch: pytest.MonkeyPatch)
         ("echo PATH=/bin", False),
     ],
 )
-def test_programs_write_line_by_line_where_the_machine_has_what_makes_them(
+def test_line_buffering_is_used_only_if_the_machines_stdbuf_works(
     script: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stdbuf").write_text(f"#!/bin/sh\n{script}\n")
@@ -282,7 +288,7 @@ def test_programs_write_line_by_line_where_the_machine_has_what_makes_them(
     assert shell._line_buffering.__wrapped__() == wanted
 
 
-def test_the_root_of_the_machine_becomes_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_started_by_root_runs_as_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shell.protection, "own_user_possible", lambda _: True)
     assert shell._harmless_user()["user"] >= 60_000
@@ -293,11 +299,11 @@ def test_the_root_of_the_machine_becomes_another_user(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("kind", "told"), [("File", ""), ("Anon", "64 MiB of memory"), ("Shmem", "64 MiB of memory")]
 )
-def test_what_files_are_behind_is_no_memory_of_a_command(
+def test_file_backed_memory_does_not_count_towards_the_memory_limit(
     tmp_path: Path, kind: str, told: str
 ) -> None:
     processes = []
-    for number in range(40):  # as many small programs, each with the libraries of all
+    for number in range(40):  # many small programs that share the same libraries
         folder = tmp_path / str(number)
         folder.mkdir()
         processes.append(folder)

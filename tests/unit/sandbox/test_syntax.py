@@ -1,4 +1,4 @@
-"""Commands that end inside a construct of bash must not run in part."""
+"""Commands that end inside a bash construct must not run in part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from netarena.sandbox.syntax import REFUSED, STATUS, arguments
 from netarena.task.command_line import lacks
 
-#: what stands in the second line, or from there on, and is never closed
+#: text from the second line on, with a construct that is never closed
 HALF = {
     "for": "for i in 1 2; do",
     "for with a body": "for i in 1 2; do\n  echo ran",
@@ -79,7 +79,7 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("rest", HALF.values(), ids=HALF)
-def test_half_a_command_does_not_run_in_part(rest: str, tmp_path: Path) -> None:
+def test_command_with_an_unclosed_construct_does_not_run_at_all(rest: str, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     done = run(f"touch {mark}\n{rest}")
     assert not mark.exists()
@@ -90,12 +90,12 @@ def test_half_a_command_does_not_run_in_part(rest: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), WHOLE.values(), ids=WHOLE)
-def test_whole_command_of_several_lines_runs(command: str, output: str) -> None:
+def test_complete_command_of_several_lines_runs(command: str, output: str) -> None:
     done = run(command)
     assert (done.stdout, done.returncode) == (output, 0)
 
 
-def test_bash_alone_would_run_the_first_line() -> None:
+def test_plain_bash_runs_the_first_line_of_an_incomplete_command() -> None:
     command = f"echo ran\n{HALF['for']}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -109,7 +109,7 @@ def test_bash_alone_would_run_the_first_line() -> None:
 @pytest.mark.parametrize(
     "last", ["for i in 1; do", "{ echo b", "echo b >", "if true; then", "(echo b", "f() {"]
 )
-def test_one_line_is_parsed_whole_without_a_second_shell(last: str) -> None:
+def test_incomplete_single_line_is_refused_without_a_second_shell(last: str) -> None:
     command = f"echo ran; {last}"
     assert len(arguments(command)) == 3
     done = run(command)

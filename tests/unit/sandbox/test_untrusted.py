@@ -1,4 +1,4 @@
-"""Whatever agent code wrote, reading it gives plain JSON or ClaimRefused."""
+"""Reading any bytes that agent code wrote gives plain JSON or ClaimRefused."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int) or math.isfinite(value)
 
 
-#: drawing nested values is slow where many tests run at once
+#: drawing nested values is slow when many tests run at once
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @unhurried
 @given(values, st.booleans())
-def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only: bool) -> None:
+def test_json_of_plain_values_is_read_unchanged(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert read_json(text, max_values=100_000, max_bytes=1 << 20) == value
 
@@ -55,7 +55,7 @@ def test_what_an_honest_child_sends_comes_back_unchanged(value: Any, ascii_only:
     | st.text('[]{}",:0123456789eE+-.\\ud8ntrfalsNIy ').map(lambda text: text.encode())
     | st.builds(lambda value, cut: json.dumps(value).encode()[cut:], values, st.integers(-9, 9))
 )
-def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
+def test_arbitrary_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
     value = None
     with suppress(ClaimRefused):
         value = read_json(text, max_values=1000, max_bytes=1 << 20)
@@ -98,12 +98,12 @@ def test_any_bytes_are_read_as_plain_values_or_refused(text: bytes) -> None:
         (b'{"a":[{"b\\ud800":1}]}', "Unicode"),
     ],
 )
-def test_refused_with_a_reason(text: bytes, reason: str) -> None:
+def test_invalid_or_oversized_json_is_refused_with_a_reason(text: bytes, reason: str) -> None:
     with pytest.raises(ClaimRefused, match=reason):
         read_json(text, max_values=100_000, max_bytes=1 << 20)
 
 
-def test_bounds_are_reached_but_not_exceeded() -> None:
+def test_json_at_each_limit_is_read_and_above_it_refused() -> None:
     deep = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert read_json(deep, max_values=MAX_DEPTH + 1, max_bytes=1 << 20)
     assert read_json(b"9" * MAX_DIGITS, max_values=1, max_bytes=1 << 20) == int("9" * MAX_DIGITS)
@@ -112,7 +112,7 @@ def test_bounds_are_reached_but_not_exceeded() -> None:
     )
     assert read_json(b"9" * 299 + b"e9", max_values=1, max_bytes=1 << 20) == float("9" * 299 + "e9")
     assert read_json(b'"\\ud83d\\ude00"', max_values=1, max_bytes=1 << 20) == "\U0001f600"
-    # characters that only their escapes make long take their place in memory, no more
+    # long escapes of short characters count with the size of the character
     plain = b'"\\u001b' + b"a" * 1_000_000 + b'"'
     assert len(str(read_json(plain, max_values=1, max_bytes=1 << 20))) == 1_000_001
     assert read_json(b"[1,2,3]", max_values=4, max_bytes=7) == [1, 2, 3]
@@ -120,8 +120,8 @@ def test_bounds_are_reached_but_not_exceeded() -> None:
         read_json(b"[1,2,3]", max_values=3, max_bytes=7)
 
 
-def test_long_integers_are_refused_where_python_is_told_to_take_them() -> None:
-    """In time: converting a million digits takes tens of seconds."""
+def test_long_integer_is_refused_even_without_pythons_digit_limit() -> None:
+    """The refusal must come before the conversion: a million digits take tens of seconds."""
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:

@@ -1,4 +1,4 @@
-"""Processes that carry out orders: one place starts them, asks them, and starts them anew."""
+"""Worker processes: starting, asking, and restarting them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox.worker import Servant
 
-#: doubles numbers; keeps silent about what it is told to, ends when told to
+#: doubles numbers; does not answer "wait"; exits on "end"
 PROGRAM = """
 import json, os, socket, sys
 control = socket.socket(fileno=int(sys.argv[1]))
@@ -46,7 +46,7 @@ async def doubler(said: str = '{"ready": true, "size": 7}', **options):
         assert servant.pid is None
 
 
-def test_orders_are_answered_by_their_numbers_and_refusals_are_told():
+def test_worker_answers_orders_by_number_and_reports_refusals():
     async def scene():
         async with doubler() as servant:
             with pytest.raises(EnvironmentFailed, match="the doubler has ended"):
@@ -62,7 +62,7 @@ def test_orders_are_answered_by_their_numbers_and_refusals_are_told():
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_process_that_ended_is_started_anew_and_its_lives_are_told_apart(apart):
+def test_ended_worker_restarts_and_orders_to_its_earlier_life_fail(apart):
     async def scene():
         async with doubler(apart=apart) as servant:
             await servant.start()
@@ -79,7 +79,7 @@ def test_a_process_that_ended_is_started_anew_and_its_lives_are_told_apart(apart
     asyncio.run(scene())
 
 
-def test_who_owes_one_answer_and_gives_others_lives_on():
+def test_worker_that_owes_one_answer_but_gives_others_is_not_killed():
     async def scene():
         async with doubler(answer_s=0.05, sign_s=60.0, apart=True) as servant:
             await servant.start()
@@ -95,7 +95,7 @@ def test_who_owes_one_answer_and_gives_others_lives_on():
 
 
 @pytest.mark.parametrize("sign_s", [0.0, 0.05])
-def test_who_answers_nobody_is_ended(sign_s):
+def test_worker_that_answers_nothing_is_killed_and_restarts(sign_s):
     async def scene():
         async with doubler(answer_s=0.05, sign_s=sign_s, apart=True) as servant:
             await servant.start()
@@ -117,7 +117,7 @@ def test_who_answers_nobody_is_ended(sign_s):
         ('"', "the doubler does not start: it has ended"),
     ],
 )
-def test_who_does_not_get_ready_says_why(said, why):
+def test_worker_that_does_not_get_ready_gives_the_reason(said, why):
     async def scene():
         async with doubler(said) as servant:
             with pytest.raises(EnvironmentFailed, match=why) as failed:

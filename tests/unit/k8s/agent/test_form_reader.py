@@ -17,7 +17,7 @@ BACKEND = "checkoutservice"
 
 
 def repaired(**changed):
-    """The spec that the first repair gives the checkout service of Online Boutique."""
+    """Return the spec of Online Boutique's checkout service after the first repair."""
     world = boutique()
     specs = {policy.name: dict(policy.spec) for policy in world.policies}
     specs[BACKEND] |= changed
@@ -45,11 +45,11 @@ SELECTOR = {"matchLabels": {"app": BACKEND}}
         ),
     ],
 )
-def test_blind_program_undoes_what_only_a_fault_looks_like(changed, part, wanted):
+def test_blind_repair_undoes_a_change_that_looks_like_a_fault(changed, part, wanted):
     assert repaired(**changed)[part] == wanted
 
 
-def test_blind_program_finds_something_suspicious_where_nothing_is_wrong():
+def test_blind_repair_changes_many_policies_of_a_healthy_application():
     rng = random.Random(2)
     world, _ = alter(estate(rng, 20, 20), rng)
     found = list(repairs(pack(world, {policy.name: policy.spec for policy in world.policies})))

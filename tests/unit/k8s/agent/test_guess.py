@@ -1,4 +1,4 @@
-"""Replies of agents that do not look."""
+"""Replies of agents that do not observe the cluster."""
 
 import random
 
@@ -7,14 +7,14 @@ from netarena_k8s.reply import read_reply
 from netarena_k8s.world.boutique import boutique
 
 
-def test_guesses_are_read_and_vary() -> None:
+def test_random_guesses_are_readable_commands_and_vary() -> None:
     rng = random.Random(7)
     drawn = {read_reply(distract(boutique(), rng)) for _ in range(50)}
     assert len(drawn) > 20
     assert all(one.startswith("kubectl ") for one in drawn)
 
 
-def test_the_blanket_holds_every_standard_policy() -> None:
+def test_blanket_reply_replaces_every_standard_policy() -> None:
     (reply,) = blanket("shop")
     command = read_reply(reply)
     assert command.startswith("kubectl replace -f -")

@@ -1,4 +1,4 @@
-"""The checklist operator: repairs what it reads, in a pretended cluster, and only that."""
+"""The checklist operator repairs the faults that it reads in a simulated cluster, and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stored(spec):
 
 
 def run(policies, command):
-    """The policies after a command of the operator's, and what it prints."""
+    """Return the policies after one of the operator's commands, and its output."""
     patch, _, dump = command.rpartition(" && ")
     words = shlex.split(patch)
     if words:
@@ -45,7 +45,7 @@ def run(policies, command):
 
 
 def play(query):
-    """The judgements of an episode."""
+    """Return the judgements of an episode."""
     world, operator = world_of(query), Operator()
     there = {policy.name: stored(policy.spec) for policy in faulty(world, faults_of(query))}
 
@@ -74,7 +74,7 @@ def drawn(**values):
 
 @pytest.mark.parametrize("world", ["standard", "varied"])
 @pytest.mark.parametrize("kind", ["remove_ingress", "change_port", "pod_selector", "policy_types"])
-def test_it_repairs_what_its_list_has(world, kind):
+def test_checklist_operator_repairs_the_fault_kinds_on_its_list(world, kind):
     won = 0
     for query in drawn(world=world, error_types=[kind], num_queries=3):
         verdicts = play(query)
@@ -82,7 +82,7 @@ def test_it_repairs_what_its_list_has(world, kind):
     assert won
 
 
-def test_it_looks_first_and_says_nothing_twice():
+def test_checklist_operator_observes_first_and_never_repeats_a_command():
     (query,) = drawn(error_types=["open_rule"])
     world = world_of(query)
     broken = faulty(world, faults_of(query))
@@ -101,12 +101,12 @@ def test_it_looks_first_and_says_nothing_twice():
     assert len(set(commands[1:3])) == 2
 
 
-def test_a_prompt_without_a_plan_is_none():
+def test_prompt_without_a_plan_raises_an_error():
     with pytest.raises(ValueError, match="tells of no application"):
         Plan.read("Hello.")
 
 
-def test_the_plan_is_read_as_it_is_told():
+def test_plan_read_from_the_prompt_matches_the_intended_plan():
     for seed in range(10):
         rng = random.Random(seed)
         (query,) = drawn(world="varied", error_types=["change_port"], seed=rng.randrange(99))

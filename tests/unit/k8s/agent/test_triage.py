@@ -29,7 +29,7 @@ SHOP = estate(random.Random(4), 20, 20)
 
 
 def query_with(*kinds: str) -> Query:
-    """A ticket of that shop, with a fault of each kind."""
+    """Return a ticket for SHOP with a fault of each kind."""
     rng, faults = random.Random(3), []
     for kind in kinds:
         for policy in rng.sample(SHOP.policies, len(SHOP.policies)):
@@ -53,7 +53,7 @@ def query_with(*kinds: str) -> Query:
 
 
 def pack(world: World, policies: dict[str, dict]) -> str:
-    """What the look of the runbook prints."""
+    """Return the output of the runbook's observation command."""
     lines = []
     for app in world.apps:
         ports = [
@@ -73,7 +73,7 @@ def pack(world: World, policies: dict[str, dict]) -> str:
 
 
 def play(query: Query) -> tuple[list[str], dict[str, dict]]:
-    """The moves of the operator, and what the policies have become."""
+    """Return the operator's replies, and the policies after them."""
     world = world_of(query)
     policies = {one.name: dict(one.spec) for one in faulty(world, faults_of(query))}
     prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query, {}, ()))
@@ -102,7 +102,7 @@ def is_right(policies: dict[str, dict]) -> bool:
     return right and all(map(net.allows, SHOP.uses))
 
 
-def test_a_false_alarm_is_looked_at_and_left_alone() -> None:
+def test_triage_of_a_false_alarm_observes_and_changes_nothing() -> None:
     moves, _ = play(query_with())
     assert all("gzip" in move for move in moves[:-1])
     assert len(moves) > 2
@@ -114,7 +114,7 @@ def test_a_false_alarm_is_looked_at_and_left_alone() -> None:
     [("remove_ingress",), ("open_peer",), ("pod_selector",), ("dns_egress", "change_port")],
     ids="+".join,
 )
-def test_it_looks_until_nothing_is_left_and_names_what_it_changed(kinds: tuple[str, ...]) -> None:
+def test_triage_repairs_all_faults_and_declares_each_changed_policy(kinds: tuple[str, ...]) -> None:
     query = query_with(*kinds)
     moves, policies = play(query)
     assert is_right(policies)
@@ -125,7 +125,7 @@ def test_it_looks_until_nothing_is_left_and_names_what_it_changed(kinds: tuple[s
     assert {cause.place for cause in claim.causes} == changed
 
 
-def test_nothing_is_claimed_while_something_is_known_to_be_wrong(
+def test_triage_declares_nothing_while_known_faults_remain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(triage, "_repairs", lambda *_: ())
@@ -135,7 +135,7 @@ def test_nothing_is_claimed_while_something_is_known_to_be_wrong(
     assert all(claim_of(move) is None for move in moves)
 
 
-def test_the_documentation_is_read_as_it_is_told() -> None:
+def test_documents_read_from_the_prompt_match_the_plan() -> None:
     prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query_with(), {}, ()))
     (found, calls), told = read_documents(prompt, SHOP.apps), SHOP.plan
     assert told is not None
@@ -147,7 +147,7 @@ def test_the_documentation_is_read_as_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "Intended state:\nnothing"])
-def test_a_prompt_without_a_plan_is_none_of_its(prompt: str) -> None:
+def test_triage_prompt_without_a_plan_raises_an_error(prompt: str) -> None:
     operator = Triage()
     assert re.search("kubectl get deployments", operator.reply(prompt))
     with pytest.raises(ValueError, match="no plan"):

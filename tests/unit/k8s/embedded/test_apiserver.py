@@ -44,7 +44,7 @@ def runner():
 
 
 class Client:
-    """Speaks to a server in this process, all on one loop."""
+    """A client of a server in this process; all clients share one event loop."""
 
     runner = None
 
@@ -84,7 +84,7 @@ class Api:
         return self.client.request("POST", path, content=data, headers=headers)
 
     def watch(self, path, **params):
-        """All lines of a watch that ends after a second."""
+        """Return all lines of a watch that ends after a second."""
         text = self.get(path, watch="true", timeoutSeconds="1", **params).text
         return [json.loads(line) for line in text.splitlines()]
 
@@ -103,9 +103,9 @@ def names(response):
     return [one["metadata"]["name"] for one in response.json()["items"]]
 
 
-def test_every_resource_has_its_path_and_the_groups_are_complete():
+def test_every_resource_has_a_path_and_discovery_lists_all_groups():
     assert len(resources()) == len(by_path()) == 66
-    assert by_kind()["Event"].group == ""  # the older group speaks first
+    assert by_kind()["Event"].group == ""  # the older group takes precedence
     core, others = discovery.aggregated(core=True), discovery.aggregated(core=False)
     listed = {
         (group["metadata"].get("name", ""), version["version"], one["resource"])
@@ -118,7 +118,7 @@ def test_every_resource_has_its_path_and_the_groups_are_complete():
     assert [one["version"] for one in others["items"][5]["versions"]] == ["v2", "v1"]
 
 
-def test_discovery_is_answered_in_both_forms(api):
+def test_discovery_is_available_in_both_forms(api):
     answer = api.get("/apis", accept=f"{discovery.AGGREGATED},application/json")
     assert answer.headers["content-type"] == discovery.AGGREGATED
     assert answer.json()["kind"] == "APIGroupDiscoveryList"
@@ -132,7 +132,7 @@ def test_discovery_is_answered_in_both_forms(api):
     assert {one["name"] for one in api.get("/api/v1").json()["resources"]} >= {"pods", "pods/exec"}
 
 
-def test_schemas_cover_every_group_and_say_that_patches_take_dry_runs(api):
+def test_schemas_cover_every_group_and_allow_dry_runs_of_patches(api):
     index = api.get("/openapi/v3").json()["paths"]
     assert set(index) == {one.root.lstrip("/") for one in resources()}
     for entry in index.values():
@@ -147,7 +147,7 @@ def test_schemas_cover_every_group_and_say_that_patches_take_dry_runs(api):
     assert {"dryRun", "fieldValidation"} <= {one["name"] for one in patch["parameters"]}
 
 
-def test_schemas_tell_names_of_types_values_and_what_is_required(api):
+def test_schemas_give_type_names_enum_values_and_required_fields(api):
     document = api.get("/openapi/v3/apis/networking.k8s.io/v1").json()
     known = {
         name.rpartition(".")[2]: one for name, one in document["components"]["schemas"].items()
@@ -156,7 +156,7 @@ def test_schemas_tell_names_of_types_values_and_what_is_required(api):
     assert port["port"]["allOf"] == [
         {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.util.intstr.IntOrString"}
     ]
-    # with a type, explain would show that and not the name
+    # with a type, kubectl explain would show the type and not the name
     assert "type" not in known["IntOrString"]
     assert port["protocol"]["enum"] == ["SCTP", "TCP", "UDP"]
     assert port["protocol"]["description"].endswith(
@@ -173,14 +173,14 @@ def test_schemas_tell_names_of_types_values_and_what_is_required(api):
         "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels",
         "annotations", "ownerReferences", "finalizers", "managedFields",
     ]  # fmt: skip
-    # what is told is what is read, in one order
+    # fields are written in the same order as the schema lists them
     assert list(metadata) == list(order_metadata(dict.fromkeys(sorted(words)))) == words
     for root in {one.root for one in resources()}:
         one = api.get(f"/openapi/v3{root}").json()["components"]["schemas"]
         assert one["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"] == metadata
 
 
-def test_health_and_version_are_for_all_who_are_known(api):
+def test_health_and_version_need_a_known_user(api):
     assert api.get("/healthz").text == "ok"
     assert api.get("/version").json()["gitVersion"] == "v1.34.2"
     assert Api("guess", api.store).get("/version").status_code == 401
@@ -193,7 +193,7 @@ def test_health_and_version_are_for_all_who_are_known(api):
     assert Api("admin", api.store).post("/version", {}).status_code == 405
 
 
-def test_a_fresh_shop_is_all_there(admin):
+def test_new_namespace_contains_all_objects_of_the_application(admin):
     counts = {
         resource.plural: len(admin.store.find(resource, "shop"))
         for resource in resources()
@@ -212,7 +212,7 @@ def test_a_fresh_shop_is_all_there(admin):
     assert admin.get(path).json()["metadata"]["uid"] == owner["uid"]
 
 
-def test_the_same_world_looks_the_same_but_for_the_time():
+def test_objects_of_the_same_world_and_time_are_equal():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     import random
 
@@ -223,7 +223,7 @@ def test_the_same_world_looks_the_same_but_for_the_time():
     )
 
 
-def test_the_email_service_leads_to_the_pods_port(api):
+def test_endpoints_of_the_email_service_have_the_pods_port(api):
     slices = api.get("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices")
     assert {
         one["ports"][0]["port"]
@@ -303,7 +303,7 @@ def test_the_email_service_leads_to_the_pods_port(api):
         ),
     ],
 )
-def test_what_the_operator_may_not_read_is_refused_in_the_apis_words(api, path, message):
+def test_forbidden_read_is_refused_with_the_api_servers_message(api, path, message):
     answer = api.get(path)
     assert answer.status_code == answer.json()["code"] == 403
     assert answer.json()["message"] == message
@@ -330,13 +330,13 @@ def test_what_the_operator_may_not_read_is_refused_in_the_apis_words(api, path, 
     ],
 )
 @pytest.mark.parametrize("path", [POLICIES, "/version", "/api/v1/namespaces/shop/secrets"])
-def test_a_request_in_the_name_of_another_user_is_refused(api, headers, message, path):
+def test_impersonation_of_another_user_is_refused(api, headers, message, path):
     answer = api.client.request("GET", path, headers={**api.headers, **headers})
     assert answer.status_code == answer.json()["code"] == 403
     assert answer.json()["message"] == message
 
 
-def test_groups_without_a_user_to_impersonate_are_refused(api):
+def test_impersonation_of_groups_without_a_user_is_refused(api):
     headers = {**api.headers, "Impersonate-Group": "system:masters"}
     answer = api.client.request("GET", POLICIES, headers=headers)
     assert answer.status_code == 500
@@ -347,7 +347,7 @@ def test_groups_without_a_user_to_impersonate_are_refused(api):
     ("method", "verb"),
     [("POST", "create"), ("DELETE", "deletecollection")],
 )
-def test_the_operator_neither_creates_nor_deletes(api, method, verb):
+def test_operator_can_neither_create_nor_delete_policies(api, method, verb):
     before = list(api.store.find(NETWORK_POLICIES))
     answer = api.client.request(method, POLICIES, headers=api.headers, json={})
     assert answer.status_code == 403
@@ -358,7 +358,7 @@ def test_the_operator_neither_creates_nor_deletes(api, method, verb):
     assert api.client.request("OPTIONS", POLICIES, headers=api.headers).status_code == 405
 
 
-def test_what_does_not_exist_is_not_found(api, admin):
+def test_missing_object_is_not_found(api, admin):
     answer = api.get(f"{POLICIES}/nosuch")
     assert answer.status_code == 404
     assert answer.json()["message"] == 'networkpolicies.networking.k8s.io "nosuch" not found'
@@ -371,7 +371,7 @@ def test_what_does_not_exist_is_not_found(api, admin):
     assert admin.get(f"/api/v1/namespaces/shop/pods/{pod}/status").status_code == 200
 
 
-def test_lists_say_less_of_each_item_and_come_in_pages(api):
+def test_list_omits_kinds_of_items_and_is_paginated(api):
     whole = api.get(POLICIES)
     assert whole.json()["kind"] == "NetworkPolicyList"
     assert "kind" not in whole.json()["items"][0]
@@ -391,7 +391,7 @@ def test_lists_say_less_of_each_item_and_come_in_pages(api):
     assert api.get(POLICIES, limit="x").status_code == 400
 
 
-def test_tables_have_the_cells_that_kubectl_prints(api):
+def test_table_has_the_columns_that_kubectl_prints(api):
     table = api.get(POLICIES, accept=TABLE).json()
     assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Pod-Selector", "Age"]
     assert {tuple(row["cells"]) for row in table["rows"]} >= {
@@ -405,7 +405,7 @@ def test_tables_have_the_cells_that_kubectl_prints(api):
     assert none["rows"][0]["object"] is None
 
 
-def test_every_table_of_a_fresh_shop_can_be_made(admin):
+def test_every_resource_of_a_new_cluster_can_be_listed_as_a_table(admin):
     for resource in resources():
         if "list" in resource.verbs:
             answer = admin.get(f"{resource.root}/{resource.plural}", accept=TABLE)
@@ -416,7 +416,7 @@ def test_every_table_of_a_fresh_shop_can_be_made(admin):
     assert "deprecated in v1.33+" in endpoints.headers["warning"]
 
 
-def test_a_cell_of_an_odd_object_is_no_error(admin):
+def test_table_of_an_incomplete_object_has_placeholder_cells(admin):
     service = by_path()["", "v1", "services"]
     admin.store.add(
         service,
@@ -441,11 +441,11 @@ def test_a_cell_of_an_odd_object_is_no_error(admin):
     [(0, "0s"), (119, "119s"), (120, "2m"), (185, "3m5s"), (725, "12m"), (10800, "3h"),
      (11000, "3h3m"), (30000, "8h"), (172800, "2d"), (180000, "2d2h"), (900000, "10d")],
 )  # fmt: skip
-def test_ages_are_shown_as_kubectl_shows_them(seconds, shown):
+def test_age_is_formatted_as_by_kubectl(seconds, shown):
     assert show_age(seconds) == shown
 
 
-def test_selectors_are_shown_in_one_line():
+def test_selector_is_formatted_in_one_line():
     selector = {
         "matchLabels": {"b": "2", "a": "1"},
         "matchExpressions": [
@@ -469,34 +469,34 @@ OBJECT = {"metadata": {"name": "n", "labels": {"app": "shop", "n": "5"}}}
      ("app", True), ("!app", False), ("! x", True), ("n>4", True), ("n<5", False), ("app>1", False),
      ("app=shop,n=5", True), ("app=shop,n=6", False), ("app=", False), ("x in (a)", False)],
 )  # fmt: skip
-def test_label_selectors_follow_the_grammar(text, holds):
+def test_label_selector_follows_the_grammar(text, holds):
     assert label_test(text)(OBJECT) is holds
 
 
 @pytest.mark.parametrize("text", ["=x", "app in", "app in (", "a b", "!app=x", "n>x", ",", "a=(b)"])
-def test_what_is_no_label_selector_is_refused(text, api):
+def test_invalid_label_selector_is_refused(text, api):
     with pytest.raises(Refused, match="unable to parse requirement"):
         label_test(text)
     assert api.get(POLICIES, labelSelector=text).status_code == 400
 
 
 @given(st.text(alphabet="ab=!<>(), in", max_size=30))
-def test_any_text_is_a_selector_or_refused(text):
+def test_arbitrary_text_is_a_selector_or_refused(text):
     for make in (label_test, lambda one: field_test(one, NETWORK_POLICIES)):
         with contextlib.suppress(Refused):
             make(text)(OBJECT)
 
 
 @pytest.mark.parametrize("text", ["{}(", "!{}(", "a{}(", "a in{}", "a,{}", "{}!"])
-def test_a_long_selector_keeps_nobody_waiting(text):
-    """Each of its blanks is read a few times; this would take minutes otherwise."""
+def test_long_selector_is_parsed_in_linear_time(text):
+    """Quadratic parsing of its blanks would take minutes."""
     with contextlib.suppress(Refused):
         label_test(text.format(" " * 400_000))
     with contextlib.suppress(Refused):
         label_test("a," * 60_000 + text.format(" " * 60_000))
 
 
-def test_field_selectors_know_each_resources_fields(api):
+def test_field_selectors_support_the_fields_of_each_resource(api):
     assert names(api.get(POLICIES, fieldSelector="metadata.name=frontend")) == ["frontend"]
     assert len(names(api.get(POLICIES, fieldSelector="metadata.name!=frontend"))) == 12
     pods = "/api/v1/namespaces/shop/pods"
@@ -509,7 +509,7 @@ def test_field_selectors_know_each_resources_fields(api):
     assert "invalid field selector" in api.get(pods, fieldSelector="spec").text
 
 
-def test_a_watch_tells_what_there_is_and_what_changes(api, admin):
+def test_watch_reports_existing_objects_and_changes(api, admin):
     first = api.watch(POLICIES)
     assert [one["type"] for one in first] == ["ADDED"] * 13
     version = str(api.store.version)
@@ -529,7 +529,7 @@ def test_a_watch_tells_what_there_is_and_what_changes(api, admin):
     assert table[0]["object"]["rows"][0]["cells"][0] == "frontend"
 
 
-def test_an_object_comes_into_the_sight_of_a_watch_and_leaves_it(api):
+def test_watch_with_a_selector_reports_objects_that_start_or_cease_to_match(api):
     policy = api.store.get(NETWORK_POLICIES, "shop", "frontend")
     version = str(api.store.version)
     labelled = {**policy, "metadata": {**policy["metadata"], "labels": {"a": "b"}}}
@@ -539,7 +539,7 @@ def test_an_object_comes_into_the_sight_of_a_watch_and_leaves_it(api):
     assert [one["type"] for one in seen] == ["ADDED", "DELETED"]
 
 
-def test_a_watch_marks_the_end_of_what_there_is_when_asked_to(api):
+def test_watch_sends_a_bookmark_after_the_initial_events_on_request(api):
     params = {"sendInitialEvents": "true", "allowWatchBookmarks": "true"}
     for accept in ("application/json", TABLE):
         *added, mark = api.watch(POLICIES, accept=accept, **params)
@@ -548,7 +548,7 @@ def test_a_watch_marks_the_end_of_what_there_is_when_asked_to(api):
         assert "k8s.io/initial-events-end" in json.dumps(mark)
 
 
-def test_a_watch_that_has_fallen_behind_starts_anew(api):
+def test_watch_from_an_expired_version_is_refused(api):
     policy = api.store.get(NETWORK_POLICIES, "shop", "frontend")
     version = api.store.version
     for _ in range(300):
@@ -575,7 +575,7 @@ ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         ({"verb": "get", "resource": "pods", "namespace": "kube-system"}, False),
     ],
 )
-def test_reviews_answer_what_the_rights_say(api, attributes, allowed):
+def test_access_review_answers_according_to_the_operators_permissions(api, attributes, allowed):
     spec = {"resourceAttributes": {"namespace": "shop", **attributes}}
     answer = api.post(ACCESS, review("SelfSubjectAccessReview", spec))
     assert answer.status_code == 201
@@ -586,7 +586,7 @@ def field(number, data):
     return bytes([number << 3 | 2, len(data)]) + data
 
 
-def test_reviews_come_as_protobuf_too(api):
+def test_access_review_accepts_protobuf(api):
     attributes = field(1, b"shop") + field(2, b"get") + field(5, b"pods") + b"\x48\x01"
     message = field(2, field(1, attributes))
     envelope = b"k8s\x00" + field(1, field(1, b"v1") + field(2, b"X")) + field(2, message)
@@ -596,7 +596,7 @@ def test_reviews_come_as_protobuf_too(api):
         assert api.post(ACCESS, broken, media).status_code == 400
 
 
-def test_reviews_of_paths_of_rules_and_of_oneself(api, admin):
+def test_access_reviews_of_paths_rules_and_oneself_are_answered(api, admin):
     spec = {"nonResourceAttributes": {"verb": "get", "path": "/version"}}
     assert api.post(ACCESS, review("SelfSubjectAccessReview", spec)).json()["status"]["allowed"]
     assert api.post(ACCESS, review("SelfSubjectAccessReview", {})).status_code == 400
@@ -613,7 +613,7 @@ def test_reviews_of_paths_of_rules_and_of_oneself(api, admin):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_message_or_refused(data):
+def test_arbitrary_bytes_are_a_protobuf_message_or_refused(data):
     fields = {1: Text("a"), 2: Repeated("b"), 3: Field("c", {1: Text("d")})}
     try:
         read(data, fields)
@@ -621,15 +621,15 @@ def test_any_bytes_are_a_message_or_refused(data):
         return
 
 
-def test_floods_are_answered_with_too_many():
-    api = Api(clock=lambda: 0.0)  # time stands still: the reserve is all there is
+def test_request_flood_is_answered_with_too_many_requests():
+    api = Api(clock=lambda: 0.0)  # the clock stands still: only the burst allowance is available
     codes = [api.get("/healthz").status_code for _ in range(420)]
     assert codes[:400] == [200] * 400
     assert set(codes[400:]) == {429}
 
 
-def test_without_room_requests_are_put_off(api):
-    """Bodies and answers count, those of watches too; what was held is given back."""
+def test_request_without_free_memory_is_answered_with_retry_after(api):
+    """Bodies, responses and watches count; their memory is released afterwards."""
     room, most = api.server._room, 8 << 20
     assert room.take(most)
     review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -643,7 +643,7 @@ def test_without_room_requests_are_put_off(api):
     room.give(most)
 
 
-def test_changes_are_forgotten_by_their_size_and_watches_told(api):
+def test_watch_from_a_version_dropped_for_its_size_is_refused(api):
     policy = api.store.get(NETWORK_POLICIES, "shop", "frontend")
     large = {**policy, "metadata": {**policy["metadata"], "annotations": {"a": "x" * 900_000}}}
     version = api.store.version
@@ -654,8 +654,8 @@ def test_changes_are_forgotten_by_their_size_and_watches_told(api):
         api.store.since(version)
 
 
-def test_what_is_written_has_an_end(admin):
-    """Objects of 1 MB; what replaces another counts once, what is deleted not at all."""
+def test_store_above_its_size_limit_refuses_new_objects(admin):
+    """The objects have 1 MB; a replaced object counts once, a deleted one does not count."""
     annotations = {f"a{n}": "x" * 100_000 for n in range(10)}
 
     def make(name):
@@ -672,7 +672,7 @@ def test_what_is_written_has_an_end(admin):
     assert make("large-9").status_code == 201
 
 
-def test_a_body_beyond_the_limit_is_not_read_to_its_end(api):
+def test_body_above_the_size_limit_is_refused(api):
     path = f"{POLICIES}/frontend"
     headers = {**api.headers, "Content-Type": "application/merge-patch+json"}
     answer = api.client.request("PATCH", path, content=b" " * (BODY_BYTES + 1), headers=headers)
@@ -680,7 +680,7 @@ def test_a_body_beyond_the_limit_is_not_read_to_its_end(api):
     assert api.store.touched() == []
 
 
-def test_the_store_tells_what_is_not_as_it_was_deployed():
+def test_store_lists_objects_changed_since_deployment():
     store = deployed()
     policy = store.get(NETWORK_POLICIES, "shop", "frontend")
     store.amend(NETWORK_POLICIES, {**policy, "spec": {"podSelector": {}}})
@@ -708,8 +708,8 @@ def test_the_store_tells_what_is_not_as_it_was_deployed():
 
 
 @pytest.mark.parametrize("left", [("podSelector",), ("podSelector", "ingress"), ()])
-def test_a_fault_leaves_no_trace_in_an_object(left):
-    """Also not in managedFields, which tell the keys of what was applied."""
+def test_injected_fault_leaves_no_trace_in_an_object(left):
+    """This includes managedFields, which list the keys of applied objects."""
     world = boutique()
     chosen = world.policies[1]
     spec = {key: value for key, value in chosen.spec.items() if key in left} or {
@@ -730,7 +730,7 @@ def test_a_fault_leaves_no_trace_in_an_object(left):
     }
 
 
-def test_the_store_is_bounded():
+def test_store_above_its_object_limit_refuses_new_objects():
     store = Store()
     for number in range(5000):
         store.add(NETWORK_POLICIES, {"metadata": {"name": str(number)}})
@@ -738,7 +738,7 @@ def test_the_store_is_bounded():
         store.add(NETWORK_POLICIES, {"metadata": {"name": "more"}})
 
 
-def test_waiting_ends_with_the_next_change():
+def test_wait_ends_with_the_next_change_of_the_store():
     async def scene():
         store = deployed()
         version = store.version
@@ -752,7 +752,7 @@ def test_waiting_ends_with_the_next_change():
     asyncio.run(scene())
 
 
-def test_a_fault_of_ours_is_an_answer_too():
+def test_internal_error_of_the_server_is_answered_with_status_500():
     moments = iter([0.0])
     answer = Api(clock=lambda: next(moments)).get("/healthz")
     assert answer.status_code == 500

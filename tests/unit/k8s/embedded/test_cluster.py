@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Told:
-    """In the place of a cluster: its process sees what a test sets, anew each time."""
+    """A fake cluster that reports the policies that a test sets, as new objects each time."""
 
     namespace = "shop"
 
@@ -23,7 +23,7 @@ class Told:
         return {"policies": copy.deepcopy(self.policies), "others": self.others, "writes": []}
 
 
-async def test_policies_are_computed_once_for_as_long_as_they_stay_as_they_are(monkeypatch):
+async def test_reachability_is_computed_once_until_a_policy_changes(monkeypatch):
     world, computed = boutique(), []
     net = cluster.Net
     monkeypatch.setattr(

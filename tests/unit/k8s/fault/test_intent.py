@@ -22,7 +22,7 @@ def drawn(request):
     return shown, altered, [draw_intended(shown, altered, number, rng) for number in range(4)]
 
 
-def test_the_shown_policies_do_not_depend_on_the_faults(drawn):
+def test_shown_policies_do_not_depend_on_the_drawn_faults(drawn):
     shown, _, found = drawn
     for number, (world, faults) in enumerate(found):
         assert len(faults) == number
@@ -33,7 +33,7 @@ def test_the_shown_policies_do_not_depend_on_the_faults(drawn):
         assert changed == names
 
 
-def test_every_fault_shows_alone_and_the_orders_are_proven(drawn):
+def test_every_intent_fault_is_visible_and_its_repair_order_is_proven(drawn):
     *_, found = drawn
     for world, faults in found:
         assert doubts(world, faults) == []
@@ -42,7 +42,7 @@ def test_every_fault_shows_alone_and_the_orders_are_proven(drawn):
             assert fault.broken or fault.opened or fault.stopped
 
 
-def test_what_is_intended_is_what_the_intended_policies_allow(drawn):
+def test_intended_pairs_match_the_traffic_the_intended_policies_allow(drawn):
     *_, found = drawn
     for world, _ in found:
         pairs = zip(world.pairs, world.intended, strict=True)
@@ -50,7 +50,7 @@ def test_what_is_intended_is_what_the_intended_policies_allow(drawn):
         assert all(map(world.healthy.allows, world.uses))
 
 
-def test_the_intended_spec_of_an_altered_policy_is_the_one_before_the_alteration(drawn):
+def test_intended_spec_of_an_altered_policy_is_its_original_spec(drawn):
     shown, altered, _ = drawn
     policies = {policy.name: policy for policy in shown.policies}
     source = intent._Source(shown, altered, random.Random(1))
@@ -65,7 +65,7 @@ def test_the_intended_spec_of_an_altered_policy_is_the_one_before_the_alteration
         assert one.meant.spec != policies[one.policy].spec == altered[one.policy].spec
 
 
-def test_chosen_policies_are_kept_until_what_they_should_be_is_found(drawn, monkeypatch):
+def test_chosen_policies_stay_until_their_intended_specs_are_found(drawn, monkeypatch):
     shown, altered, _ = drawn
     chosen = []
     choose = intent._Source.choose
@@ -83,7 +83,7 @@ def test_chosen_policies_are_kept_until_what_they_should_be_is_found(drawn, monk
         assert len(chosen) == 1
 
 
-def test_every_policy_can_be_wrong(drawn):
+def test_every_policy_can_be_faulty(drawn):
     shown, altered, _ = drawn
     source = intent._Source(shown, altered, random.Random(1))
     places = [policy for policy in shown.policies if policy.spec["podSelector"]]
@@ -94,20 +94,20 @@ def test_every_policy_can_be_wrong(drawn):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_partners_are_a_matching_of_all_policies(drawn, ordered):
+def test_partners_form_a_matching_of_all_policies(drawn, ordered):
     shown, altered, _ = drawn
     places = [policy for policy in shown.policies if policy.spec["podSelector"]]
     partner = {}
     for policy in places:
         source = intent._Source(shown, altered, random.Random(5))
         partner[policy.name] = source._partner(policy, ordered=ordered).name
-    # one may be left over where the number is odd
+    # one policy has no partner if their number is odd
     single = [name for name, other in partner.items() if partner[other] != name]
     assert len(single) == len(places) % 2
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_couple_is_a_fault_and_one_that_it_hides(drawn, ordered):
+def test_masked_couple_has_one_fault_that_hides_the_other(drawn, ordered):
     shown, altered, _ = drawn
     couples = []
     for seed in range(8):
@@ -138,7 +138,7 @@ PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add
 
 
 @pytest.mark.parametrize("kinds", [("change_port",), ("add_ingress", "add_egress")])
-def test_faults_of_given_kinds_are_on_altered_and_on_other_policies(kinds):
+def test_faults_of_given_kinds_occur_on_altered_and_unaltered_policies(kinds):
     on_altered = []
     for seed in range(12):
         rng = random.Random(seed)
@@ -151,7 +151,7 @@ def test_faults_of_given_kinds_are_on_altered_and_on_other_policies(kinds):
         there = {policy.name for policy in world.policies}
         assert faulty(world, faults) == tuple(one for one in shown.policies if one.name in there)
         assert world.pairs == shown.pairs
-        # none of these kinds makes a policy select no pod, so that none does
+        # none of these kinds makes a policy select no pods
         assert all(about(shown, policy) for policy in faulty(world, faults))
         assert not any(
             about(shown, policy) for policy in shown.policies if policy.name not in there
@@ -160,11 +160,11 @@ def test_faults_of_given_kinds_are_on_altered_and_on_other_policies(kinds):
         assert not any(fault.after for fault in faults)
         on_altered += [fault.policy in altered for fault in faults]
     assert len(on_altered) >= 8 * len(kinds)
-    # unaltered policies are wrong too, by the kinds that apply to them
+    # unaltered policies are faulty too, with the kinds that apply to them
     assert 0.3 < sum(on_altered) / len(on_altered) <= (1 if kinds == ("change_port",) else 0.95)
 
 
-def test_each_policy_is_wrong_equally_often_over_all_kinds():
+def test_each_policy_is_faulty_equally_often_over_all_kinds():
     rng = random.Random(4)
     shown, altered = alter(varied(rng), rng, PAPER)
     odds = intent._Source(shown, altered, rng).odds([*PAPER, "change_port"])

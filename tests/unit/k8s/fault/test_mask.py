@@ -17,7 +17,7 @@ from netarena_k8s.world.model import reach
 
 @pytest.fixture(scope="module")
 def pair():
-    """A shop, a fault in it and one that it hides."""
+    """Return a world, and a fault in it together with one that it hides."""
     for seed in range(20):
         rng = random.Random(seed)
         world = estate(rng, 20, 20)
@@ -27,7 +27,7 @@ def pair():
     raise AssertionError("none of twenty")
 
 
-def test_what_is_masked_shows_as_the_last_one_left_and_in_no_pair_before(pair):
+def test_masked_fault_is_visible_only_after_the_masking_one_is_repaired(pair):
     world, faults = pair
     assert doubts(world, faults) == []
     (wide,) = [fault for fault in faults if fault.masks]
@@ -38,7 +38,7 @@ def test_what_is_masked_shows_as_the_last_one_left_and_in_no_pair_before(pair):
     assert seen(world, [other]) != right
 
 
-def test_the_proof_sees_a_mask_that_hides_nothing(pair):
+def test_proof_rejects_a_mask_that_hides_nothing(pair):
     world, faults = pair
     turned = [
         fault.model_copy(
@@ -49,7 +49,7 @@ def test_the_proof_sees_a_mask_that_hides_nothing(pair):
     assert doubts(world, turned)
 
 
-def test_a_mask_is_told_by_the_action_alone_and_only_where_there_is_one(pair):
+def test_mask_is_recorded_in_the_action_only_if_the_fault_has_one(pair):
     _, faults = pair
     for fault in faults:
         action = action_of(fault)
@@ -57,7 +57,7 @@ def test_a_mask_is_told_by_the_action_alone_and_only_where_there_is_one(pair):
         assert Fault.model_validate({"kind": action.kind, **action.parameters}) == fault
 
 
-def test_pairs_are_looked_at_where_faults_are_and_come_to_the_same(pair):
+def test_pairs_computed_near_the_faults_equal_the_full_computation(pair):
     world, faults = pair
     policies = {fault.policy: fault.spec for fault in faults}
     broken = [
@@ -68,7 +68,7 @@ def test_pairs_are_looked_at_where_faults_are_and_come_to_the_same(pair):
 
 
 @pytest.mark.slow
-def test_a_third_of_tickets_of_two_faults_and_more_have_a_mask():
+def test_at_least_a_third_of_tickets_with_two_faults_have_a_mask():
     config = KubernetesConfig.parse(
         {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 24}
     )
@@ -80,7 +80,7 @@ def test_a_third_of_tickets_of_two_faults_and_more_have_a_mask():
 
 @pytest.fixture(scope="module")
 def waiting():
-    """A shop, and faults of which one has to wait for another."""
+    """Return a world, and faults of which one must be repaired after another."""
     for seed in range(20):
         rng = random.Random(seed)
         world = estate(rng, 20, 20)
@@ -91,19 +91,19 @@ def waiting():
 
 
 @pytest.mark.slow
-def test_a_repair_that_does_not_wait_breaks_or_opens_a_pair(waiting):
+def test_repair_before_its_prerequisite_breaks_or_opens_a_pair(waiting):
     world, faults = waiting
     assert doubts(world, faults) == []
     before = list(safe_orders(waits(faults)))
     assert 0 < len(before) < 6
     assert not any(harmful(world, faults, order) for order in before)
     assert all(harmful(world, faults, order) for order in hasty_orders(waits(faults)))
-    # without the word that one waits, the same faults are not sound
+    # without the recorded order, the same faults are not sound
     blind = [fault.model_copy(update={"after": ()}) for fault in faults]
     assert any("order" in doubt for doubt in doubts(world, blind))
 
 
-def test_the_proof_sees_a_repair_that_waits_for_nothing(waiting):
+def test_proof_rejects_an_unnecessary_repair_order(waiting):
     world, faults = waiting
     (late,) = [fault for fault in faults if fault.after]
     (other,) = [one for one in faults if one is not late and one.policy not in late.after]
@@ -114,7 +114,7 @@ def test_the_proof_sees_a_repair_that_waits_for_nothing(waiting):
     assert "a repair that is to wait for another is safe before it" in doubts(world, wrong)
 
 
-def test_the_solution_heeds_it_and_the_hasty_one_does_not(waiting):
+def test_solution_respects_the_repair_order_and_the_hasty_one_does_not(waiting):
     world, faults = waiting
     query = Query(
         id="k8s-x",

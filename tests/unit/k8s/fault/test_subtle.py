@@ -13,7 +13,7 @@ from netarena_k8s.source.large import estate
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
 
-#: labels of pods beside the shop's own, and of namespaces
+#: labels of pods outside the application, and of namespaces
 BESIDE = {"k8s-app", "app", "kubernetes.io/metadata.name", "purpose", "shop.example/tenant"}
 
 
@@ -24,13 +24,13 @@ def shop() -> World:
 
 @pytest.fixture(scope="module")
 def altered() -> World:
-    """A world with connections that one end alone allows."""
+    """Return a world with connections that only one end allows."""
     rng = random.Random(4)
     return alter(estate(rng, 24, 24), rng)[0]
 
 
 def labels(value: Any) -> Iterator[tuple[str, str]]:
-    """All that selectors ask for."""
+    """Yield all labels that selectors contain."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "matchLabels":
@@ -53,7 +53,7 @@ def numbers(value: Any) -> Iterator[int | str]:
             yield from numbers(one)
 
 
-def test_every_method_has_its_words() -> None:
+def test_every_method_of_large_worlds_has_a_description() -> None:
     for kind, methods in KINDS_OF_LARGE.items():
         assert {*methods} <= {**WORDS[kind], **WORDS_OF_LARGE.get(kind, {})}.keys()
     assert KINDS_OF_LARGE.keys() == KINDS.keys()
@@ -63,7 +63,7 @@ def test_every_method_has_its_words() -> None:
 @pytest.mark.parametrize(
     ("kind", "method"), [(kind, one) for kind in KINDS_OF_LARGE for one in KINDS_OF_LARGE[kind]]
 )
-def test_what_is_written_is_what_others_rightly_have(
+def test_injected_spec_uses_only_labels_and_ports_of_the_application(
     altered: World, kind: str, method: str
 ) -> None:
     shop = altered
@@ -87,7 +87,7 @@ def test_what_is_written_is_what_others_rightly_have(
     assert made
 
 
-def test_kinds_show_in_what_is_in_use_beside_the_pairs_too(shop: World) -> None:
+def test_fault_can_be_visible_only_in_uses_outside_the_pairs(shop: World) -> None:
     rng = random.Random(1)
     found = [
         fault

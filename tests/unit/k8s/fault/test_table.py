@@ -30,7 +30,7 @@ METHODS = [(kind, method) for kind, methods in KINDS.items() for method in metho
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_shows_in_every_world(kind, world):
+def test_every_fault_kind_is_visible_and_repairable_in_every_world(kind, world):
     net = WORLDS[world]
     (fault,) = draw(net, (kind,), random.Random(1)) or ()
     assert reach(net, faulty(net, [fault])) != net.intended
@@ -50,7 +50,7 @@ def test_every_kind_shows_in_every_world(kind, world):
     assert draw(net, (kind,), random.Random(1)) == (fault,)
 
 
-def test_every_method_shows_somewhere():
+def test_every_fault_method_is_visible_in_some_world():
     seen = set()
     for seed in range(40):
         for world in (WORLDS["boutique"], varied(random.Random(seed))):
@@ -67,13 +67,13 @@ def test_every_method_shows_somewhere():
     assert len(EXTENDED_KINDS) >= 12
 
 
-def test_every_method_is_told_in_words():
+def test_every_fault_method_has_a_description():
     assert {kind: set(words) for kind, words in WORDS.items()} == {
         kind: set(methods) for kind, methods in KINDS.items()
     }
 
 
-def test_a_method_leaves_the_healthy_world_as_it_is():
+def test_fault_method_does_not_modify_the_intended_world():
     world = WORLDS["boutique"]
     before = world.model_dump_json()
     for kind, method in METHODS:
@@ -83,7 +83,7 @@ def test_a_method_leaves_the_healthy_world_as_it_is():
 
 
 @pytest.mark.parametrize("pair", list(combinations(PAPER_KINDS, 2)))
-def test_pairs_of_the_paper_are_sound(pair):
+def test_pairs_of_the_papers_fault_kinds_are_sound(pair):
     for world in (WORLDS["boutique"], WORLDS["varied 1"]):
         faults = draw(world, pair, random.Random(5))
         assert faults is not None
@@ -91,8 +91,8 @@ def test_pairs_of_the_paper_are_sound(pair):
         assert len({fault.policy for fault in faults}) == 2
 
 
-def test_what_hides_another_is_not_sound():
-    """The egress fault hides that a caller was let in: repaired first, it opens the pair."""
+def test_fault_that_hides_another_without_a_recorded_mask_is_not_sound():
+    """The egress fault hides an added caller: repairing it first opens the pair."""
     world = WORLDS["boutique"]
     specs = {policy.name: policy.spec for policy in world.policies}
     ingress = [
@@ -109,6 +109,6 @@ def test_what_hides_another_is_not_sound():
     assert not sound(world, [into, out])
 
 
-def test_three_parts():
+def test_three_fault_kinds_give_three_faults():
     kinds = ("remove_ingress", "change_port", "peer_label")
     assert len(draw(WORLDS["boutique"], kinds, random.Random(2)) or ()) == 3

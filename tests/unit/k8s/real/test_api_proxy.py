@@ -1,4 +1,4 @@
-"""An agent's requests to a real API server: passed on as they are, but for those of the past."""
+"""The proxy of an agent's requests to a real API server; it refuses reads of earlier versions."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ LIST = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
 
 
 class Upstream:
-    """An API server: what it was asked, and whether it says that it is ready."""
+    """A fake API server: records requests, and reports whether it is ready."""
 
     def __init__(self):
         self.asked = []
@@ -85,7 +85,7 @@ class Upstream:
 
 @contextlib.asynccontextmanager
 async def opened(listening=None, **more):
-    """A gate to an upstream, and a client that trusts it as kubectl does."""
+    """Yield a proxy to a fake API server, and a client that trusts it as kubectl does."""
     upstream, authority = Upstream(), Authority()
     server = web.Server(upstream.answer, handler_cancellation=True, access_log=None)
     behind = await asyncio.get_running_loop().create_server(
@@ -114,7 +114,7 @@ async def opened(listening=None, **more):
 
 
 def known(one):
-    """The header of whom a gate lets in."""
+    """Return the header that authenticates a client of the proxy."""
     return f"Authorization: Bearer {one.word}\r\n"
 
 
@@ -134,7 +134,7 @@ def token(**given):
     return coded(json.dumps(given))
 
 
-def test_a_request_and_its_answer_pass_as_they_are():
+def test_request_and_response_pass_through_the_proxy_unchanged():
     async def scene(one, upstream, client, _base, _trust):
         body = b'[{"op":"remove","path":"/spec"}]'
         headers = {"Content-Type": "application/json-patch+json",
@@ -160,8 +160,8 @@ def test_a_request_and_its_answer_pass_as_they_are():
     run(scene)
 
 
-def test_whoever_does_not_know_the_word_is_nobody():
-    """An episode's is of no use at the gate of another, nor is what an API server takes."""
+def test_request_without_the_episodes_bearer_token_is_unauthorized():
+    """Tokens of other episodes and of the API server are not valid either."""
 
     async def scene(one, upstream, client, _base, _trust):
         for shown in ("", "Bearer", "Bearer t", "Bearer é", f"Basic {one.word}", f"{one.word}",
@@ -177,7 +177,7 @@ def test_whoever_does_not_know_the_word_is_nobody():
     run(scene)
 
 
-def test_the_token_is_the_gates_and_nobody_is_asked_for_by_another_name():
+def test_proxy_sends_its_own_token_and_drops_impersonation_headers():
     async def scene(one, upstream, client, _base, _trust):
         sent = {"Impersonate-User": "admin", "impersonate-group": "system:masters",
                 "X-Remote-User": "admin"}  # fmt: skip
@@ -211,7 +211,7 @@ FEW = {"spec": {"ingress": [{}] * POLICY_ENTRIES}}
         ({"metadata": {"annotations": {"a": "<" * 7 * POLICY_CHARS}}}, "at most 65536 characters"),
     ],
 )
-def test_what_would_make_a_policy_too_large_is_tried_and_refused(method, shown, told):
+def test_change_that_makes_a_policy_too_large_is_refused_after_a_dry_run(method, shown, told):
     async def scene(one, upstream, client, _base, _trust):
         upstream.policy = json.dumps(shown).encode()
         headers = {"Accept": "application/vnd.kubernetes.protobuf", "Accept-Encoding": "gzip"}
@@ -237,7 +237,7 @@ def test_what_would_make_a_policy_too_large_is_tried_and_refused(method, shown, 
 
 
 @pytest.mark.parametrize(("status", "text"), [(422, b'{"message": "no"}'), (301, b"<a>Moved</a>")])
-def test_a_change_that_the_server_does_not_make_is_tried_and_not_made(status, text):
+def test_change_refused_in_the_dry_run_is_not_made(status, text):
     async def scene(one, upstream, client, _base, _trust):
         upstream.policy, upstream.status = text, status
         async with client.patch("/policy", data=b"patch", allow_redirects=False) as answer:
@@ -247,7 +247,7 @@ def test_a_change_that_the_server_does_not_make_is_tried_and_not_made(status, te
     run(scene)
 
 
-def test_a_change_larger_than_a_server_takes_is_not_passed_on():
+def test_change_body_above_the_size_limit_is_not_forwarded():
     async def scene(one, upstream, client, _base, _trust):
         async with client.patch("/policy", data=io.BytesIO(bytes(BODY_BYTES + 1))) as answer:
             assert answer.status == 413
@@ -257,7 +257,7 @@ def test_a_change_larger_than_a_server_takes_is_not_passed_on():
     run(scene)
 
 
-def test_one_change_at_a_time_is_tried_and_made():
+def test_concurrent_changes_are_tried_and_made_one_at_a_time():
     async def scene(one, upstream, client, _base, _trust):
         await asyncio.gather(*(client.patch("/policy", data=b"patch") for _ in range(8)))
         paths = [path for _, path, _, _ in upstream.asked]
@@ -293,7 +293,7 @@ def test_one_change_at_a_time_is_tried_and_made():
         "continue=!",
     ],
 )
-def test_what_was_before_the_episode_has_expired(query):
+def test_read_of_a_version_before_the_episode_is_answered_as_expired(query):
     async def scene(one, upstream, client, _base, _trust):
         path = URL(f"{LIST}?{query}", encoded=True)
         async with client.get(path) as answer:
@@ -317,7 +317,7 @@ def test_what_was_before_the_episode_has_expired(query):
         {"continue": token(v="meta.k8s.io/v1", rv=-1, start="x")},
     ],
 )
-def test_what_the_episode_has_seen_may_be_asked_for(pairs):
+def test_read_of_a_version_within_the_episode_is_forwarded(pairs):
     async def scene(_one, upstream, client, _base, _trust):
         async with client.get(LIST, params=pairs) as answer:
             assert answer.status == 203
@@ -326,7 +326,7 @@ def test_what_the_episode_has_seen_may_be_asked_for(pairs):
     run(scene)
 
 
-def test_a_server_that_is_not_ready_is_evidence_and_asked_nothing():
+def test_server_that_is_not_ready_counts_as_a_failure_and_gets_no_request():
     async def scene(one, upstream, client, _base, _trust):
         upstream.ready = False
         with pytest.raises(aiohttp.ClientError):
@@ -337,7 +337,7 @@ def test_a_server_that_is_not_ready_is_evidence_and_asked_nothing():
     run(scene)
 
 
-def test_a_server_that_takes_no_connection_is_evidence():
+def test_server_that_refuses_connections_counts_as_a_failure():
     async def scene(one, _upstream, client, _base, _trust):
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
@@ -350,7 +350,7 @@ def test_a_server_that_takes_no_connection_is_evidence():
 
 
 @pytest.mark.parametrize(("query", "failures"), [("", 0), ("?away", 1)])
-def test_an_answer_that_breaks_off_is_evidence_where_the_server_is_away_then(query, failures):
+def test_aborted_response_counts_as_a_failure_only_if_the_server_is_not_ready(query, failures):
     async def scene(one, _upstream, client, _base, _trust):
         with pytest.raises(aiohttp.ClientError):
             async with client.post(f"/breaks{query}") as answer:
@@ -363,7 +363,7 @@ def test_an_answer_that_breaks_off_is_evidence_where_the_server_is_away_then(que
 @pytest.mark.parametrize(
     ("query", "failures"), [("", 0), ("?watch=true", 1), ("?limit=5&watch=1", 1)]
 )
-def test_a_watch_that_a_server_ends_as_it_goes_is_evidence(query, failures):
+def test_watch_ended_by_a_stopping_server_counts_as_a_failure(query, failures):
     async def scene(one, _upstream, client, _base, _trust):
         async with client.get(f"/ends{query}") as answer:
             assert await answer.text() == "all"
@@ -373,7 +373,7 @@ def test_a_watch_that_a_server_ends_as_it_goes_is_evidence(query, failures):
     run(scene)
 
 
-def test_who_leaves_a_watch_leaves_nothing_behind_and_makes_no_evidence():
+def test_watch_closed_by_the_client_is_cleaned_up_without_a_failure():
     async def scene(one, upstream, client, _base, _trust):
         async with client.get("/watch?watch=true") as answer:
             assert await answer.content.read(5) == b"first"
@@ -386,7 +386,7 @@ def test_who_leaves_a_watch_leaves_nothing_behind_and_makes_no_evidence():
     run(scene)
 
 
-def test_a_closed_gate_ends_what_is_open():
+def test_closed_proxy_ends_open_connections_and_stops_listening():
     async def scene(one, upstream, client, base, trust):
         async with client.get("/watch?watch=true") as answer:
             assert await answer.content.read(5) == b"first"
@@ -403,7 +403,7 @@ def test_a_closed_gate_ends_what_is_open():
     run(scene)
 
 
-def test_the_command_that_runs_is_heard_and_nobody_else():
+def test_only_the_running_command_can_use_the_proxy():
     async def scene(one, upstream, client, base, trust):
         async with client.get("/watch?watch=true") as answer:
             assert await answer.content.read(5) == b"first"
@@ -421,14 +421,14 @@ def test_the_command_that_runs_is_heard_and_nobody_else():
         one.admit(Caller(os.getpid(), os.geteuid()))
         async with client.get(LIST) as answer:
             assert answer.status == 203
-        one._caller = None  # who is still connected when it is dismissed
+        one._caller = None  # a caller that is still connected when it is dismissed
         async with client.get(LIST) as answer:
             assert answer.status == 401
 
     run(scene)
 
 
-def test_one_connection_too_many_is_closed_unheard(monkeypatch):
+def test_connection_above_the_limit_is_closed_without_a_response(monkeypatch):
     monkeypatch.setattr(api_proxy, "CONNECTIONS", 2)
 
     async def scene(_one, upstream, client, base, trust):
@@ -449,7 +449,7 @@ def test_one_connection_too_many_is_closed_unheard(monkeypatch):
 
 
 def plain(base):
-    """A connection that has said nothing yet."""
+    """Open a connection and send nothing."""
     return asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
 
 
@@ -460,7 +460,7 @@ async def is_closed(reader):
         return True
 
 
-def test_connections_count_before_their_handshakes(monkeypatch):
+def test_connections_count_towards_the_limit_before_their_tls_handshakes(monkeypatch):
     monkeypatch.setattr(api_proxy, "CONNECTIONS", 3)
 
     async def scene(one, upstream, client, base, trust):
@@ -480,7 +480,7 @@ def test_connections_count_before_their_handshakes(monkeypatch):
     run(scene)
 
 
-def test_who_leaves_before_a_handshake_makes_room(monkeypatch):
+def test_connection_closed_before_its_handshake_frees_its_slot(monkeypatch):
     monkeypatch.setattr(api_proxy, "CONNECTIONS", 2)
 
     async def scene(_one, upstream, client, base, _trust):
@@ -498,7 +498,7 @@ def test_who_leaves_before_a_handshake_makes_room(monkeypatch):
     run(scene)
 
 
-def test_a_handshake_that_fails_leaves_nothing_behind(monkeypatch, caplog):
+def test_failed_handshake_leaves_no_task_and_no_log_line(monkeypatch, caplog):
     monkeypatch.setattr(api_proxy, "_HANDSHAKE_S", 0.2)
 
     async def scene(one, _upstream, client, base, _trust):
@@ -521,10 +521,10 @@ def test_a_handshake_that_fails_leaves_nothing_behind(monkeypatch, caplog):
     assert caplog.records == []
 
 
-def test_a_closed_gate_ends_handshakes_however_new(caplog):
+def test_closed_proxy_cancels_handshakes_of_any_age(caplog):
     async def scene(one, _upstream, _client, base, _trust):
         loop = asyncio.get_running_loop()
-        # whoever has left meanwhile must not keep all others waiting
+        # a client that has left meanwhile must not block all others
         assert not one._listening.getblocking()
         with (
             socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as old,
@@ -551,7 +551,7 @@ def test_a_closed_gate_ends_handshakes_however_new(caplog):
     assert caplog.records == []
 
 
-def test_where_no_descriptor_is_left_connections_are_accepted_later():
+def test_connections_are_accepted_later_if_file_descriptors_run_out():
     class Poor(socket.socket):
         tries = 0
 
@@ -568,13 +568,13 @@ def test_where_no_descriptor_is_left_connections_are_accepted_later():
         began = loop.time()
         async with client.get(LIST) as answer:
             assert answer.status == 203
-        # a busy loop would have tried it at once
+        # a busy loop would have retried at once
         assert loop.time() - began > 2.9 * api_proxy.PAUSE_S
 
     run(scene, listening=listening)
 
 
-def test_a_gate_may_close_while_it_waits_for_descriptors(caplog):
+def test_proxy_can_close_while_it_waits_for_file_descriptors(caplog):
     tried = asyncio.Event()
 
     class Poor(socket.socket):
@@ -597,7 +597,7 @@ def test_a_gate_may_close_while_it_waits_for_descriptors(caplog):
 
 
 @pytest.mark.parametrize(("count", "length"), [(1, 300_000), (1, 4000), (4000, 1)])
-def test_an_answer_with_a_long_header_passes(count, length):
+def test_response_with_long_headers_passes_through_the_proxy(count, length):
     async def scene(one, _upstream, client, _base, _trust):
         async with client.get(f"/warns?count={count}&length={length}") as answer:
             assert answer.status == 200
@@ -611,7 +611,7 @@ def test_an_answer_with_a_long_header_passes(count, length):
 @pytest.mark.parametrize(
     "line", [b"GET / HTTP/9.9", b"GET /\x01 HTTP/1.1", b"\x00", b"GET /" + b"x" * 9000, b"GET"]
 )
-def test_what_is_no_request_leaves_no_line_in_a_log(line, caplog, capfd):
+def test_malformed_request_is_refused_without_a_log_line(line, caplog, capfd):
     async def scene(_one, upstream, _client, base, trust):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust
@@ -627,7 +627,7 @@ def test_what_is_no_request_leaves_no_line_in_a_log(line, caplog, capfd):
 
 
 @pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nab", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n0\r\n"])
-def test_half_a_body_leaves_no_line_in_a_log(body, caplog, capfd):
+def test_incomplete_request_body_leaves_no_log_line(body, caplog, capfd):
     async def scene(one, _upstream, _client, base, trust):
         _reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust
@@ -645,7 +645,7 @@ def test_half_a_body_leaves_no_line_in_a_log(body, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fault_of_the_gate_is_told_once(caplog, monkeypatch):
+def test_internal_error_of_the_proxy_is_logged_once(caplog, monkeypatch):
     def fails(*_):
         raise RuntimeError("a fault")
 
@@ -663,7 +663,7 @@ def test_a_fault_of_the_gate_is_told_once(caplog, monkeypatch):
     ]
 
 
-def test_a_server_of_another_name_is_not_believed():
+def test_server_certificate_for_another_name_is_rejected():
     async def scene(one, upstream, client, _base, _trust):
         with pytest.raises(aiohttp.ClientError):
             await client.post(LIST)
@@ -673,7 +673,7 @@ def test_a_server_of_another_name_is_not_believed():
     run(scene, name="elsewhere")
 
 
-def test_what_is_no_path_is_refused():
+def test_request_target_that_is_not_a_path_is_refused():
     async def scene(_one, upstream, _client, base, trust):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(base.rpartition(":")[2]), ssl=trust

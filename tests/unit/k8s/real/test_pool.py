@@ -1,4 +1,4 @@
-"""Who gets which shop, and when another is built, by a clock that stands."""
+"""Allocation of deployments from the pool, and when another one is built, with a manual clock."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ BUILD_S = 8.0
 
 
 class Scene:
-    """A pool of shops of nothing; ``clock`` and ``idle_s`` are set by hand."""
+    """A pool of empty deployments; ``clock`` and ``idle_s`` are set by hand."""
 
     def __init__(self, monkeypatch, most=8):
         self.clock, self.idle_s, self.failure = 100.0, 0.0, None
@@ -49,7 +49,7 @@ class Scene:
         return waiting
 
     async def turn(self, waited_s=0.0, idle_s=0.0):
-        """Let everybody see that so much time has passed."""
+        """Let the pool and its waiters notice that the given time has passed."""
         self.clock += waited_s
         self.idle_s = idle_s
         for _ in range(20):
@@ -65,7 +65,7 @@ def play(scene):
     asyncio.run(bounded())
 
 
-def test_who_has_waited_longest_is_served_first(monkeypatch):
+def test_waiters_are_served_in_order_of_their_arrival(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         shop = await there.pool.take(FIRST)
@@ -84,7 +84,7 @@ def test_who_has_waited_longest_is_served_first(monkeypatch):
     play(scene)
 
 
-def test_another_is_built_for_who_has_waited_for_the_price_of_one(monkeypatch):
+def test_another_deployment_is_built_after_waiting_as_long_as_a_build_costs(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         await there.pool.take(FIRST)
@@ -92,7 +92,7 @@ def test_another_is_built_for_who_has_waited_for_the_price_of_one(monkeypatch):
         await there.turn(pool._PRICE * BUILD_S)
         assert len(there.built) == 1
         await there.turn(0.1)
-        # one, and then it is seen how far that helps
+        # one at a time, to see first how far it helps
         assert [one.done() for one in waiting] == [True, False, False]
         await there.turn(pool._PRICE * BUILD_S)
         assert len(there.built) == 2
@@ -102,7 +102,7 @@ def test_another_is_built_for_who_has_waited_for_the_price_of_one(monkeypatch):
     play(scene)
 
 
-def test_before_the_first_one_stands_none_other_is_built(monkeypatch):
+def test_no_further_deployment_is_built_until_the_first_build_ends(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         there.may_build.clear()
@@ -116,7 +116,7 @@ def test_before_the_first_one_stands_none_other_is_built(monkeypatch):
     play(scene)
 
 
-def test_where_pulling_images_took_long_nobody_waits_that_long_for_the_next(monkeypatch):
+def test_waiting_time_before_another_build_is_capped_after_a_slow_build(monkeypatch):
     async def scene():
         monkeypatch.setattr("tests.unit.k8s.real.test_pool.BUILD_S", 900.0)
         there = Scene(monkeypatch)
@@ -129,7 +129,9 @@ def test_where_pulling_images_took_long_nobody_waits_that_long_for_the_next(monk
 
 
 @pytest.mark.parametrize(("waited_s", "idle_s", "built"), [(2, 2, 2), (2, 0.5, 1), (0.5, 2, 1)])
-def test_another_is_built_where_the_cluster_has_nothing_to_do(monkeypatch, waited_s, idle_s, built):
+def test_another_deployment_is_built_early_if_the_cluster_is_idle(
+    monkeypatch, waited_s, idle_s, built
+):
     async def scene():
         there = Scene(monkeypatch)
         await there.pool.take(FIRST)
@@ -141,7 +143,7 @@ def test_another_is_built_where_the_cluster_has_nothing_to_do(monkeypatch, waite
     play(scene)
 
 
-def test_eight_that_keep_their_shops_are_served_and_the_ninth_waits(monkeypatch):
+def test_pool_of_eight_deployments_serves_eight_and_the_ninth_waits(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         waiting = [await there.wait() for _ in range(9)]
@@ -154,7 +156,7 @@ def test_eight_that_keep_their_shops_are_served_and_the_ninth_waits(monkeypatch)
     play(scene)
 
 
-def test_what_cannot_be_built_leaves_its_place_to_the_next(monkeypatch):
+def test_failed_build_frees_its_slot(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=1)
         there.failure = EnvironmentFailed("away")
@@ -171,7 +173,7 @@ def test_what_cannot_be_built_leaves_its_place_to_the_next(monkeypatch):
     play(scene)
 
 
-def test_where_one_cannot_be_built_the_others_do_not_wait_for_their_turn_to_fail(monkeypatch):
+def test_failed_first_build_lets_the_other_waiters_build_at_once(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         there.failure = EnvironmentFailed("away")
@@ -184,7 +186,7 @@ def test_where_one_cannot_be_built_the_others_do_not_wait_for_their_turn_to_fail
         there.may_build.clear()
         await there.turn()
         assert kind.building == 3
-        # and from the first that stands on it is one at a time again
+        # after the first successful build, builds are limited to one at a time again
         there.failure = None
         there.may_build.set()
         await there.turn()
@@ -196,7 +198,7 @@ def test_where_one_cannot_be_built_the_others_do_not_wait_for_their_turn_to_fail
     play(scene)
 
 
-def test_a_build_that_takes_long_keeps_nobody_else_from_building(monkeypatch):
+def test_slow_build_does_not_prevent_further_builds(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         await there.pool.take(FIRST)
@@ -214,7 +216,7 @@ def test_a_build_that_takes_long_keeps_nobody_else_from_building(monkeypatch):
 
 
 @pytest.mark.parametrize("ticks", range(8))
-def test_who_is_cancelled_as_its_shop_comes_has_it_or_leaves_its_place(monkeypatch, ticks):
+def test_waiter_cancelled_as_its_build_ends_does_not_leak_its_slot(monkeypatch, ticks):
     async def scene():
         there = Scene(monkeypatch, most=1)
         there.may_build.clear()
@@ -232,7 +234,7 @@ def test_who_is_cancelled_as_its_shop_comes_has_it_or_leaves_its_place(monkeypat
     play(scene)
 
 
-def test_nobody_needs_to_be_told_that_time_has_passed(monkeypatch):
+def test_waiter_is_served_when_time_passes_without_other_events(monkeypatch):
     async def scene():
         monkeypatch.setattr(pool, "_IDLE_S", 0.01)
         there = Scene(monkeypatch)
@@ -244,7 +246,7 @@ def test_nobody_needs_to_be_told_that_time_has_passed(monkeypatch):
     play(scene)
 
 
-def test_there_is_room_when_a_shop_has_gone_and_not_before(monkeypatch):
+def test_slot_is_free_only_after_its_deployment_is_discarded(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=1)
         shop = await there.pool.take(FIRST)
@@ -260,7 +262,7 @@ def test_there_is_room_when_a_shop_has_gone_and_not_before(monkeypatch):
     play(scene)
 
 
-def test_what_cannot_be_made_as_new_leaves_its_place_to_the_next(monkeypatch):
+def test_failed_renewal_frees_its_slot(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=1)
         for _ in range(3):
@@ -275,7 +277,7 @@ def test_what_cannot_be_made_as_new_leaves_its_place_to_the_next(monkeypatch):
 
 
 @pytest.mark.parametrize("earlier", [FIRST, SECOND])
-def test_room_is_made_for_another_world_that_has_been_waited_for_longer(monkeypatch, earlier):
+def test_returned_deployment_goes_to_the_world_that_has_waited_longest(monkeypatch, earlier):
     async def scene():
         there = Scene(monkeypatch, most=1)
         shop = await there.pool.take(FIRST)
@@ -294,7 +296,7 @@ def test_room_is_made_for_another_world_that_has_been_waited_for_longer(monkeypa
     play(scene)
 
 
-def test_a_free_shop_makes_room_for_another_world(monkeypatch):
+def test_free_deployment_is_discarded_for_another_world(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=2)
         shops = [await there.pool.take(FIRST)]
@@ -312,7 +314,7 @@ def test_a_free_shop_makes_room_for_another_world(monkeypatch):
     play(scene)
 
 
-def test_no_more_room_is_made_than_is_waited_for(monkeypatch):
+def test_only_as_many_deployments_are_discarded_as_are_waited_for(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=3)
         waiting = [await there.wait() for _ in range(3)]
@@ -329,7 +331,7 @@ def test_no_more_room_is_made_than_is_waited_for(monkeypatch):
     play(scene)
 
 
-def test_worlds_that_nobody_has_or_wants_are_forgotten(monkeypatch):
+def test_unused_worlds_are_forgotten(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=1)
         await there.pool.give_back(await there.pool.take(FIRST))
@@ -341,7 +343,7 @@ def test_worlds_that_nobody_has_or_wants_are_forgotten(monkeypatch):
     play(scene)
 
 
-def test_who_waits_when_all_is_stopped_is_told(monkeypatch):
+def test_waiter_gets_an_error_when_the_pool_stops(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=1)
         await there.pool.take(FIRST)
@@ -353,7 +355,7 @@ def test_who_waits_when_all_is_stopped_is_told(monkeypatch):
     play(scene)
 
 
-def test_what_is_made_as_new_when_all_is_stopped_is_left_as_it_is(monkeypatch):
+def test_returned_deployment_is_not_renewed_after_the_pool_stops(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         there.may_renew.clear()

@@ -1,4 +1,4 @@
-"""What of a real cluster needs none: kubeconfigs, owners, manifests, when a matrix is settled."""
+"""Parts of the real-cluster code that need no cluster: kubeconfigs, owners, manifests, probing."""
 
 import asyncio
 import contextlib
@@ -78,14 +78,14 @@ def kubeconfig(folder, name="config", current="kind-kind", contexts=("kind-kind"
 # kubeconfigs
 
 
-def test_a_service_takes_the_current_context_of_a_readable_kubeconfig(tmp_path):
+def test_current_context_of_a_readable_kubeconfig_is_the_default_cluster(tmp_path):
     app = Kubernetes()
     assert app.defaults({}) == {}
     assert app.defaults({"KUBECONFIG": str(tmp_path / "none")}) == {}
     assert app.defaults({"KUBECONFIG": kubeconfig(tmp_path)}) == {"cluster": "kind-kind"}
 
 
-def test_kubeconfigs_are_merged_and_broken_ones_told(tmp_path):
+def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
     first = kubeconfig(tmp_path, "first", current=None, contexts=["a"])
     both = f"{first}{os.pathsep}{kubeconfig(tmp_path)}"
     assert current_context(both) == "kind-kind"
@@ -125,7 +125,7 @@ def test_kubeconfigs_are_merged_and_broken_ones_told(tmp_path):
         ({"cluster": "k"}, "'k' must be 'embedded' or a context of"),
     ],
 )
-def test_keys_that_do_not_go_together_are_refused(values, told, tmp_path, monkeypatch):
+def test_invalid_combination_of_config_keys_is_refused(values, told, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path))
     with pytest.raises(ConfigError, match=told):
         diagnosis.check(KubernetesConfig.parse(values))
@@ -133,7 +133,7 @@ def test_keys_that_do_not_go_together_are_refused(values, told, tmp_path, monkey
 
 
 def unanswered(tmp_path, monkeypatch, **context):
-    """KUBECONFIG of a cluster that is not there."""
+    """Set KUBECONFIG to a cluster that does not exist."""
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 1.0)
     server = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
     file = tmp_path / "config"
@@ -150,7 +150,7 @@ def unanswered(tmp_path, monkeypatch, **context):
     monkeypatch.setenv("KUBECONFIG", str(file))
 
 
-def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
+def test_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, monkeypatch):
     unanswered(tmp_path, monkeypatch)
     (check,) = diagnosis.diagnose(os.environ)
     assert (check.name, check.ok, check.detail) == (
@@ -159,7 +159,7 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     assert diagnosis.diagnose({}) == []
 
 
-def test_a_cluster_that_refuses_is_told_with_why(tmp_path, monkeypatch):
+def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, monkeypatch):
     unanswered(tmp_path, monkeypatch)
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 20.0)
     monkeypatch.setattr(client, "_PARTING_S", 0.1)
@@ -170,7 +170,7 @@ def test_a_cluster_that_refuses_is_told_with_why(tmp_path, monkeypatch):
         asyncio.run(cluster.clean("c"))
 
 
-def test_a_kubeconfig_that_cannot_be_read_is_worth_a_note(tmp_path):
+def test_unreadable_kubeconfig_is_reported_as_a_note(tmp_path):
     (check,) = diagnosis.diagnose({"KUBECONFIG": str(tmp_path)})
     assert (check.ok, check.severity) == (False, Severity.NOTE)
     assert check.detail == f"KUBECONFIG names no file that can be read: {tmp_path}"
@@ -187,7 +187,7 @@ def test_a_kubeconfig_that_cannot_be_read_is_worth_a_note(tmp_path):
         ({}, set(), ""),
     ],
 )  # fmt: skip
-def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
+def test_permissions_limited_to_a_namespace_are_reported_with_their_use(
     tmp_path, monkeypatch, context, allowed, told
 ):
     async def missing(_api, namespace, _workloads):
@@ -206,7 +206,7 @@ def test_rights_that_end_at_a_namespace_are_told_with_what_they_do_for(
     assert check.remedy == ("" if told else "docs/cluster.md has the rights")
 
 
-def test_a_namespace_that_is_not_there_is_told_with_what_makes_it(tmp_path, monkeypatch):
+def test_missing_namespace_is_reported_with_the_command_that_creates_it(tmp_path, monkeypatch):
     async def get(_api, path):
         assert path == "/api/v1/namespaces/nope"
         raise Refused(404, "not found")
@@ -222,7 +222,7 @@ def test_a_namespace_that_is_not_there_is_told_with_what_makes_it(tmp_path, monk
 
 #: the cluster's clock
 NOW = 1_000_000
-#: of a service that says whose its namespaces are, and lives until its input ends
+#: a service that prints the notes of its namespaces, and runs until its input ends
 SERVICE = """
 import json, sys
 from netarena_k8s.real.owner import self_notes
@@ -232,12 +232,12 @@ sys.stdin.read()
 
 
 def elsewhere(notes, **more):
-    """As a service in another network has it."""
+    """Return the notes as a service in another network would write them."""
     given = {**json.loads(notes[OWNER_NOTE]), "network": "net:[1]", **more}
     return {**notes, OWNER_NOTE: json.dumps(given)}
 
 
-def test_who_has_ended_has_abandoned_what_it_made_in_whatever_container():
+def test_ended_service_has_abandoned_its_namespaces_in_any_container():
     # a process namespace of its own, and the machine's network: as with docker's --network=host
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
@@ -249,28 +249,28 @@ def test_who_has_ended_has_abandoned_what_it_made_in_whatever_container():
     )
     with service:
         notes = json.loads(service.stdout.readline())
-        # nobody has heard of it for long, and it is seen to live
+        # silent for long, but seen to be running
         assert why_kept(notes, NOW + 9 * SILENT_S) == "its service runs"
         assert (is_ours(notes), is_mine(notes)) == (True, False)
         service.kill()
         service.wait()
-        gone = time.monotonic() + 20  # what --kill-child kills, the kernel kills a moment later
+        gone = time.monotonic() + 20  # the kernel kills the child of unshare a moment later
         while why_kept(notes, NOW) and time.monotonic() < gone:
             time.sleep(0.01)
         assert why_kept(notes, NOW) == ""
 
 
-def test_this_process_lives():
+def test_own_process_is_recognized_as_running():
     assert why_kept(self_notes(NOW), NOW) == "its service runs"
     assert is_mine(self_notes(NOW))
 
 
 @pytest.mark.parametrize("more", [{}, {"boot": "another", "network": "net:[4026531833]"}])
-def test_of_a_service_elsewhere_silence_tells(more):
+def test_service_on_another_host_is_judged_by_its_last_heartbeat(more):
     notes = elsewhere(self_notes(NOW), **more)
     assert why_kept(notes, NOW + 7) == "its service was heard of 7 s ago"
     assert why_kept(notes, NOW + SILENT_S + 1) == ""
-    # a clock that was set back is not waited for
+    # a clock that was set back does not extend the wait
     assert why_kept(notes, NOW - 9 * SILENT_S) == ""
 
 
@@ -285,19 +285,19 @@ def test_of_a_service_elsewhere_silence_tells(more):
         {HEARD_NOTE: "1", OWNER_NOTE: "[]"},
     ],
 )
-def test_what_nothing_says_is_ours_stays(notes):
+def test_object_without_valid_owner_notes_is_not_removed(notes):
     assert not is_ours(notes)
     assert why_kept(notes, NOW) == "nothing in it says that a service of ours made it"
 
 
-def test_a_name_that_no_socket_can_have_is_nobodys_sign_of_life():
+def test_invalid_socket_name_in_owner_notes_is_no_sign_of_life():
     for name in ("x" * 300, "\ud800", "a\0b"):
         given = {**json.loads(self_notes(NOW)[OWNER_NOTE]), "socket": name}
         notes = {**self_notes(NOW), OWNER_NOTE: json.dumps(given)}
         assert why_kept(notes, NOW + SILENT_S + 1) == ""
 
 
-def test_where_nobody_may_ask_for_a_sign_of_life_silence_tells(monkeypatch):
+def test_heartbeat_decides_if_the_liveness_socket_is_not_accessible(monkeypatch):
     class Confined:
         def __enter__(self):
             return self
@@ -313,7 +313,7 @@ def test_where_nobody_may_ask_for_a_sign_of_life_silence_tells(monkeypatch):
     assert why_kept(notes, NOW + 5) == "its service was heard of 5 s ago"
 
 
-def test_notes_that_are_poison_are_nobodys():
+def test_malicious_owner_notes_are_ignored():
     deep = "[" * 100_000
     assert not is_ours({OWNER_NOTE: deep, HEARD_NOTE: "1"})
     late = {**elsewhere(self_notes(NOW)), HEARD_NOTE: "9" * 400}
@@ -325,7 +325,7 @@ def test_notes_that_are_poison_are_nobodys():
 # manifests
 
 
-def test_every_kind_has_a_path_and_the_agents_rights_are_asked_for():
+def test_every_manifest_kind_has_a_path_and_operator_permissions_are_checked():
     made = [*app_manifests(boutique(), "shop", "image"), *right_manifests("shop")]
     for one in made:
         assert path_of(one["kind"], "shop").startswith(("/api/v1/", "/apis/"))
@@ -350,7 +350,7 @@ def pod(name, labels, ip, *, ready=True, **about):
     }
 
 
-def test_pods_that_are_not_ready_or_go_are_nobodys_place():
+def test_pods_that_are_not_ready_or_terminating_are_not_probed():
     web = App(
         name="web",
         labels={"app": "web"},
@@ -370,7 +370,7 @@ def test_pods_that_are_not_ready_or_go_are_nobodys_place():
     assert addresses_of(world, {"web": "None"}, places) == {"web": Address("10.0.0.3", 8080)}
 
 
-def test_workloads_as_they_are_written_get_what_measures_beside_their_containers():
+def test_own_workload_manifests_get_a_measuring_sidecar():
     web = App(name="web", labels={"app": "web"})
     written = {
         "apiVersion": "apps/v1",
@@ -390,7 +390,7 @@ def test_workloads_as_they_are_written_get_what_measures_beside_their_containers
     (made,) = app_manifests(world, "shop", "standin:1", {"web": written})
     assert made["metadata"]["namespace"] == "shop"
     assert made["metadata"]["labels"] == {"tier": "front", OWNED: OWNER}
-    assert made["spec"]["replicas"] == 1  # a pair is from one pod
+    assert made["spec"]["replicas"] == 1  # each pair is measured from one pod
     own, beside = made["spec"]["template"]["spec"]["containers"]
     assert own == {"name": "server", "image": "shop/web:1"}
     assert (beside["name"], beside["image"], beside["args"]) == (MEASURER, "standin:1", ["listen"])
@@ -403,7 +403,7 @@ def test_workloads_as_they_are_written_get_what_measures_beside_their_containers
 
 
 class Objects:
-    """An API that stores the objects of one namespace."""
+    """A fake API that stores the objects of one namespace."""
 
     now, idle_s = float(NOW), 0.0
 
@@ -476,12 +476,12 @@ OURS = {OWNED: OWNER}
 
 
 def made_by(kind, name, **more):
-    """A pod of such an owner."""
+    """Return a pod with the given owner."""
     owner = {"kind": kind, "name": name, "uid": f"uid-of-{name}"}
     return {**thing("Pod", f"{name}-x", ownerReferences=[owner]), **more}
 
 
-def test_pods_that_are_over_or_go_with_what_is_replaced_are_in_nobodys_way():
+def test_completed_pods_and_pods_of_replaced_workloads_do_not_block_a_lease():
     api = cast("Any", Objects(
         thing("Deployment", "frontend"), made_by("ReplicaSet", "frontend-7f"),
         thing("StatefulSet", "db", OURS, uid="uid-of-db"), made_by("StatefulSet", "db"),
@@ -492,7 +492,7 @@ def test_pods_that_are_over_or_go_with_what_is_replaced_are_in_nobodys_way():
     assert {name for kind, name in api.held if kind != "Pod"} == set()
 
 
-def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
+def test_leased_namespace_loses_only_objects_of_netarena():
     reference = (
         thing("NetworkPolicy", "cartservice"), thing("Deployment", "cartservice"),
         thing("Service", "frontend-external"),
@@ -526,7 +526,7 @@ def test_a_claimed_namespace_loses_what_is_ours_and_nothing_else():
         (thing("ConfigMap", "netarena", OURS), "ConfigMap netarena that is not ours"),
     ],
 )
-def test_a_namespace_in_use_is_refused_before_anything_is_touched(found, told):
+def test_namespace_in_use_is_refused_before_any_change(found, told):
     api = cast("Any", Objects(thing("Deployment", "frontend"), found))
     before = dict(api.held)
     with pytest.raises(ConfigError, match=told):
@@ -539,8 +539,8 @@ def claimed(notes):
 
 
 class Passing(Objects):
-    """An API at which each look at a claim takes ten seconds of the cluster's; ``says`` gives the
-    notes of the claim then."""
+    """An API at which each read of a lease takes ten seconds of the cluster's time; ``says``
+    returns the notes of the lease then."""
 
     def __init__(self, *manifests, says):
         super().__init__(*manifests)
@@ -553,7 +553,7 @@ class Passing(Objects):
         return found
 
 
-def test_a_namespace_that_another_service_uses_is_refused_when_it_is_heard_again(monkeypatch):
+def test_namespace_of_another_live_service_is_refused_after_its_heartbeat(monkeypatch):
     monkeypatch.setattr(lease, "_PAUSE_S", 0)
     api = Passing(
         claimed(elsewhere(self_notes(NOW))),
@@ -565,9 +565,7 @@ def test_a_namespace_that_another_service_uses_is_refused_when_it_is_heard_again
     assert ("ConfigMap", "netarena") in api.held
 
 
-def test_a_namespace_whose_service_has_ended_elsewhere_is_taken_after_its_silence(
-    monkeypatch, caplog
-):
+def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeypatch, caplog):
     monkeypatch.setattr(lease, "_PAUSE_S", 0)
     monkeypatch.setattr(owner, "LISTEN_S", 0.05)
     api = Passing(
@@ -581,7 +579,7 @@ def test_a_namespace_whose_service_has_ended_elsewhere_is_taken_after_its_silenc
     assert line.startswith("namespace ns is claimed; its service was heard of 10 s ago: waiting")
 
 
-def test_a_claim_is_not_taken_from_a_service_that_came_meanwhile():
+def test_lease_of_a_service_that_came_meanwhile_is_not_taken():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
     with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
@@ -590,7 +588,7 @@ def test_a_claim_is_not_taken_from_a_service_that_came_meanwhile():
 
 
 class Placed(workload_set.Shop):
-    """A shop by its objects alone."""
+    """A deployment that consists only of its objects."""
 
     async def build(self):
         for app in self.world.apps:
@@ -602,7 +600,7 @@ class Placed(workload_set.Shop):
 
 
 class Slow(Objects):
-    """An API at which others come in between."""
+    """An API whose requests let other tasks run in between."""
 
     async def find(self, kind, namespace="", **query):
         await asyncio.sleep(0)
@@ -619,7 +617,7 @@ class Slow(Objects):
         pass
 
 
-def test_worlds_take_turns_in_a_given_namespace_and_nothing_stays(monkeypatch):
+def test_worlds_take_turns_in_a_given_namespace_and_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(cluster, "Shop", Placed)
 
     async def scene():
@@ -643,14 +641,14 @@ def test_worlds_take_turns_in_a_given_namespace_and_nothing_stays(monkeypatch):
 
 
 class Cluster(Objects):
-    """An API of namespaces too."""
+    """An API that stores namespaces too."""
 
     def __init__(self, *manifests):
         super().__init__(*manifests)
         self._kinds[path_of("Namespace")] = "Namespace"
 
 
-def test_what_services_that_are_no_more_left_goes_and_nothing_else(monkeypatch):
+def test_clean_removes_only_objects_of_ended_services(monkeypatch):
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
     lives = elsewhere(self_notes(NOW - 5))
     stays = (
@@ -671,7 +669,7 @@ def test_what_services_that_are_no_more_left_goes_and_nothing_else(monkeypatch):
     )
     monkeypatch.setattr(cluster, "_STANDING", {"mine"})
     done = asyncio.run(cluster._clean(api, listener))
-    # who may just not have been heard of while the API was away is listened for
+    # a service may only have been silent while the API was away, so its heartbeat is awaited
     assert done.removed == ()
     silent = (f"left: {LISTENING}", f"what is ours in ns: {LISTENING}")
     assert done.kept == (*kept, *silent)
@@ -680,12 +678,12 @@ def test_what_services_that_are_no_more_left_goes_and_nothing_else(monkeypatch):
     assert done.removed == ("left", "what is ours in ns")
     assert done.kept == kept
     assert list(api.held.values()) == list(stays)
-    # of this process, and nobody's any more
+    # of this process, and no longer in use
     monkeypatch.setattr(cluster, "_STANDING", set())
     assert asyncio.run(cluster._clean(api, listener)).removed == ("mine",)
 
 
-def test_what_is_going_already_is_removed_by_nobody_else(monkeypatch):
+def test_clean_skips_namespaces_that_are_already_terminating(monkeypatch):
     monkeypatch.setattr(cluster, "_STANDING", set())
     going = thing("Namespace", "going", OURS, annotations=self_notes(NOW), deletionTimestamp="now")
     api = cast("Any", Cluster(going, thing("Namespace", "left", OURS, annotations=self_notes(NOW))))
@@ -693,25 +691,25 @@ def test_what_is_going_already_is_removed_by_nobody_else(monkeypatch):
     assert (done.removed, done.kept, api.held) == (("left",), (), {})
 
 
-def test_who_is_heard_again_after_a_silence_lives(monkeypatch):
+def test_service_heard_again_after_a_silence_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s ago")
-    # it is listened for anew when it is silent again
+    # a new silence starts a new observation
     later = NOW + SILENT_S + 5
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == LISTENING
     monkeypatch.setattr(owner, "LISTEN_S", 0.0)
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == ""
 
 
-def test_a_claim_that_was_taken_meanwhile_is_not_cleared():
+def test_lease_taken_by_another_service_meanwhile_is_not_cleared():
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
     api = cast("Any", Cluster(claimed(gone), thing("Deployment", "web", OURS)))
 
     async def scene():
         (there,) = await lease.claims(api)
-        # another service starts there between the look and the removal
+        # another service starts there between the read and the removal
         api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
         api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
         with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
@@ -723,14 +721,14 @@ def test_a_claim_that_was_taken_meanwhile_is_not_cleared():
     assert ("ConfigMap", "netarena") in api.held
 
 
-def test_of_two_who_claim_at_once_one_comes_second():
+def test_second_of_two_concurrent_leases_is_refused():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
         await lease._make(api, "ns", ["theirs"])
         held = api.held["ConfigMap", "netarena"]["metadata"]
         held["annotations"] = elsewhere(self_notes(NOW))
-        # nobody was there when this one looked
+        # no lease existed when this service checked
         with pytest.raises(ConfigError, match="another service"):
             await lease._make(api, "ns", ["web"])
         assert not await lease.renew(api, "ns")
@@ -739,7 +737,7 @@ def test_of_two_who_claim_at_once_one_comes_second():
     assert json.loads(api.held["ConfigMap", "netarena"]["data"]["policies"]) == ["theirs"]
 
 
-def test_a_claim_whose_answer_was_lost_is_ours_when_it_is_made_again():
+def test_lease_whose_response_was_lost_can_be_made_again():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
@@ -750,7 +748,7 @@ def test_a_claim_whose_answer_was_lost_is_ours_when_it_is_made_again():
     asyncio.run(scene())
 
 
-def test_a_namespace_that_another_service_took_gives_no_verdict():
+def test_namespace_taken_by_another_service_gives_no_verdict():
     api = cast("Any", Objects(*THEIRS))
     one = workload_set.Shop(api, "ns", PAIR, "image", shared=True)
     holder = cluster.RealCluster("context", "ns")
@@ -770,7 +768,7 @@ def test_a_namespace_that_another_service_took_gives_no_verdict():
     asyncio.run(scene())
 
 
-def test_what_was_left_of_a_claim_of_ours_goes_before_the_next():
+def test_leftovers_of_an_own_lease_are_removed_before_the_next():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
@@ -785,7 +783,7 @@ def test_what_was_left_of_a_claim_of_ours_goes_before_the_next():
     assert ("Deployment", "alpha") not in api.held
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(monkeypatch):
+def test_clean_reports_objects_it_cannot_remove_and_removes_the_rest(monkeypatch):
     monkeypatch.setattr(owner, "LISTEN_S", 0.0)
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
 
@@ -802,7 +800,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(monkeypatch):
     assert done.kept == ("stays: it could not be removed: a webhook says no",)
 
 
-def test_with_the_rights_of_one_namespace_what_is_ours_there_goes(monkeypatch):
+def test_clean_with_permissions_for_one_namespace_removes_its_own_objects_there(monkeypatch):
     monkeypatch.setattr(owner, "LISTEN_S", 0.0)
 
     class Bound(Objects):
@@ -818,7 +816,7 @@ def test_with_the_rights_of_one_namespace_what_is_ours_there_goes(monkeypatch):
     assert api.held == {}
 
 
-def test_looking_after_namespaces_goes_on_whatever_happens(monkeypatch, caplog):
+def test_background_work_continues_after_any_error(monkeypatch, caplog):
     monkeypatch.setattr(cluster, "RENEW_S", 0)
     turns = []
 
@@ -840,7 +838,7 @@ def test_looking_after_namespaces_goes_on_whatever_happens(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("failure", [EnvironmentFailed("away"), RuntimeError("unforeseen")])
-def test_a_shop_that_cannot_be_made_as_new_loses_no_place(monkeypatch, failure):
+def test_deployment_that_cannot_be_renewed_frees_its_slot(monkeypatch, failure):
     class Failing(Placed):
         async def renew(self):
             if self.namespace in seen:
@@ -870,7 +868,7 @@ def worlds(*apps):
 
 
 class Spaces(Slow):
-    """An API of several namespaces; what is in them does not matter."""
+    """An API of several namespaces, whose contents do not matter."""
 
     async def find(self, kind, namespace="", **query):
         await asyncio.sleep(0)
@@ -883,7 +881,7 @@ class Spaces(Slow):
         await asyncio.sleep(0)
 
 
-def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
+def test_namespace_that_could_not_be_removed_is_removed_later(monkeypatch):
     monkeypatch.setattr(cluster, "Shop", Placed)
     monkeypatch.setattr(cluster, "RENEW_S", 0)
     deleted = []
@@ -911,7 +909,7 @@ def test_what_could_not_be_removed_goes_a_little_later(monkeypatch):
     assert len(deleted) == 3
 
 
-def test_who_waits_for_a_start_that_fails_does_not_start_again(monkeypatch):
+def test_concurrent_starts_share_one_failure(monkeypatch):
     async def scene():
         starts = []
 
@@ -926,7 +924,7 @@ def test_who_waits_for_a_start_that_fails_does_not_start_again(monkeypatch):
         monkeypatch.setattr(Api, "connect", connect)
         one = cluster.RealCluster("context")
         monkeypatch.setattr(one, "_settle_in", fails)
-        for starts_so_far in (1, 2):  # who comes later tries once more
+        for starts_so_far in (1, 2):  # later callers try once more
             found = await asyncio.gather(*(one.start() for _ in range(3)), return_exceptions=True)
             assert [str(error) for error in found] == ["nobody answers"] * 3
             assert len(starts) == starts_so_far
@@ -934,7 +932,7 @@ def test_who_waits_for_a_start_that_fails_does_not_start_again(monkeypatch):
     asyncio.run(scene())
 
 
-def test_a_cluster_that_is_parted_from_is_not_asked_for_long(monkeypatch):
+def test_cluster_is_asked_only_briefly_once_the_service_is_ending(monkeypatch):
     monkeypatch.setattr(client, "_PAUSE_S", 0.001)
     monkeypatch.setattr(client, "_PATIENCE_S", 3600.0)
     monkeypatch.setattr(client, "_PARTING_S", 0.05)
@@ -953,7 +951,7 @@ def test_a_cluster_that_is_parted_from_is_not_asked_for_long(monkeypatch):
     asyncio.run(scene())
 
 
-def test_a_cluster_is_idle_since_the_last_answer(monkeypatch):
+def test_cluster_is_idle_since_its_last_response(monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
     monkeypatch.setattr(client, "time", clock)
@@ -985,7 +983,7 @@ def test_a_cluster_is_idle_since_the_last_answer(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "methods"), [(0, ["PUT"]), (404, ["PUT", "PATCH"]), (409, ["PUT"])]
 )
-def test_what_is_replaced_is_made_only_where_it_is_not_there(status, methods, monkeypatch):
+def test_replace_creates_the_object_only_if_it_does_not_exist(status, methods, monkeypatch):
     api = Api(Server("https://192.0.2.1"), None, cast("Any", None))
     (manifest,) = policy_manifests(PAIR, "shop")
     asked = []
@@ -1008,7 +1006,7 @@ def test_what_is_replaced_is_made_only_where_it_is_not_there(status, methods, mo
 
 
 class Skipping(selectors.DefaultSelector):
-    """While all wait for a time it goes by at once."""
+    """A selector that skips waiting times when all tasks wait for a timer."""
 
     now = 0.0
 
@@ -1020,7 +1018,7 @@ class Skipping(selectors.DefaultSelector):
 
 
 class Timeless(asyncio.SelectorEventLoop):
-    """Its time is what was waited for; whoever waits takes none."""
+    """An event loop whose clock advances by the skipped waiting times only."""
 
     def __init__(self):
         self._skipping = Skipping()
@@ -1031,20 +1029,20 @@ class Timeless(asyncio.SelectorEventLoop):
 
 
 def at_once(scene):
-    """What comes of it, without the time that it waits."""
+    """Run a coroutine without its waiting times."""
     with asyncio.Runner(loop_factory=Timeless) as runner:
         return runner.run(scene)
 
 
 def standing(enforcer, world, **more):
-    """A shop in which this measures."""
+    """Return a deployment in which ``enforcer`` measures."""
     one = workload_set.Shop(enforcer, "shop", world, "image", **more)
     one._meter = enforcer
     return one
 
 
 def episode(one, enforcer):
-    """In a shop that has the cluster to itself."""
+    """Return an episode's deployment that has the cluster to itself."""
 
     async def end(_):
         pass
@@ -1056,7 +1054,7 @@ def episode(one, enforcer):
 
 
 class Naming:
-    """Lookups of each round, the last ones for good."""
+    """Gives each round its lookup result, and repeats the last one."""
 
     def __init__(self, *lookups):
         self._lookups = lookups
@@ -1068,14 +1066,14 @@ class Naming:
         return Round((Finding(dns, "open"),), 1)
 
 
-def test_a_shop_stands_when_every_name_leads_to_its_service():
+def test_deployment_is_ready_when_every_name_resolves_to_its_service():
     meter = Naming("wrong", "silent", "wrong", "ok")
     at_once(standing(meter, PAIR)._wait_for_names())
     assert meter.rounds == 4
 
 
 @pytest.mark.parametrize("lookup", ["wrong", "silent"])
-def test_a_name_that_never_leads_to_its_service_is_told(lookup):
+def test_name_that_never_resolves_to_its_service_is_reported(lookup):
     told = f"the name web, asked for in user, does not lead to its service: the lookup is {lookup}"
     with pytest.raises(EnvironmentFailed, match=told):
         at_once(standing(Naming(lookup), PAIR)._wait_for_names())
@@ -1089,7 +1087,7 @@ def seen(text, slowest_ms=1):
     return Round(found, slowest_ms)
 
 
-def test_two_rounds_that_agree_settle_it():
+def test_two_agreeing_probe_rounds_settle_a_measurement():
     course = _Course(0, 10)
     wanted = (True, False)
     assert not course.settles(seen("11"), wanted, 0)
@@ -1098,7 +1096,7 @@ def test_two_rounds_that_agree_settle_it():
 
 
 @pytest.mark.parametrize(("slowest_ms", "wait_ms"), [(51, 153), (200, 600), (400, 1000)])
-def test_silence_counts_only_where_the_wait_was_long_beside_the_answers(slowest_ms, wait_ms):
+def test_silence_counts_only_after_a_wait_much_longer_than_the_responses(slowest_ms, wait_ms):
     course = _Course(0, 10)
     wanted = (True, False)
     assert not course.settles(seen("10", slowest_ms), wanted, 0)
@@ -1107,7 +1105,7 @@ def test_silence_counts_only_where_the_wait_was_long_beside_the_answers(slowest_
     assert course.settles(seen("10", slowest_ms), wanted, 2)
 
 
-def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest_wait():
+def test_disagreement_settles_after_the_deadline_in_equal_rounds_of_the_longest_wait():
     course = _Course(0, 10)
     wanted = (True, False)
     for number in range(4):  # 250, 500, 1000, 2000 ms
@@ -1120,7 +1118,7 @@ def test_a_disagreement_settles_when_time_is_over_in_equal_rounds_of_the_longest
 
 
 class Answering:
-    """A pod that answers a round, when it may."""
+    """A pod that answers a round once the test allows it."""
 
     def __init__(self, number=1, found=1):
         self.asked, self.may, self.closed = asyncio.Event(), asyncio.Event(), False
@@ -1141,8 +1139,8 @@ class Answering:
 
 
 def measured_from(*pods, world=None):
-    """Meters of one cluster, each in a shop of two that may talk (or a larger one), and a round of
-    these two from each."""
+    """Return meters of one cluster, each for a deployment with two applications (or a larger one),
+    and a probe round of this pair from each."""
     world = world or PAIR
     api = types.SimpleNamespace(measuring=asyncio.Lock(), busy=contextlib.nullcontext)
     meters, rounds = [], []
@@ -1158,7 +1156,7 @@ def measured_from(*pods, world=None):
 
 
 @pytest.mark.parametrize(("busy_s", "unanswered"), [(60.0, 1), (0.0, 3)])
-def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
+def test_probe_round_begins_when_the_previous_one_has_answers_or_only_waits(
     monkeypatch, busy_s, unanswered
 ):
     monkeypatch.setattr(measure, "_BUSY_S", busy_s)
@@ -1177,7 +1175,7 @@ def test_a_round_begins_when_the_one_before_has_answers_or_only_waits(
     asyncio.run(scene())
 
 
-def test_a_round_of_some_pairs_lets_others_begin_the_sooner(monkeypatch):
+def test_probe_round_of_some_pairs_lets_the_next_round_begin_sooner(monkeypatch):
     monkeypatch.setattr(measure, "_BUSY_S", 60.0)
 
     async def scene(world):
@@ -1194,7 +1192,7 @@ def test_a_round_of_some_pairs_lets_others_begin_the_sooner(monkeypatch):
     assert at_once(scene(WIDE)) == pytest.approx(15.0)  # one pair of four
 
 
-def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
+def test_cancelled_probe_round_closes_its_streams(monkeypatch):
     monkeypatch.setattr(measure, "_BUSY_S", 60.0)
 
     async def scene():
@@ -1211,7 +1209,7 @@ def test_a_round_that_is_cancelled_has_closed_its_streams(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [{"number": 7}, {"found": 0}, {"found": 2}])
-def test_an_answer_to_another_question_is_none(answer):
+def test_answer_to_another_probe_request_is_an_environment_failure(answer):
     async def scene():
         pod = Answering(**answer)
         pod.may.set()
@@ -1224,7 +1222,7 @@ def test_an_answer_to_another_question_is_none(answer):
     asyncio.run(scene())
 
 
-def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
+def test_measurement_is_reused_until_a_policy_spec_changes(monkeypatch):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
     deployed = episode(one, enforcer)
@@ -1236,7 +1234,7 @@ def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
 
     async def scene():
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
-        assert (await deployed.healthy()).reached == (False,)  # nobody has looked yet
+        assert (await deployed.healthy()).reached == (False,)  # nothing has been measured yet
         assert await rounds_of(one.renew) > 0
         first = await deployed.healthy()
         assert first.reached == (True,)
@@ -1249,13 +1247,13 @@ def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
         about = {"name": "web", "namespace": "shop", "labels": {"mark": "agent"}}
         await enforcer.replace(touched(OPEN))
         assert await rounds_of(one.renew) == 0
-        # whoever made another spec of it for a moment is seen by the generation
+        # a temporary change of the spec is noticed by the generation
         await enforcer.replace(touched(SHUT))
         await enforcer.replace(touched(OPEN))
         assert await rounds_of(one.renew) > 0
         await enforcer.replace(touched(SHUT))
         assert (await deployed.healthy()).reached == (False,)
-        # healed by the agent, and looked at
+        # repaired by the agent, and measured
         await enforcer.replace(touched(OPEN))
         await deployed.look()
         assert await rounds_of(one.renew) == 0
@@ -1274,7 +1272,7 @@ def test_what_was_measured_holds_for_as_long_as_no_spec_changes(monkeypatch):
     asyncio.run(scene())
 
 
-def test_what_was_seen_amiss_is_looked_at_again():
+def test_deployment_with_foreign_changes_is_measured_again():
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 
@@ -1294,7 +1292,7 @@ def test_what_was_seen_amiss_is_looked_at_again():
     asyncio.run(scene())
 
 
-def test_what_disagreed_is_looked_at_again(monkeypatch):
+def test_measurement_that_disagreed_with_the_policies_is_repeated(monkeypatch):
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     enforcer = cast("Any", Enforcer(PAIR, lambda _: False))
     one = standing(enforcer, PAIR)
@@ -1304,13 +1302,13 @@ def test_what_disagreed_is_looked_at_again(monkeypatch):
         assert (await one.look()).disagreement == (
             "user -> web should be closed by the policies, measured: open",
         )
-        enforcer._force["web"] = SHUT  # heard at last
+        enforcer._force["web"] = SHUT  # the plug-in applies it at last
         assert (await one.healthy()).disagreement == ()
 
     asyncio.run(scene())
 
 
-def test_another_policy_of_the_same_name_is_looked_at():
+def test_replaced_policy_with_the_same_name_is_measured():
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 
@@ -1326,7 +1324,7 @@ def test_another_policy_of_the_same_name_is_looked_at():
     asyncio.run(scene())
 
 
-def test_what_is_no_longer_ours_is_not_healthy_though_nothing_has_changed():
+def test_deployment_with_a_lost_lease_is_not_healthy_although_unchanged():
     one = standing(cast("Any", Enforcer(PAIR, lambda _: True)), PAIR)
 
     async def scene():
@@ -1339,7 +1337,7 @@ def test_what_is_no_longer_ours_is_not_healthy_though_nothing_has_changed():
     asyncio.run(scene())
 
 
-def test_the_account_of_the_agent_before_goes_first(monkeypatch):
+def test_service_account_of_the_previous_agent_is_deleted_first(monkeypatch):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     done = []
 
@@ -1358,13 +1356,13 @@ def test_the_account_of_the_agent_before_goes_first(monkeypatch):
     assert ("ServiceAccount", OPERATOR) in done
 
 
-# a cluster that does not do what its policies say
+# a cluster that does not enforce its policies
 
 
 class Enforcer:
-    """A cluster's API, which stores policies, and its plug-in, which may be slow of hearing.
+    """A fake API that stores policies, and a network plug-in that may be slow to apply them.
 
-    ``hears`` says whether a spec is taken over; what it does not hear stays as it was in force.
+    ``hears`` returns whether the plug-in applies a spec; otherwise the previous one stays in force.
     """
 
     server, is_ready = Server("https://192.0.2.1"), True
@@ -1375,7 +1373,7 @@ class Enforcer:
     def __init__(self, world, hears):
         self._world = world
         self.hears = hears
-        #: of each round, how many pairs
+        #: number of pairs of each round
         self.asked = []
         self._versions = itertools.count()
         self._stored = {}
@@ -1387,7 +1385,7 @@ class Enforcer:
         return list(self._stored.values())
 
     async def get(self, _path):
-        """A list, or a namespace that is ours."""
+        """Return a list, or a namespace of this service."""
         return {"metadata": {"resourceVersion": str(next(self._versions))}}
 
     async def apply(self, manifest):
@@ -1454,8 +1452,8 @@ WRONG = "user -> web should be open by the policies, measured: silent"
 
 
 def after_a_patch(hears, monkeypatch):
-    """What an episode sees whose agent heals a fault, and what it finds there; the plug-in hears
-    as said from then on."""
+    """Return an agent's observation after its repair, and the specs; the plug-in applies specs
+    according to ``hears`` from the repair on."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -1486,14 +1484,14 @@ def service(name):
     )
 
 
-#: of its four pairs two end at ``web``
+#: two of its four pairs have the target ``web``
 WIDE = PAIR.model_copy(
     update={"apps": (App(name="user", labels={"app": "user"}), service("web"), service("api"))}
 )
 
 
 class Late(Enforcer):
-    """Follows its policies from some round on."""
+    """Enforces its policies only from a given round on."""
 
     def __init__(self, world, follows_at):
         super().__init__(world, lambda _: False)
@@ -1506,7 +1504,7 @@ class Late(Enforcer):
 
 
 def looked_at(follows_at, within_s, *specs):
-    """How many pairs each round asked, and what was seen, of policies one after the other."""
+    """Return the number of pairs per round, and the observation, after the given policies."""
     enforcer = cast("Any", Late(WIDE, follows_at))
 
     async def scene():
@@ -1520,27 +1518,27 @@ def looked_at(follows_at, within_s, *specs):
     return asyncio.run(scene())
 
 
-def test_only_those_are_asked_that_are_to_change_until_they_have():
+def test_only_pairs_expected_to_change_are_probed_until_they_do():
     asked, sight = looked_at(3, 60.0, OPEN, SHUT)
     assert asked == [2, 2, 2, 2, 4, 4]
     wanted = tuple(pair.target != "web" for pair in WIDE.pairs)
     assert (sight.reached, sight.disagreement) == (wanted, ())
 
 
-def test_where_nothing_is_to_change_all_are_asked_at_once():
+def test_all_pairs_are_probed_at_once_if_no_change_is_expected():
     asked, sight = looked_at(0, 60.0, OPEN, OPEN)
     assert asked == [4, 4]
     assert (all(sight.reached), sight.disagreement) == (True, ())
 
 
-def test_before_anything_was_measured_all_are_asked_at_once():
+def test_all_pairs_are_probed_at_once_before_the_first_measurement():
     asked, sight = looked_at(0, 60.0, SHUT)
     assert asked == [4, 4]
     assert sight.disagreement == ()
 
 
 class Losing(Late):
-    """Follows nothing, in rounds of ten ms; one of them loses its pods."""
+    """Enforces nothing; each round takes 10 ms, and one round loses its pods."""
 
     def __init__(self, world, lost_in):
         super().__init__(world, 1_000_000)
@@ -1555,15 +1553,15 @@ class Losing(Late):
 
 
 class Replaced(workload_set.Shop):
-    """Its pods are there again half a minute later."""
+    """A deployment whose pods are replaced within half a minute."""
 
     async def _find_pods(self, within_s):
         await asyncio.sleep(30.0)
 
 
 def rounds_in_vain(lost_in=None):
-    """How many pairs were asked, and how many times in a row, in a look of 3.9 s at a change that
-    does not come."""
+    """Return the numbers of pairs probed, with repetitions, in an observation of 3.9 s of a change
+    that never happens."""
     enforcer = cast("Any", Losing(WIDE, lost_in))
     one = Replaced(enforcer, "shop", WIDE, "image")
     one._meter = enforcer
@@ -1577,18 +1575,18 @@ def rounds_in_vain(lost_in=None):
     return [(pairs, len(list(same))) for pairs, same in itertools.groupby(enforcer.asked)]
 
 
-def test_those_that_are_to_change_are_asked_every_50_ms_for_a_quarter_of_the_time():
+def test_changing_pairs_are_probed_every_50_ms_for_a_quarter_of_the_time():
     (some, times), (every, _) = rounds_in_vain()
     assert (some, times, every) == (2, 20, 4)
 
 
-def test_where_pods_were_replaced_a_look_begins_anew():
+def test_observation_restarts_after_pods_were_replaced():
     *before, last = rounds_in_vain(lost_in=21)
     assert before == [(2, 20), (4, 1), (2, 20)]
     assert last[0] == 4
 
 
-def test_those_that_do_not_change_are_not_asked_for_ever():
+def test_pairs_that_never_change_are_not_probed_for_ever():
     asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
     assert asked == sorted(asked)
     assert set(asked) == {2, 4}
@@ -1597,7 +1595,7 @@ def test_those_that_do_not_change_are_not_asked_for_ever():
 
 
 class Dawdling(Late):
-    """Follows late, and answers more slowly than a first wait is long."""
+    """Enforces late, and answers more slowly than the first wait."""
 
     def __init__(self, world, follows_at, answers_ms):
         super().__init__(world, follows_at)
@@ -1613,7 +1611,7 @@ class Dawdling(Late):
 
 
 def waits_of(enforcer, *specs):
-    """How long those are waited for that are asked alone, as the last of these comes about."""
+    """Return the waits of the rounds with only the changing pairs, after the last spec."""
 
     async def scene():
         one = standing(cast("Any", enforcer), WIDE)
@@ -1628,29 +1626,29 @@ def waits_of(enforcer, *specs):
     return asyncio.run(scene())
 
 
-def test_who_is_to_answer_and_does_not_has_longer_the_next_time():
+def test_pair_expected_to_open_gets_a_longer_wait_after_each_silence():
     assert waits_of(Dawdling(WIDE, 2, 100), SHUT, OPEN) == [50, 75, 112]
 
 
-def test_who_is_to_be_silent_and_answers_is_asked_as_quickly_again():
+def test_pair_expected_to_close_is_probed_again_with_the_same_wait():
     assert waits_of(Dawdling(WIDE, 4, 0), OPEN, SHUT) == [50, 50, 50, 50, 50]
 
 
-def test_who_is_to_be_silent_is_not_waited_for_any_longer():
+def test_wait_for_unexpected_answers_stays_short():
     enforcer = Dawdling(WIDE, 2, 100)
     scouts = len(waits_of(enforcer, SHUT, OPEN))
     assert [wait.unexpected_ms for wait in enforcer.waits[:scouts]] == [50, 50, 50]
 
 
-def test_a_wait_for_those_asked_alone_has_a_bound():
+def test_wait_for_changing_pairs_is_bounded():
     waits = waits_of(Dawdling(WIDE, 2, 2000), SHUT, OPEN)
     assert waits[:2] == [50, 75]
     assert waits[-2:] == [1000, 1000]
 
 
 def renewed(world, spoil, *, shared=False):
-    """The policies of a shop before and after it is made as new, each with its metadata; between
-    them ``spoil`` has the stored objects for itself."""
+    """Return the policies' metadata before and after a renewal; ``spoil`` changes the stored
+    objects in between."""
     enforcer = cast("Any", Enforcer(world, lambda _: True))
     one = standing(enforcer, world, shared=shared)
 
@@ -1669,7 +1667,7 @@ FOUR = WIDE.model_copy(update={"policies": tuple(Policy(name=name, spec=OPEN) fo
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_is_as_it_should_be_stays_when_a_shop_is_made_as_new(shared):
+def test_renewal_leaves_unchanged_policies_in_place(shared):
     def spoil(stored):
         stored["b"]["spec"] = SHUT
         stored["c"]["metadata"]["labels"] = {"mark": "agent"}
@@ -1688,13 +1686,13 @@ def test_what_is_as_it_should_be_stays_when_a_shop_is_made_as_new(shared):
         ("deletionTimestamp", "2026-01-01T00:00:00Z"),
     ],
 )
-def test_what_may_go_by_itself_is_made_anew(key, value):
+def test_renewal_recreates_policies_that_could_be_deleted_automatically(key, value):
     before, after = renewed(FOUR, lambda stored: stored["c"]["metadata"].update({key: value}))
     assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["c"]
     assert key not in after["c"]
 
 
-def test_what_is_missing_or_of_nobody_is_put_right():
+def test_renewal_restores_missing_policies_and_removes_unknown_ones():
     def spoil(stored):
         stored["e"] = {
             **stored.pop("b"),
@@ -1706,7 +1704,7 @@ def test_what_is_missing_or_of_nobody_is_put_right():
     assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["b"]
 
 
-def test_in_a_namespace_of_others_their_policies_stay_and_are_told():
+def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them():
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
     one = standing(enforcer, FOUR, shared=True)
 
@@ -1721,8 +1719,8 @@ def test_in_a_namespace_of_others_their_policies_stay_and_are_told():
     asyncio.run(scene())
 
 
-def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
-    """A request of the agent before may have been on its way when the shop was made as new."""
+def test_fault_injection_starts_from_intended_policies_whatever_is_stored():
+    """A late request of the previous agent may arrive after the renewal."""
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
     one = standing(enforcer, FOUR)
 
@@ -1744,7 +1742,7 @@ def test_a_fault_is_written_on_healthy_policies_whatever_is_there():
 
 # a key of YAML has at most 1,024 characters, ten for each that is escaped; the API's own are ASCII
 @given(st.dictionaries(st.text(max_size=99), st.text() | st.integers() | st.none()))
-def test_what_is_applied_is_yaml_of_any_text(notes):
+def test_applied_manifest_is_valid_yaml_for_any_text(notes):
     text = client._written({"notes": notes}, "application/apply-patch+yaml")
     assert yaml.safe_load(text) == {"notes": notes}
     assert text.isascii()
@@ -1752,7 +1750,7 @@ def test_what_is_applied_is_yaml_of_any_text(notes):
 
 
 @pytest.mark.parametrize(("status", "ours"), [(422, False), (400, False), (403, True)])
-def test_policies_that_are_refused_for_what_is_in_them_are_no_failure_of_ours(status, ours):
+def test_restored_policies_refused_for_their_content_are_no_environment_failure(status, ours):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 
@@ -1772,7 +1770,7 @@ def test_policies_that_are_refused_for_what_is_in_them_are_no_failure_of_ours(st
     asyncio.run(scene())
 
 
-def test_a_token_is_replaced_at_half_of_its_life():
+def test_token_is_replaced_at_half_its_lifetime():
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
     deployed = episode(one, enforcer)
@@ -1792,7 +1790,7 @@ def test_a_token_is_replaced_at_half_of_its_life():
     asyncio.run(scene())
 
 
-def test_how_long_a_token_lives_is_for_the_server_to_say():
+def test_token_lifetime_is_taken_from_the_server():
     class Granting(Enforcer):
         now = 1_767_225_600.0  # 2026-01-01
 
@@ -1804,7 +1802,7 @@ def test_how_long_a_token_lives_is_for_the_server_to_say():
     assert asyncio.run(one.token()) == ("t", 600.0)
 
 
-def test_an_api_server_that_is_away_for_a_moment_of_a_command_makes_no_failure_of_the_agents():
+def test_api_server_outage_during_a_command_is_an_environment_failure():
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
     deployed = episode(one, enforcer)
@@ -1824,7 +1822,7 @@ def test_an_api_server_that_is_away_for_a_moment_of_a_command_makes_no_failure_o
     asyncio.run(scene())
 
 
-def test_a_doubt_that_ends_with_the_agents_policies_is_charged_to_it():
+def test_doubt_confirmed_for_the_agents_policies_is_charged_to_the_agent():
     here = Sight((), (True,))
     differs = replace(here, disagreement=("a -> b should be closed",))
 
@@ -1851,18 +1849,18 @@ def test_a_doubt_that_ends_with_the_agents_policies_is_charged_to_it():
     assert asyncio.run(charged(differs, differs)) >= 0.02
 
 
-def test_no_disagreement_is_no_doubt(monkeypatch):
+def test_agreement_of_policies_and_measurement_raises_no_doubt(monkeypatch):
     sight, there = after_a_patch(lambda _: True, monkeypatch)
     assert "predicted" not in make_state(sight)
     assert (sight.reached, sight.disagreement, there) == ((True,), (), [ODDLY_OPEN])
 
 
-#: open to all that there is, in words that some plug-in does not know
+#: allows only an unused port, in a form that some plug-ins do not support
 ODDLY_SHUT = {**OPEN, "ingress": [{"ports": [{"port": 2}]}]}
 
 
 class Lagging(Enforcer):
-    """Follows a little later, and takes one form for nothing at all."""
+    """Enforces policies late, and treats one form as if it allowed everything."""
 
     LATE_S = 0.02
 
@@ -1876,8 +1874,8 @@ class Lagging(Enforcer):
         return await super().measure(net, wait, pairs)
 
 
-def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
-    """It is wrong about the agent's policies, and as they say is also as it was before."""
+def test_plug_in_that_has_not_applied_a_policy_yet_does_not_count_as_agreeing(monkeypatch):
+    """It is wrong about policies whose predicted result equals the earlier one."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 1.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.1, 0.1, 0.1))
 
@@ -1894,8 +1892,8 @@ def test_a_plug_in_that_has_not_heard_yet_does_not_agree(monkeypatch):
 
 
 class Neighbour(Enforcer):
-    """Stores of one namespace of several. Their plug-in follows none while any has a certain form,
-    and follows all as soon as none has."""
+    """Stores one namespace of several. Their plug-in applies no policies while any namespace has a
+    certain form, and applies all as soon as none has."""
 
     def __init__(self, all_):
         super().__init__(PAIR, lambda _: True)
@@ -1916,7 +1914,7 @@ STOPPING = {**OPEN, "ingress": [{"ports": [{"port": 3}, {"port": 8080}]}]}
 
 
 def side_by_side(scene, monkeypatch, number=2):
-    """Episodes on one cluster, whose shops were healthy once."""
+    """Run episodes on one cluster, whose deployments were healthy once."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -1935,7 +1933,7 @@ def side_by_side(scene, monkeypatch, number=2):
 
 
 async def have(deployed, spec):
-    """What an agent leaves."""
+    """Store the policies that an agent leaves."""
     await deployed.shop.put([render_policy(Policy(name="web", spec=spec), "shop")])
 
 
@@ -1944,7 +1942,7 @@ async def specs_of(deployed):
 
 
 @pytest.mark.parametrize(("spec", "open_"), [(SHUT, False), (ODDLY_OPEN, True)])
-def test_who_stops_the_plug_in_does_not_touch_what_others_are_judged_by(spec, open_, monkeypatch):
+def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_, monkeypatch):
     async def scene(_, stopping, other):
         await have(other, SHUT if open_ else OPEN)
         await other.look()
@@ -1958,14 +1956,14 @@ def test_who_stops_the_plug_in_does_not_touch_what_others_are_judged_by(spec, op
     side_by_side(scene, monkeypatch)
 
 
-def test_who_stops_the_plug_in_is_judged_by_what_was_shut_and_doubted_once(monkeypatch):
+def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(monkeypatch):
     async def scene(_, stopping, other):
         await have(other, SHUT)
         await have(stopping, STOPPING)
         sight = await stopping.doubt(await stopping.look())
         assert (sight.reached, sight.predicted, len(sight.disagreement)) == ((False,), (True,), 1)
         assert [await specs_of(each) for each in (stopping, other)] == [[STOPPING], [SHUT]]
-        # of the same policies the same is known, without the cluster for itself
+        # the same policies are not doubted again, which would need the cluster exclusively
         monkeypatch.setattr(stopping, "_alone", None)
         again = await stopping.look()
         assert await stopping.doubt(again) is again
@@ -1973,7 +1971,7 @@ def test_who_stops_the_plug_in_is_judged_by_what_was_shut_and_doubted_once(monke
     side_by_side(scene, monkeypatch)
 
 
-def test_a_doubt_holds_for_these_policies_alone(monkeypatch):
+def test_doubt_result_holds_only_for_the_doubted_policies(monkeypatch):
     async def scene(_, stopping):
         await have(stopping, STOPPING)
         doubted = await stopping.doubt(await stopping.look())
@@ -1986,7 +1984,7 @@ def test_a_doubt_holds_for_these_policies_alone(monkeypatch):
     side_by_side(scene, monkeypatch, 1)
 
 
-def test_a_shop_is_made_as_new_beside_who_stops_the_plug_in(monkeypatch):
+def test_deployment_is_renewed_although_another_agent_stops_the_plug_in(monkeypatch):
     async def scene(there, stopping, ended):
         await have(ended, SHUT)
         await ended.look()
@@ -2000,7 +1998,7 @@ def test_a_shop_is_made_as_new_beside_who_stops_the_plug_in(monkeypatch):
     side_by_side(scene, monkeypatch)
 
 
-def test_nobody_has_the_cluster_alone_while_an_agent_acts(monkeypatch):
+def test_exclusive_use_of_the_cluster_waits_for_acting_agents(monkeypatch):
     async def scene(there, acting, other):
         got = asyncio.Event()
 
@@ -2026,7 +2024,7 @@ def test_nobody_has_the_cluster_alone_while_an_agent_acts(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["apply", "find"])
-def test_policies_that_cannot_be_put_back_are_judged_by_nobody(method, monkeypatch):
+def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monkeypatch):
     async def scene(there, broken, other):
         async def fail(*_, **__):
             raise EnvironmentFailed("away")
@@ -2040,7 +2038,7 @@ def test_policies_that_cannot_be_put_back_are_judged_by_nobody(method, monkeypat
         with pytest.raises(EnvironmentFailed, match="could not be put back"):
             async with broken.acting():
                 pytest.fail("an agent acts where its policies are not")
-        async with there._alone(other):  # nobody else is held up, and they may be next time
+        async with there._alone(other):  # other episodes continue, and the next try may succeed
             pass
         sight = await broken.look()
         assert (sight.reached, await specs_of(broken)) == ((False,), [SHUT])
@@ -2048,7 +2046,7 @@ def test_policies_that_cannot_be_put_back_are_judged_by_nobody(method, monkeypat
     side_by_side(scene, monkeypatch)
 
 
-def test_policies_that_cannot_be_read_stay_where_they_are(monkeypatch):
+def test_policies_that_cannot_be_read_stay_in_place(monkeypatch):
     async def scene(there, broken, other):
         async def fail(*_, **__):
             raise EnvironmentFailed("away")
@@ -2062,7 +2060,7 @@ def test_policies_that_cannot_be_read_stay_where_they_are(monkeypatch):
     side_by_side(scene, monkeypatch)
 
 
-def test_who_is_cancelled_while_it_takes_policies_away_brings_them_back(monkeypatch):
+def test_cancelled_exclusive_use_restores_the_removed_policies(monkeypatch):
     async def scene(there, aside, other):
         await have(aside, SHUT)
         taken, put = asyncio.Event(), aside.shop.put
@@ -2090,7 +2088,7 @@ def test_who_is_cancelled_while_it_takes_policies_away_brings_them_back(monkeypa
     side_by_side(scene, monkeypatch)
 
 
-def test_an_episode_that_ends_meanwhile_gets_nothing_back(monkeypatch):
+def test_episode_that_ends_during_exclusive_use_gets_no_policies_back(monkeypatch):
     async def scene(there, ending, other):
         there._stopping = True  # no pool takes its shop
         await have(ending, STOPPING)
@@ -2105,7 +2103,7 @@ def test_an_episode_that_ends_meanwhile_gets_nothing_back(monkeypatch):
     side_by_side(scene, monkeypatch)
 
 
-def test_who_is_tired_of_closing_an_episode_loses_no_shop(monkeypatch):
+def test_cancelled_close_of_an_episode_does_not_leak_its_deployment(monkeypatch):
     async def scene(there, ending, other):
         there._stopping = True  # no pool takes its shop
         async with ending._moving:
@@ -2121,8 +2119,8 @@ def test_who_is_tired_of_closing_an_episode_loses_no_shop(monkeypatch):
     side_by_side(scene, monkeypatch)
 
 
-def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monkeypatch):
-    # a plug-in that does not know this form, and stays as it was: not as is healthy
+def test_disagreement_caused_by_the_agent_is_judged_as_measured(monkeypatch):
+    # the plug-in does not support this form, and keeps the earlier, unhealthy state
     sight, there = after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
     assert (sight.reached, sight.predicted, sight.disagreement) == ((False,), (True,), (WRONG,))
     state = make_state(sight)
@@ -2131,7 +2129,7 @@ def test_a_disagreement_that_an_agent_makes_is_judged_as_measured_and_kept(monke
 
 
 @pytest.mark.parametrize("times", range(1, 4))
-def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, monkeypatch):
+def test_repeated_outages_of_the_plug_in_are_not_charged_to_the_agent(times, monkeypatch):
     deaf = iter([True] * times)
     sight, there = after_a_patch(
         lambda spec: spec != ODDLY_OPEN or not next(deaf, False), monkeypatch
@@ -2140,7 +2138,7 @@ def test_a_plug_in_that_is_away_again_and_again_is_not_the_agents_doing(times, m
 
 
 @pytest.mark.parametrize("times", range(2, 5))
-def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(times, monkeypatch):
+def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, monkeypatch):
     heard = []
 
     def hears(spec):
@@ -2152,7 +2150,7 @@ def test_a_plug_in_that_is_deaf_for_good_from_some_trial_on_gives_no_verdict(tim
     assert heard.count(ODDLY_OPEN) == times
 
 
-def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(monkeypatch):
+def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeypatch):
     assert workload_set.TRIALS_S == (10.0, 10.0, 30.0)
     within = []
     looked = workload_set.Shop.look
@@ -2168,9 +2166,9 @@ def test_what_is_about_to_count_is_looked_at_three_times_the_last_for_longer(mon
     assert within == [None] * 4 + [*trials, None, None]
 
 
-def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypatch):
+def test_deployment_that_does_not_become_healthy_is_reported_with_both_matrices(monkeypatch):
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
-    # a plug-in that has heard of the first policies, and of none since
+    # the plug-in applied the first policies, and none since
     enforcer = cast("Any", Enforcer(PAIR, lambda spec: spec == SHUT))
     one = standing(enforcer, PAIR)
 
@@ -2192,7 +2190,7 @@ def test_a_shop_that_does_not_become_healthy_is_told_with_both_matrices(monkeypa
         (Refused(403, "not allowed"), None),
     ],
 )
-def test_a_namespace_that_somebody_deletes_is_not_the_agents_doing(monkeypatch, space, told):
+def test_namespace_deleted_by_others_is_an_environment_failure(monkeypatch, space, told):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 
@@ -2222,10 +2220,10 @@ def test_a_namespace_that_somebody_deletes_is_not_the_agents_doing(monkeypatch, 
 
 @pytest.mark.parametrize(
     "hearing",
-    # from the patch on: never again; again, until the agent's policies were put back
+    # from the repair on: never again; again, until the agent's policies were restored
     [[], [False, True, True]],
 )
-def test_a_disagreement_of_the_cluster_is_no_verdict(hearing, monkeypatch):
+def test_disagreement_caused_by_the_cluster_gives_no_verdict(hearing, monkeypatch):
     left = list(hearing)
     with pytest.raises(EnvironmentFailed, match="does not enforce") as caught:
         after_a_patch(lambda _: left.pop(0) if left else False, monkeypatch)

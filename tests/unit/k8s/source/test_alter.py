@@ -13,7 +13,7 @@ PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add
 
 
 @pytest.mark.parametrize("kinds", [None, PAPER])
-def test_what_altered_policies_allow_is_intended(kinds):
+def test_altered_policies_define_the_intended_pairs(kinds):
     rng = random.Random(3)
     plain = varied(rng)
     world, altered = alter(plain, rng, kinds)
@@ -26,7 +26,7 @@ def test_what_altered_policies_allow_is_intended(kinds):
         assert (policy.spec != before[policy.name]) == (policy.name in altered)
 
 
-def test_alterations_of_given_kinds_are_of_each_kind_as_many():
+def test_alterations_of_given_kinds_are_evenly_distributed():
     rng = random.Random(5)
     world = estate(rng, 30, 30)
     _, altered = alter(world, rng, PAPER)

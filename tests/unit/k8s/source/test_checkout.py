@@ -1,4 +1,4 @@
-"""A shop of another shape than Online Boutique, as a folder of manifests."""
+"""An application with another structure than Online Boutique, as a folder of manifests."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ OPEN = """spec:
 
 
 def write(folder: Path, **files: str) -> str:
-    """A folder of files; two underscores in a name stand for a slash, one for a dot."""
+    """Write files to a folder; in names, two underscores stand for a slash, one for a dot."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_", ".").replace("!", "_")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def shop(tmp_path):
     return write(folder, app_yaml=APP, more__policies_yml=POLICIES, values_yaml="replicas: 3")
 
 
-def test_any_shape_of_application_becomes_a_world(shop):
+def test_manifests_of_any_workload_kind_become_a_world(shop):
     world = read_checkout(shop)
     assert [(app.name, app.workload, app.served_as) for app in world.apps] == [
         ("web-v2", "Deployment", "web"),
@@ -165,7 +165,7 @@ def test_any_shape_of_application_becomes_a_world(shop):
     assert [one.name for one in world.services] == ["web-public"]
     assert world.labels == {"team": "market"}
     assert [policy.name for policy in world.policies] == ["closed", "web", "db", "collector", "job"]
-    # anyone may call the web, but the job may call the database only
+    # any pod may call the web, but the job may call only the database
     assert set(world.calls) == {
         ("db", "web-v2"),
         ("collector", "web-v2"),
@@ -179,7 +179,7 @@ def test_any_shape_of_application_becomes_a_world(shop):
     )
 
 
-def test_it_is_deployed_as_what_it_is(shop):
+def test_checkout_is_deployed_with_its_workload_kinds(shop):
     world = read_checkout(shop)
     addresses = {app.name: f"10.244.0.{n}" for n, app in enumerate(world.apps, start=2)}
     made = list(objects(world, "shop", addresses, datetime(2026, 1, 1, tzinfo=UTC)))
@@ -207,8 +207,8 @@ def test_it_is_deployed_as_what_it_is(shop):
 
 
 @pytest.mark.requires("shared")
-def test_microservices_demo_is_read_as_its_users_have_it(tmp_path, shared_data):
-    """The release file and the folder of policies; what lies beside them is another's business."""
+def test_microservices_demo_gives_the_standard_world(tmp_path, shared_data):
+    """The release file and the folder of policies are read; the files next to them are ignored."""
     text = (shared_data / "k8s" / "boutique.yaml").read_text()
     documents = text.split("\n---\n")
     policies = [one for one in documents if "kind: NetworkPolicy" in one]
@@ -240,26 +240,26 @@ def test_microservices_demo_is_read_as_its_users_have_it(tmp_path, shared_data):
     assert len(theirs.pairs) == 121
 
 
-def test_queries_are_drawn_on_it_and_hold_it(shop):
+def test_queries_of_a_checkout_contain_its_world(shop):
     config = KubernetesConfig(num_queries=1, microservice_dir=shop, error_types=("change_port",))
     (query,) = deal(Kubernetes(), config, 1)
     assert world_of(query) == read_checkout(shop)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_fault_can_be_looked_for_on_it(shop, kind):
+def test_every_fault_kind_can_be_drawn_on_a_checkout(shop, kind):
     found = [draw(read_checkout(shop), (kind,), random.Random(seed)) for seed in range(3)]
-    # no policy of this shop has two peers to be joined
+    # no policy of this application has two peers that can be joined
     assert all(found) == (kind != "joined_peers")
 
 
-def test_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, caplog):
+def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, caplog):
     first, *_ = POLICIES.split("---")
     policy = first.replace("spec: {podSelector: {}, policyTypes: [Ingress]}", OPEN)
     folder = write(tmp_path / "few", app_yaml=APP, policy_yml=policy)
     app, config = Kubernetes(), KubernetesConfig(num_queries=1, microservice_dir=folder)
     labels = [*app.labels(config), *app.labels(config)]
-    # one policy takes one fault
+    # one policy can have one fault
     assert labels
     assert not any("+" in label for label in labels)
     assert {query.label for query in app.generate(config, 1)} == set(labels)
@@ -272,14 +272,14 @@ def test_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, cap
         "config.error_types: the policies of config.microservice_dir have no room for "
         "remove_ingress+add_ingress, joined_peers: leave them out"
     )
-    # a file of queries is written with the same ones, and a ticket has as many faults as fit
+    # a query file gets the same labels, and a ticket has as many faults as fit
     written = config.model_copy(update={"benchmark_path": "queries.jsonl"})
     assert [*app.labels(written)] == labels[: len(labels) // 2]
     ticket = KubernetesConfig.parse({"briefing": "ticket", "microservice_dir": folder})
     assert [*app.labels(ticket)] == ["faults_0", "faults_1"]
 
 
-def test_its_content_shapes_the_queries(shop):
+def test_checkout_content_determines_the_hash_of_queries(shop):
     before, plain = KubernetesConfig(microservice_dir=shop), KubernetesConfig()
     kept, digest = before.shape_hash(), digest_checkout(shop)
     assert kept != plain.shape_hash()
@@ -290,7 +290,7 @@ def test_its_content_shapes_the_queries(shop):
     assert before.shape_hash() != kept
 
 
-def test_it_replaces_the_standard_world_alone(shop):
+def test_checkout_replaces_only_the_standard_world(shop):
     with pytest.raises(ConfigError, match=r"config\.microservice_dir: only with world=standard"):
         KubernetesConfig.parse({"microservice_dir": shop, "world": "varied"})
 
@@ -341,7 +341,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told):
+def test_invalid_manifest_is_reported_in_one_line_with_its_location(tmp_path, old, new, told):
     assert (APP + POLICIES).count(old) == 1
     names = {"app_yaml": APP.strip(), "policies_yml": POLICIES.strip()}
     folder = write(tmp_path, **{name: text.replace(old, new) for name, text in names.items()})
@@ -352,7 +352,7 @@ def test_what_is_wrong_is_one_line_that_names_the_place(tmp_path, old, new, told
     assert "\n" not in str(caught.value)
 
 
-#: what a cluster takes and nothing comes of here: (old, new, what is told, how many)
+#: accepted by a cluster but ignored here: (old, new, message, number of documents)
 PASSED = [
     ("targetPort: http", "targetPort: https", ("app.yaml, document 5 (Service web): "
      "spec.ports.0.targetPort: 'https' is no TCP port of Deployment web-v2"), 1),
@@ -390,7 +390,7 @@ PASSED = [
 
 
 @pytest.mark.parametrize(("old", "new", "told", "number"), PASSED)
-def test_what_nothing_comes_of_is_passed_over_and_named(tmp_path, caplog, old, new, told, number):
+def test_irrelevant_manifest_is_skipped_and_named(tmp_path, caplog, old, new, told, number):
     assert (APP + POLICIES).count(old) == 1
     names = {"app_yaml": APP, "policies_yml": POLICIES}
     folder = write(tmp_path, **{name: text.replace(old, new) for name, text in names.items()})
@@ -403,7 +403,7 @@ def test_what_nothing_comes_of_is_passed_over_and_named(tmp_path, caplog, old, n
     assert "\n" not in line
 
 
-def test_what_has_no_part_is_counted_by_kind(tmp_path, caplog):
+def test_skipped_manifests_are_counted_by_kind(tmp_path, caplog):
     caplog.set_level("INFO")
     chart = "name: shop\nreplicas: 2\n"
     folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES, values_yaml=chart)
@@ -420,7 +420,7 @@ def test_what_has_no_part_is_counted_by_kind(tmp_path, caplog):
     assert "; 2 more; without a part" in caplog.text
 
 
-def test_what_a_cluster_takes_is_taken(tmp_path):
+def test_manifests_that_a_cluster_accepts_are_accepted(tmp_path):
     known = read_checkout(write(tmp_path / "plain", app_yaml=APP, policies_yml=POLICIES))
     policies = POLICIES.split("---\n")
     items = "".join(
@@ -449,7 +449,7 @@ def test_what_a_cluster_takes_is_taken(tmp_path):
     assert taken == known
 
 
-def test_a_replica_set_is_a_deployment(tmp_path):
+def test_replica_set_is_read_as_a_deployment(tmp_path):
     known = read_checkout(write(tmp_path / "plain", app_yaml=APP, policies_yml=POLICIES))
     text = APP.replace("kind: Deployment", "kind: ReplicaSet")
     folder = write(tmp_path / "set", app_yaml=text, policies_yml=POLICIES)
@@ -457,7 +457,7 @@ def test_a_replica_set_is_a_deployment(tmp_path):
     assert read_workloads(folder)["web-v2"]["kind"] == "Deployment"
 
 
-def test_a_generated_name_is_the_same_each_time(tmp_path):
+def test_generated_name_is_the_same_each_time(tmp_path):
     pods = "".join(
         "---\n{apiVersion: v1, kind: Pod, metadata: {generateName: once-, labels: {role: job}}, "
         "spec: {containers: [{name: once}]}}\n"
@@ -483,12 +483,12 @@ def test_a_generated_name_is_the_same_each_time(tmp_path):
         "{apiVersion: v1, kind: List, items: [{apiVersion: x/v1, kind: Limit, spec: .nan}]}",
     ],
 )
-def test_values_that_json_does_not_know_matter_only_where_they_are_read(tmp_path, text):
+def test_values_unknown_to_json_matter_only_in_relevant_manifests(tmp_path, text):
     known = read_checkout(write(tmp_path, app_yaml=APP, policies_yml=POLICIES))
     assert read_checkout(write(tmp_path, other_yaml=text)) == known
 
 
-def test_a_service_may_select_by_labels_that_controllers_give(tmp_path):
+def test_service_can_select_by_labels_that_controllers_add(tmp_path):
     services = """
     ---
     apiVersion: v1
@@ -509,7 +509,7 @@ def test_a_service_may_select_by_labels_that_controllers_give(tmp_path):
     ]
 
 
-def test_a_copy_that_the_image_made_as_root_is_read_in_its_place(tmp_path, monkeypatch):
+def test_copy_made_by_the_image_as_root_is_read_instead(tmp_path, monkeypatch):
     folder = tmp_path / "copies" / "data" / "shop"
     folder.mkdir(parents=True)
     write(folder, app_yaml=APP, policies_yml=POLICIES)
@@ -521,18 +521,18 @@ def test_a_copy_that_the_image_made_as_root_is_read_in_its_place(tmp_path, monke
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_is_no_file_and_large_files_are_refused_before_they_are_built(tmp_path):
+def test_pipe_is_skipped_and_large_files_are_refused_before_parsing(tmp_path):
     folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES)
     os.mkfifo(tmp_path / "pipe.yaml")
     known = read_checkout(folder)
     assert known.apps
-    # in all files together, or many files would take a service as long as they like
+    # the limit applies to all files together, or many files could take unlimited time
     (tmp_path / "a.json").write_text(f"[{'1,' * (MAX_VALUES - 100)}1]")
     with pytest.raises(ConfigError, match=f"app.yaml: with it, more than {MAX_VALUES} values"):
         read_checkout(folder)
 
 
-def test_keys_and_times_are_text_as_kubectl_has_them(tmp_path):
+def test_keys_and_times_are_text_as_in_kubectl(tmp_path):
     labels = "{app: 2020-01-01, 7: a, true: b}"
     policies = f"{POLICIES}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
     policies += f"metadata: {{name: odd}}\nspec: {{podSelector: {{matchLabels: {labels}}}}}\n"
@@ -557,12 +557,12 @@ def test_keys_and_times_are_text_as_kubectl_has_them(tmp_path):
         )}, f"{MAX_APPS + 1} workloads"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_told(tmp_path, files, told):
+def test_checkout_without_required_manifests_is_refused(tmp_path, files, told):
     with pytest.raises(ConfigError, match=told):
         read_checkout(write(tmp_path, **files))
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_missing_checkout_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="nosuch is not there, or no folder"):
         read_checkout(str(tmp_path / "nosuch"))
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")

@@ -1,7 +1,7 @@
-"""Scripts that put the policies of a drawn shop in order by how they look, without the intent.
+"""Scripts that change the policies of a drawn application by appearance, without the intent.
 
-Each knows what the cluster shows: policies and pods with their labels and ports. A refuter may send
-any of them, or all in turn; the decoys make each do harm.
+Each knows what the cluster shows: policies, and pods with their labels and ports. An adversary
+may send any of them, or all in turn; because of the decoys, each does harm.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from netarena_k8s.world.model import Net, reach, target_port
 from netarena_k8s.world.policy import selects
 
 BOTH = ["Ingress", "Egress"]
-#: rules that let all in
+#: rules that allow all sources
 WIDE = ({}, {"from": [{"podSelector": {}}]}, {"from": [{"namespaceSelector": {}}]})
-#: of a hundred queries this many at most
+#: highest percentage of queries that a script may solve
 MOST_PCT = 5
 
 
@@ -35,7 +35,7 @@ def chosen(world, spec):
 
 
 def nearest(world, labels):
-    """The labels of the pod whose name is most alike."""
+    """Return the labels of the pod with the most similar name."""
     names = {value: app for app in world.apps for value in app.labels.values() if value == app.name}
     for value in labels.values():
         for name in get_close_matches(value, names, n=1, cutoff=0.8):
@@ -52,7 +52,7 @@ def peers_of(spec):
 
 
 def mend_ports(world, spec, _):
-    """Ports that the pod does not declare become the one behind its service."""
+    """Replace ports that the pod does not declare with the one behind its service."""
     for app in chosen(world, spec)[:1]:
         if not app.service or not spec["podSelector"]:
             continue
@@ -67,7 +67,7 @@ def mend_ports(world, spec, _):
 
 
 def mend_peers(world, spec, _):
-    """Peers that select no pod become the pod whose labels are most alike."""
+    """Replace peers that select no pod with the pod whose labels are most similar."""
     for peer in peers_of(spec):
         labels = (peer.get("podSelector") or {}).get("matchLabels")
         if labels and not any(selects(peer["podSelector"], app.labels) for app in world.apps):
@@ -75,7 +75,7 @@ def mend_peers(world, spec, _):
 
 
 def mend_spaces(world, spec, _):
-    """Peers of other namespaces become peers of this one."""
+    """Replace peers in other namespaces with peers in this one."""
     for peer in peers_of(spec):
         space = peer.get("namespaceSelector")
         if peer.get("podSelector") and space and not selects(space, world.labels):
@@ -83,7 +83,7 @@ def mend_spaces(world, spec, _):
 
 
 def mend_joined(_, spec, __):
-    """Labels that cannot hold at once become alternatives."""
+    """Turn labels that cannot hold at once into alternatives."""
     for rule in rules_of(spec):
         for peer in list(rule.get("from") or []):
             told = (peer.get("podSelector") or {}).get("matchExpressions") or []
@@ -100,14 +100,14 @@ def mend_negations(_, spec, __):
 
 
 def mend_selectors(world, spec, _):
-    """Policies that select no pod select the one whose labels are most alike."""
+    """Let policies that select no pod select the one whose labels are most similar."""
     labels = spec["podSelector"].get("matchLabels")
     if labels and not chosen(world, spec):
         spec["podSelector"] = {"matchLabels": nearest(world, labels)}
 
 
 def mend_names(world, spec, name):
-    """Policies select the pod that they are named after."""
+    """Let policies select the pod that they are named after."""
     for app in world.apps:
         if name == app.name or name.startswith(f"{app.name}-"):
             spec["podSelector"] = {"matchLabels": dict(app.labels)}
@@ -118,7 +118,7 @@ def mend_types(_, spec, __):
 
 
 def open_egress(_, spec, __):
-    """Whoever has rules of its own may call out."""
+    """Allow all egress of pods that have rules of their own."""
     if spec["podSelector"]:
         spec["egress"] = [{}]
 
@@ -129,7 +129,7 @@ def open_closed_egress(_, spec, __):
 
 
 def open_odd_egress(_, spec, __):
-    """Egress in one of the forms that faults leave."""
+    """Open egress that has one of the forms that faults leave."""
     rules = spec.get("egress") or []
     if rules and any(rule.get("to") and "ports" not in rule for rule in rules):
         spec["egress"] = [{}]
@@ -146,7 +146,7 @@ def drop_last_rule(_, spec, __):
 
 
 def works(world, app, rule):
-    """Whether a rule lets some pod in at the port that is tested."""
+    """Return whether a rule lets some pod reach the tested port."""
     port = target_port(app, app.service[0])
     spec = {"podSelector": {"matchLabels": app.labels}, "ingress": [rule]}
     net = Net(world, [{"metadata": {"name": "x", "namespace": "shop"}, "spec": spec}])
@@ -158,14 +158,14 @@ def works(world, app, rule):
 
 
 def form(rule):
-    """How a rule is written."""
+    """Return a description of how a rule is written."""
     peers, ports = rule.get("from") or [{}], rule.get("ports") or [{}]
     words = [*sorted(peers[0]), *sorted(peers[0].get("podSelector") or [])]
     return words, sorted(ports[0]), type(ports[0].get("port"))
 
 
 def drop_needless_wide_rules(world, spec, _):
-    """A rule that lets all in is too much where there are others that work."""
+    """Drop a rule that allows all sources if other rules work."""
     for app in chosen(world, spec)[:1]:
         if app.service and spec["podSelector"]:
             rules = spec.get("ingress") or []
@@ -175,7 +175,7 @@ def drop_needless_wide_rules(world, spec, _):
 
 
 def drop_odd_rule(world, spec, _):
-    """The last rule that works, written as the first one is not, was added."""
+    """Drop the last working rule if it is written differently from the first one."""
     for app in chosen(world, spec)[:1]:
         if app.service and spec["podSelector"]:
             rules = spec.get("ingress") or []
@@ -185,7 +185,7 @@ def drop_odd_rule(world, spec, _):
 
 
 def drop_odd_peer(_, spec, __):
-    """So was the last peer."""
+    """Drop the last peer if it is written differently from the first one."""
     for rule in rules_of(spec):
         first, *more = rule.get("from") or [{}]
         if more and form({"from": [first]}) != form({"from": [more[-1]]}):
@@ -193,7 +193,7 @@ def drop_odd_peer(_, spec, __):
 
 
 def mend_few_ports(world, spec, _):
-    """Ports, where no rule works and there are few: a retired application has many."""
+    """Replace ports if no rule works and there are few: a retired application has many."""
     for app in chosen(world, spec)[:1]:
         if app.service and spec["podSelector"]:
             rules = rules_of(spec)
@@ -220,11 +220,11 @@ SCRIPTS = {
     "odd peer": drop_odd_peer,
     "few ports": mend_few_ports,
 }
-#: those that cut nothing off
+#: scripts that remove no allowed traffic
 MENDS = [SCRIPTS[name] for name in list(SCRIPTS)[:8]]
-#: those that meet something healthy in most shops, not in all
+#: scripts that change healthy policies in most applications, but not in all
 SOMETIMES = {"wide rules", "last rule", "needless wide rules", "few ports"}
-#: kinds that a script solves in a shop without decoys
+#: kinds that a script solves in an application without decoys
 WITHOUT_DECOYS = {
     "ports": "change_port",
     "spaces": "namespace_peer",
@@ -239,7 +239,7 @@ WITHOUT_DECOYS = {
 
 @cache
 def queries():
-    """Every kind alone and the paper's pairs, in drawn shops."""
+    """Return queries with every kind and with the paper's pairs, in drawn applications."""
     app = Kubernetes()
     found = []
     for types in (None, ["extended"]):
@@ -249,7 +249,7 @@ def queries():
 
 
 def send(world, policies, mends, only=None):
-    """The policies after a script, which looks at those named after ``only``."""
+    """Return the policies after a script, which changes only those named after ``only``."""
     after = []
     for policy in policies:
         spec = copy.deepcopy(policy.spec)
@@ -261,7 +261,7 @@ def send(world, policies, mends, only=None):
 
 
 def solved_safely(query, mends, *, only_unreached=False):
-    """Whether a script solves a query and does no harm."""
+    """Return whether a script solves a query and does no harm."""
     world = world_of(query)
     policies = faulty(world, faults_of(query))
     was = reach(world, policies)
@@ -278,7 +278,7 @@ def solved_safely(query, mends, *, only_unreached=False):
 @pytest.mark.slow
 @pytest.mark.parametrize("only_unreached", [False, True])
 @pytest.mark.parametrize("name", [*SCRIPTS, "all"])
-def test_what_does_not_read_the_intent_solves_no_more_than_one_in_twenty(name, only_unreached):
+def test_script_that_ignores_the_intent_solves_at_most_one_in_twenty_queries(name, only_unreached):
     mends = MENDS if name == "all" else [SCRIPTS[name]]
     asked = queries()
     won = [
@@ -288,8 +288,8 @@ def test_what_does_not_read_the_intent_solves_no_more_than_one_in_twenty(name, o
 
 
 @pytest.mark.parametrize("name", WITHOUT_DECOYS)
-def test_the_scripts_are_good_ones(name):
-    """Where nothing that is healthy looks wrong they solve their kind."""
+def test_script_solves_its_fault_kind_in_a_world_without_decoys(name):
+    """The scripts must be good ones, or the test of the decoys would prove little."""
     config = KubernetesConfig.parse({"num_queries": 6, "error_types": [WITHOUT_DECOYS[name]]})
     asked = list(Kubernetes().generate(config, seed=5))
     won = [query for query in asked if solved_safely(query, [SCRIPTS[name]])]
@@ -297,7 +297,7 @@ def test_the_scripts_are_good_ones(name):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_decoys_are_of_every_sort_and_let_nobody_in(seed):
+def test_decoys_of_every_kind_exist_and_allow_no_traffic(seed):
     world = varied(random.Random(seed))
     callers = {target for _, target in world.calls}
     retired = [app.name for app in world.apps if app.service and app.name not in callers]

@@ -13,7 +13,7 @@ from netarena_k8s.world.policy import selects
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_granted_works_and_nothing_else(seed):
+def test_large_world_allows_its_granted_traffic_only(seed):
     world = estate(random.Random(seed), 20, 26)
     assert 20 <= len(world.apps) <= 26
     assert estate(random.Random(seed), 20, 26) == world
@@ -29,7 +29,7 @@ def test_what_is_granted_works_and_nothing_else(seed):
     assert world.uses
     assert all(map(net.allows, world.uses))
     assert sum(map(len, world.named)) == len(world.uses)
-    # so that each can be patched
+    # otherwise a policy could not be patched
     assert max(count_entries(policy.spec) for policy in world.policies) <= POLICY_ENTRIES
     marks = [app.labels[world.plan.role_key] for app in world.apps]
     assert marks.count(LEGACY) == 2
@@ -37,10 +37,10 @@ def test_what_is_granted_works_and_nothing_else(seed):
 
 
 @pytest.mark.parametrize("number", [20, 40])
-def test_no_look_at_all_policies_shows_them_and_no_name_says_what_one_is_about(number):
+def test_large_world_fits_no_single_output_and_policy_names_reveal_nothing(number):
     world = estate(random.Random(number), number, number)
     dump = yaml.safe_dump([render_policy(policy, "shop") for policy in world.policies])
-    # beside what kubectl adds to each
+    # in addition to the fields that kubectl adds to each
     assert len(dump) + 200 * len(world.policies) > 65_536
     names = [policy.name for policy in world.policies]
     assert not [name for name in names for app in world.apps if app.name in name]
@@ -54,21 +54,21 @@ def test_no_look_at_all_policies_shows_them_and_no_name_says_what_one_is_about(n
         for app in world.apps
     ]
     assert max(about) > 2
-    # and some say for many at once what others say for one
+    # some policies apply to many pods, others to one
     groups = [p.spec["podSelector"].get("matchLabels", {}) for p in world.policies]
     assert any(
         {*labels} <= {world.plan.team_key, world.plan.role_key} for labels in groups if labels
     )
 
 
-def test_a_large_one_holds_too():
+def test_world_of_sixty_applications_is_consistent():
     world = estate(random.Random(5), 60, 60)
     assert len(world.apps) == 60
     assert sum(world.intended) == len(world.calls)
     assert max(count_entries(policy.spec) for policy in world.policies) <= POLICY_ENTRIES
 
 
-def test_guests_and_partners_are_seen_when_they_are_let_in_or_out():
+def test_guests_and_partners_count_as_opened_when_their_traffic_is_allowed():
     world = estate(random.Random(1), 20, 20)
     without = [policy for policy in world.policies if policy.name == "deny-all"]
     ends = {

@@ -9,7 +9,7 @@ from netarena_k8s.world.model import World
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_intended_is_what_is_called(seed):
+def test_varied_world_allows_exactly_its_calls(seed):
     world = varied(random.Random(seed))
     assert MIN_APPS <= len(world.apps) <= MAX_APPS
     works = {
@@ -24,7 +24,7 @@ def test_what_is_intended_is_what_is_called(seed):
     assert varied(random.Random(seed)) == world
 
 
-def test_worlds_differ_in_all_that_can_be_learned_by_heart():
+def test_varied_worlds_differ_in_names_labels_and_rule_forms():
     worlds = [varied(random.Random(seed)) for seed in range(60)]
     text = "".join(world.model_dump_json() for world in worlds)
     for style in ("matchExpressions", "namespaceSelector", "endPort", '"UDP"', "kube-dns"):

@@ -1,4 +1,4 @@
-"""Blocks of addresses: what a real API server of Kubernetes 1.34.2 said of each."""
+"""IP blocks: the responses of a real API server of Kubernetes 1.34.2 to each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLD = {
     ),
     "canonical": 'IPv6 CIDR value "{}" should be in RFC 5952 canonical format ("{}")',
 }
-#: what it warned of; none: it took it not
+#: text and warnings of the server; None: refused
 SAID = [
     ("010.244.0.0/16", [("non-standard", "10.244.0.0/16")]),
     (
@@ -62,7 +62,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("text", "said"), SAID)
-def test_a_block_is_taken_as_a_real_server_takes_it(text, said):
+def test_ip_block_is_accepted_or_warned_about_as_by_a_real_server(text, said):
     if said is None:
         with pytest.raises(ValueError, match=r"no block|not appear"):
             network_of(text)
@@ -83,11 +83,11 @@ def test_a_block_is_taken_as_a_real_server_takes_it(text, said):
         ("0000:0000::0001/128", "::1/128"),
     ],
 )
-def test_what_is_in_a_block(text, network):
+def test_ip_block_is_read_as_its_network(text, network):
     assert network_of(text) == ip_network(network)
 
 
-def test_an_address_is_held_against_what_is_in_a_block():
+def test_address_is_matched_against_an_ip_block_and_its_exceptions():
     block = {"cidr": "010.0.0.0/8", "except": ["::ffff:10.1.0.0/112"]}
     assert [in_block(block, ip) for ip in ("10.2.0.1", "10.1.0.1", "8.2.0.1")] == [
         True,
@@ -110,7 +110,7 @@ def flaws(cidr, *cuts):
     [
         ("::FFFF:10.244.0.0/112", "::ffff:10.244.1.0/120", True),
         ("10.0.0.0/8", "::ffff:10.244.0.0/112", True),
-        # its length is compared as it is written
+        # prefix lengths are compared as written
         ("10.0.0.0/8", "::ffff:10.244.0.0/104", True),
         ("::ffff:10.0.0.0/104", "10.244.0.0/16", False),
         ("10.0.0.0/8", "010.244.0.0/16", True),
@@ -119,7 +119,7 @@ def flaws(cidr, *cuts):
         ("10.0.0.0/8", "::/16", False),
     ],
 )
-def test_what_a_block_leaves_out_is_taken_as_a_real_server_takes_it(cidr, cut, fits):
+def test_exception_of_an_ip_block_is_validated_as_by_a_real_server(cidr, cut, fits):
     wrong = flaws(cidr, cut)
     assert [message.partition(": ")[2] for _, message, _ in wrong] == (
         [] if fits else [f'"{cut}": must be a strict subset of `cidr`']
@@ -127,8 +127,8 @@ def test_what_a_block_leaves_out_is_taken_as_a_real_server_takes_it(cidr, cut, f
 
 
 @given(st.text(string.hexdigits + ".:/%", max_size=30) | st.from_regex(r"[0-9.]{7,20}/\d{1,3}"))
-def test_what_is_taken_can_be_read(text):
-    """By whoever evaluates it; what is not is told in one way."""
+def test_accepted_ip_block_can_be_evaluated(text):
+    """Text that is not accepted is reported as a flaw of the policy."""
     try:
         block = Block(text)
     except ValueError:

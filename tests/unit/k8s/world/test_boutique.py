@@ -1,4 +1,4 @@
-"""Our data against the facts, and against the manifests that a real cluster ran."""
+"""The standard world matches its documentation and the manifests of a real cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import render_policy
 
 
-def test_121_pairs_of_which_the_policies_intend_some():
+def test_standard_world_has_121_pairs_with_the_documented_calls():
     world = boutique()
     assert len(world.apps) == 12
     assert len(world.policies) == 13
@@ -21,7 +21,7 @@ def test_121_pairs_of_which_the_policies_intend_some():
     }
     everyone = {(app.name, "frontend") for app in world.apps if app.name != "frontend"}
     assert wanted == set(world.calls) | everyone
-    # the reference's prompt contradicts its own policies in these
+    # the reference's prompt contradicts its own policies here
     assert {
         ("checkoutservice", "productcatalogservice"),
         ("checkoutservice", "cartservice"),
@@ -30,7 +30,7 @@ def test_121_pairs_of_which_the_policies_intend_some():
 
 
 @pytest.mark.requires("shared")
-def test_it_is_what_the_real_cluster_ran(shared_data):
+def test_standard_world_equals_the_manifests_of_the_real_cluster(shared_data):
     documents = list(yaml.safe_load_all((shared_data / "k8s" / "boutique.yaml").read_text()))
     theirs = {
         one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "NetworkPolicy"

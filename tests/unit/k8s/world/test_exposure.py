@@ -1,4 +1,4 @@
-"""Name lookups are judged by what the rules tell, not by what a healthy policy happens to be."""
+"""Name lookups are judged by the documented rules, not by the intended policy's own form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVERS = {**SPACE, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
 PORTS = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
 NAMED = {"to": [SERVERS], "ports": PORTS}
 ANYWHERE = {"ports": PORTS}
-#: whatever runs beside the name servers, too
+#: includes other pods in the namespace of the name servers
 WHOLE_SPACE = {"to": [SPACE], "ports": PORTS}
 ALL: dict[str, Any] = {}
 
@@ -39,8 +39,8 @@ def state_of(world: World, policies: tuple[Policy, ...], *writes: Write) -> Any:
 
 
 def repair(query: Query, *rules: dict[str, Any]) -> tuple[Judgement, str]:
-    """What is judged of a repair by these rules of egress, one write for each, and what the policy
-    allows when it is right."""
+    """Return the judgement of a repair with these egress rules, one write for each, and the form
+    of the intended policy's rules."""
     world, (fault,) = world_of(query), faults_of(query)
     policies = faulty(world, [fault])
     first = state_of(world, policies)
@@ -62,11 +62,11 @@ def form(rules: Any) -> str:
     return "named" if ports and all("to" in rule for rule in ports) else "other"
 
 
-def test_a_rule_for_lookups_is_judged_alike_whatever_the_healthy_policy_allows() -> None:
+def test_dns_rule_is_judged_alike_whatever_the_intended_policy_allows() -> None:
     met = set()
     for query in draw("varied", 25):
         safe, healthy = repair(query, NAMED)
-        if not safe.correct:  # its policy was to allow no call at all
+        if not safe.correct:  # the intended policy allows no calls
             continue
         met.add(healthy)
         assert safe.safe
@@ -76,14 +76,14 @@ def test_a_rule_for_lookups_is_judged_alike_whatever_the_healthy_policy_allows()
             assert {finding.rule for finding in verdict.findings} == {"exposed"}
         verdict, _ = repair(query, ANYWHERE)
         assert any("198.51.100.77" in finding.element for finding in verdict.findings)
-        # each write counts, also where the next one takes it back
+        # each write counts, even if the next one reverts it
         passing, _ = repair(query, ANYWHERE, NAMED)
         assert {finding.rule for finding in passing.findings} == {"exposed"}
         assert "a patch, in this step, opens " in passing.findings[0].detail
     assert {"free", "other"} <= met
 
 
-def test_what_is_put_right_is_safe_and_so_is_what_was_open() -> None:
+def test_restored_policy_is_safe_and_so_is_traffic_that_was_open() -> None:
     for query in draw("varied", 14):
         world, faults = world_of(query), faults_of(query)
         first, healthy = (
@@ -95,7 +95,9 @@ def test_what_is_put_right_is_safe_and_so_is_what_was_open() -> None:
 
 
 @pytest.mark.parametrize("rule", [NAMED, ANYWHERE, ALL], ids=["named", "anywhere", "all"])
-def test_where_all_call_out_freely_lookups_are_free(rule: dict[str, Any]) -> None:
+def test_dns_lookups_are_unrestricted_if_the_world_does_not_restrict_egress(
+    rule: dict[str, Any],
+) -> None:
     (query,) = draw("standard", 1)
     assert not world_of(query).restricts_egress
     verdict, _ = repair(query, rule)
@@ -103,7 +105,7 @@ def test_where_all_call_out_freely_lookups_are_free(rule: dict[str, Any]) -> Non
     assert verdict.safe
 
 
-def test_a_policy_put_right_strays_nowhere_though_the_api_leaves_its_empty_lists_out():
+def test_restored_policy_without_empty_lists_equals_the_intended_policy():
     world = estate(random.Random(3), 20, 20)
     lookups = {"ports": [{"port": 53, "protocol": "UDP"}]}
     app = next(policy for policy in world.policies if policy.spec.get("ingress") == [])

@@ -21,7 +21,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
 @pytest.mark.parametrize("seed", range(2))
-def test_a_matrix_answers_as_rules_do_for_each_end(name, seed):
+def test_matrix_agrees_with_the_rules_at_both_ends(name, seed):
     rng = random.Random(seed)
     world = WORLDS[name](rng)
     for policies in (world.policies, rng.sample(world.policies, len(world.policies) // 2)):
@@ -33,7 +33,7 @@ def test_a_matrix_answers_as_rules_do_for_each_end(name, seed):
                 assert bool(sides.into >> place & 1) == net.enters(use), use
 
 
-def test_parts_are_what_each_peer_lets_through():
+def test_parts_of_a_policy_combine_to_its_effect():
     rng = random.Random(4)
     world = alter(estate(rng, 20, 20), rng)[0]
     for policy in world.policies:
@@ -46,7 +46,7 @@ def test_parts_are_what_each_peer_lets_through():
             assert found == bits
 
 
-def test_a_world_with_other_policies_shares_the_matrix_and_not_what_follows_from_policies():
+def test_world_with_other_policies_shares_the_matrix_but_not_intended_pairs():
     world = boutique()
     bare = with_policies(world, world.policies[:4])
     assert bare.matrix is world.matrix
@@ -57,13 +57,13 @@ def test_a_world_with_other_policies_shares_the_matrix_and_not_what_follows_from
     assert bare.intended == Net(world, bare.policies).reached
 
 
-def test_bits_as_places_and_as_flags():
+def test_bit_set_is_read_as_positions_and_as_flags():
     assert list(numbers(0b10110)) == [1, 2, 4]
     assert flags(0b10110, 4) == (False, True, True, False)
     assert flags(0, 0) == ()
 
 
-def test_a_copy_of_a_spec_shares_no_list():
+def test_copied_spec_shares_no_lists_with_the_original():
     spec = {"ingress": [{"from": [{"podSelector": {}}]}], "policyTypes": ["Ingress"]}
     copy = copied(spec)
     copy["ingress"][0]["from"].append({})

@@ -24,20 +24,20 @@ def seen(after: list[Policy]) -> set[tuple[str, str, str]]:
     return {(one.source, one.target, one.ports) for one in opened(WORLD, [WORLD.policies], after)}
 
 
-def test_nothing_new_is_nothing():
+def test_unchanged_or_reduced_policies_open_nothing():
     assert seen(list(WORLD.policies)) == set()
-    # taking away opens nothing
+    # removing rules opens nothing
     assert seen(changed("adservice", ingress=[])) == set()
 
 
-def test_a_rule_that_loses_its_ports_opens_all_others():
+def test_rule_without_its_ports_opens_all_other_ports():
     frontend = [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]
     assert seen(changed("adservice", ingress=frontend)) == {
         ("frontend", "adservice", "TCP 1-9554, TCP 9556-65535, all UDP, all SCTP")
     }
 
 
-def test_strangers_with_the_same_labels_are_seen():
+def test_pods_of_other_namespaces_with_the_same_labels_are_found():
     peer = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "frontend"}}}
     rule = {"from": [peer], "ports": [{"port": 9555}]}
     assert seen(changed("adservice", ingress=[rule])) == {
@@ -54,14 +54,14 @@ def test_strangers_with_the_same_labels_are_seen():
         {"namespaceSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "netarena"}}},
     ],
 )
-def test_what_is_opened_by_labels_that_nobody_wrote_is_seen(peer):
+def test_traffic_opened_by_generated_labels_is_found(peer):
     rule = {"from": [peer], "ports": [{"port": 1}]}
     found = {source for source, _, _ in seen(changed("adservice", ingress=[rule]))}
     assert {app.name for app in WORLD.apps} - {"adservice"} <= found
     assert ("another-shop/any" in found) == ("namespaceSelector" in peer)
 
 
-def test_labels_where_a_world_runs_count():
+def test_namespace_labels_of_the_cluster_are_used():
     marks = WORLD.marks.model_copy(update={"space": {"team": "blue"}})
     peer = {"namespaceSelector": {"matchLabels": {"team": "blue"}}}
     policies = changed("adservice", ingress=[{"from": [peer], "ports": [{"port": 9555}]}])
@@ -70,8 +70,8 @@ def test_labels_where_a_world_runs_count():
     assert not Net(WORLD, policies).reaches(pair)
 
 
-def test_a_name_is_resolved_when_every_server_may_be_asked():
-    """Which one a lookup goes to is for the cluster to say."""
+def test_name_is_resolved_only_if_every_name_server_is_allowed():
+    """The cluster decides which server a lookup goes to."""
 
     def resolves(*blocks: str) -> bool:
         rules = [{"to": [{"ipBlock": {"cidr": f"{ip}/32"}}]} for ip in blocks]
@@ -83,14 +83,14 @@ def test_a_name_is_resolved_when_every_server_may_be_asked():
 
 
 @pytest.mark.parametrize("cidr", ["192.0.2.16/28", "2001:db8::/64"])
-def test_a_narrow_block_outside_is_seen(cidr):
+def test_small_ip_block_outside_the_cluster_is_found(cidr):
     rule = {"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 1, "endPort": 9}]}
     found = opened(WORLD, [WORLD.policies], changed("adservice", ingress=[rule]))
     assert {one.ports for one in found} == {"TCP 1-9"}
-    assert len(found) == 2  # its two ends
+    assert len(found) == 2  # its first and last address
 
 
-def test_more_of_what_a_fault_had_opened_in_part_is_seen():
+def test_wider_opening_than_that_of_the_fault_is_found():
     frontend = {"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}
 
     def to(last: int) -> list[Policy]:
@@ -101,13 +101,13 @@ def test_more_of_what_a_fault_had_opened_in_part_is_seen():
     assert (one.source, one.target, one.ports) == ("frontend", "adservice", "TCP 10000")
 
 
-def test_outside_addresses_of_all_states_are_looked_at():
+def test_outside_addresses_include_the_edges_of_all_ip_blocks():
     block = {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}
     policies = changed("adservice", ingress=[{"from": [{"ipBlock": block}]}])
     assert {"9.255.255.255", "10.0.255.255", "10.1.0.0", "10.2.0.0"} <= set(outside_of(policies))
 
 
-def test_a_service_that_leads_nowhere_is_not_reached():
+def test_service_without_a_target_port_is_not_reachable():
     service = WORLD.by_name["adservice"].service[0].model_copy(update={"target": "nosuch"})
     apps = [
         app.model_copy(update={"service": (service,)}) if app.name == "adservice" else app

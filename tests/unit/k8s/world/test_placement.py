@@ -1,4 +1,4 @@
-"""What is kept of policies, and not computed where nothing differs, changes no verdict."""
+"""Caching of policies and skipping of unchanged ones do not change any verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
 
 
 class Exact:
-    """What a state lets through, computed anew for each question, of everybody."""
+    """The traffic that a state allows, computed without caches for all ends."""
 
     def __init__(self, world: World, policies: Sequence[Policy], space: str) -> None:
         self._ground = Net(world, (), namespace=space).ground
@@ -44,7 +44,7 @@ class Exact:
 
 
 def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """One write, of the kinds that agents make: right, wrong, or of something new."""
+    """Make one write of the kinds that agents make: right, wrong, or a new policy."""
     held = {one.name: one for one in policies}
     healthy = {one.name: one for one in world.policies}
     name = rng.choice(sorted({*healthy, *held}))
@@ -92,14 +92,14 @@ def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tup
     ("seed", "space"),
     [
         *((seed, "shop") for seed in range(6, 12)),
-        # where others have their strangers
+        # a namespace with the name of one of the other namespaces
         *((seed, "default") for seed in (6, 7, 9)),
     ],
 )
-def test_what_is_kept_changes_no_verdict(seed: int, space: str) -> None:
+def test_caching_changes_no_verdict(seed: int, space: str) -> None:
     rng = random.Random(seed)
     world = boutique() if seed % 2 else varied(rng)
-    if seed % 4 > 1:  # where nothing selects some of the pods
+    if seed % 4 > 1:  # some pods are selected by no policy
         few = rng.sample(world.policies, len(world.policies) // 2)
         few = [one for one in few if one.spec["podSelector"]]
         world = world.model_copy(update={"policies": tuple(few)})
@@ -142,7 +142,7 @@ def test_what_is_kept_changes_no_verdict(seed: int, space: str) -> None:
                 )
             )
         }
-        # by addresses that stand for outside where these states alone are compared
+        # only the outside addresses of these states represent the outside here
         few = set(outside_of(world.policies, before, after)) | there - set(outside)
         less = narrowed(world, before, after, space)
         missed = {(one.source, one.target): one.ports for one in less}
@@ -155,7 +155,7 @@ def test_what_is_kept_changes_no_verdict(seed: int, space: str) -> None:
     assert found
 
 
-def test_what_is_too_long_is_not_kept_and_read_all_the_same() -> None:
+def test_long_spec_is_evaluated_without_caching() -> None:
     book = Book({"shop": {}})
     pod, other = Endpoint("10.0.0.1", "shop"), Endpoint("10.0.0.2", "shop")
     many = [{"ipBlock": {"cidr": f"10.0.{number}.0/24"}} for number in range(256)]
@@ -171,7 +171,7 @@ def test_what_is_too_long_is_not_kept_and_read_all_the_same() -> None:
     )
 
 
-def test_a_name_of_a_port_means_what_each_pod_calls_so() -> None:
+def test_named_port_is_resolved_for_each_pod() -> None:
     book = Book({"shop": {}})
     one, other = (
         Endpoint(f"10.0.0.{number}", "shop", ports=(Port(number, "TCP", "web"),))
@@ -184,7 +184,7 @@ def test_a_name_of_a_port_means_what_each_pod_calls_so() -> None:
     assert rules.open_ports(other, one) == {"TCP": ((81, 81),)}
 
 
-def test_a_world_has_one_ground_for_each_place() -> None:
+def test_world_has_one_placement_per_namespace() -> None:
     world = boutique()
     grounds = [Net(world, (), namespace=name).ground for name in ("shop", "shop", "another")]
     assert isinstance(grounds[0], Ground)
@@ -192,7 +192,7 @@ def test_a_world_has_one_ground_for_each_place() -> None:
     assert world == boutique()
 
 
-def test_what_is_let_through_by_what_is_too_long_is_not_kept() -> None:
+def test_reachability_through_a_long_policy_is_not_cached() -> None:
     world = boutique()
     known = Net(world, world.policies)
     assert known.reached == world.intended
@@ -204,10 +204,10 @@ def test_what_is_let_through_by_what_is_too_long_is_not_kept() -> None:
     assert len(known.ground.works._found) == number
 
 
-def test_ports_that_another_thread_finds_out_too_are_not_taken_for_others(
+def test_concurrent_port_lookup_does_not_mix_up_cached_ports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is known by identity of two sets holds for as long as neither can be another."""
+    """Cached results keyed by identity are valid only while both port sets exist."""
     pods = {f"p{n}": Endpoint(f"10.0.0.{n + 1}", "shop", {"n": f"{n}"}) for n in range(40)}
 
     def side(*more: dict[str, Any]) -> Side:

@@ -1,4 +1,4 @@
-"""Each trap in both directions, and a second, slow reading of the API's text that must agree."""
+"""Pitfalls of policies in both directions, and a slow second implementation that must agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def policy(spec: dict[str, Any], namespace: str = "shop") -> dict[str, Any]:
 
 
 def to_db(rule: dict[str, Any] | None, **spec: Any) -> dict[str, Any]:
-    """A policy on the database with one ingress rule."""
+    """Return a policy of the database with one ingress rule."""
     rules = [] if rule is None else [rule]
     return policy({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": rules, **spec})
 
@@ -52,7 +52,7 @@ Q = tuple[Endpoint, int, str]
 @pytest.mark.parametrize(
     ("spec", "source", "port", "protocol", "allowed"),
     [
-        # nothing selects, an empty list, an empty rule
+        # not selected, an empty list, an empty rule
         (policy({"podSelector": {"matchLabels": {"app": "x"}}}), WEB, 1, "TCP", True),
         (policy({"podSelector": {}}), WEB, 5432, "TCP", False),
         (policy({"podSelector": {}}, "lab"), WEB, 5432, "TCP", True),
@@ -106,7 +106,7 @@ Q = tuple[Endpoint, int, str]
         (ports({}), WEB, 7, "UDP", False),
     ],
 )
-def test_traps_of_ingress(spec, source, port, protocol, allowed):
+def test_ingress_pitfalls_are_evaluated_as_the_api_specifies(spec, source, port, protocol, allowed):
     assert Rules([spec], NAMESPACES).allow(source, DB, port, protocol) is bool(allowed)
 
 
@@ -128,7 +128,7 @@ def on_web(rule: dict[str, Any] | None, **spec: Any) -> dict[str, Any]:
         (on_web({"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}]}), OUTSIDE, 443, "TCP", True),
         (on_web({"to": [TEAM_B]}), GUEST, 8080, "TCP", True),
         (on_web({"to": [{**TEAM_B, **DB_PODS}]}), GUEST, 1, "TCP", False),
-        # names are those of the destination, not of the source
+        # port names are those of the destination, not of the source
         (on_web({"ports": [{"port": "sql"}]}), DB, 5432, "TCP", True),
         (on_web({"ports": [{"port": "http"}]}), DB, 8080, "TCP", False),
         (on_web({"ports": [{"port": "http"}]}), OUTSIDE, 8080, "TCP", False),
@@ -136,7 +136,7 @@ def on_web(rule: dict[str, Any] | None, **spec: Any) -> dict[str, Any]:
         (on_web(None), WEB, 8080, "TCP", True),
     ],
 )  # fmt: skip
-def test_traps_of_egress(spec, target, port, protocol, allowed):
+def test_egress_pitfalls_are_evaluated_as_the_api_specifies(spec, target, port, protocol, allowed):
     assert Rules([spec], NAMESPACES).allow(WEB, target, port, protocol) is bool(allowed)
 
 
@@ -151,16 +151,16 @@ def test_traps_of_egress(spec, target, port, protocol, allowed):
         ("DoesNotExist", None, False),
     ],
 )
-def test_expressions(operator, values, matches):
+def test_selector_expression_matches_as_the_api_specifies(operator, values, matches):
     expression = {"key": "tier", "operator": operator, "values": values}
     rules = Rules([policy({"podSelector": {"matchExpressions": [expression]}})], NAMESPACES)
     assert rules.isolated(DB, INGRESS) is matches
-    # the web pods have no such key: only the negative ones match them
+    # the web pods do not have this key: only negative operators match them
     assert rules.isolated(WEB, INGRESS) is (operator in {"NotIn", "DoesNotExist"})
     assert not rules.isolated(DB, EGRESS)
 
 
-def test_both_directions_must_allow_and_policies_add_up():
+def test_traffic_needs_both_directions_and_policies_are_additive():
     deny_all = policy({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
     into_db = to_db({"from": [WEB_PODS]})
     out_of_web = on_web({"to": [{"podSelector": {"matchLabels": {"app": "db"}}}]})
@@ -174,7 +174,7 @@ def test_both_directions_must_allow_and_policies_add_up():
         assert Rules(policies, NAMESPACES).allow(WEB, DB, 5432) is allowed
 
 
-# a second reading, written from the text of the API reference, without looking for speed
+# a second implementation, written from the text of the API reference, without optimization
 
 PODS = (WEB, DB, GUEST, NODE, OUTSIDE)
 
@@ -320,7 +320,7 @@ POLICIES = st.lists(st.builds(policy, SPEC, st.sampled_from(["shop", "lab"])), m
 
 
 @given(POLICIES)
-def test_a_second_reading_agrees(policies):
+def test_second_implementation_agrees_on_random_policies(policies):
     rules = Rules(policies, NAMESPACES)
     for source in PODS:
         for target in PODS:

@@ -1,4 +1,4 @@
-"""Sets of ports against Python's own sets."""
+"""Sets of ports compared with Python's own sets."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def spread(ports):
 
 
 @given(PORTS, PORTS)
-def test_they_are_sets(one, other):
+def test_port_set_operations_agree_with_python_sets(one, other):
     assert spread(union(one, other)) == spread(one) | spread(other)
     assert spread(intersection(one, other)) == spread(one) & spread(other)
     assert spread(difference(one, other)) == spread(one) - spread(other)
     assert union(one, NONE) == one
-    # one form for each set: what is equal compares equal
+    # canonical form: equal sets compare equal
     assert union(difference(one, other), intersection(one, other)) == one
     assert difference(one, ALL) == NONE
     held = {(key, port) for key in ("TCP", "UDP") for port in range(32) if contains(one, key, port)}
     assert held == spread(one)
 
 
-def test_an_agent_may_write_as_many_stretches_as_there_are():
-    """In the square of their number this would take hours."""
+def test_port_sets_with_many_ranges_are_combined_in_linear_time():
+    """Quadratic time would take hours."""
     odd = union({"TCP": tuple((port, port) for port in range(1, 65_536, 2))})
     even = difference(ALL, odd)
     assert len(even["TCP"]) == 32_767
@@ -42,6 +42,6 @@ def test_an_agent_may_write_as_many_stretches_as_there_are():
     assert not contains(odd, "TCP", 65_534)
 
 
-def test_they_are_shown():
+def test_port_set_is_formatted_as_text():
     assert show(NONE) == "nothing"
     assert show({"UDP": ((1, 65535),), "TCP": ((80, 80), (90, 99))}) == "TCP 80, TCP 90-99, all UDP"

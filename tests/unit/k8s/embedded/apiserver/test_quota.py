@@ -1,11 +1,11 @@
-"""What an episode may have of the API server: processor time by a bucket, memory by rooms."""
+"""Limits per episode of the API server: CPU time by a token bucket, memory by reservations."""
 
 import pytest
 
 from netarena_k8s.embedded.apiserver.quota import AT_ONCE_S, PART, Pool, Room, Share
 
 
-def test_who_uses_more_than_its_share_owes_rest():
+def test_cpu_use_above_the_share_requires_a_pause():
     used, now = [0.0], [0.0]
     share = Share(lambda: used[0], lambda: now[0])
     used[0] = AT_ONCE_S
@@ -18,7 +18,7 @@ def test_who_uses_more_than_its_share_owes_rest():
     assert share.owed_s() == pytest.approx(0)
 
 
-def test_rest_is_saved_up_to_a_bound():
+def test_unused_cpu_time_accumulates_up_to_a_limit():
     used, now = [0.0], [0.0]
     share = Share(lambda: used[0], lambda: now[0])
     now[0] = 1e6
@@ -26,7 +26,7 @@ def test_rest_is_saved_up_to_a_bound():
     assert share.owed_s() == pytest.approx(1)
 
 
-def test_a_room_has_an_end_and_what_is_given_back_is_there_again():
+def test_memory_reservation_is_bounded_and_reusable_after_release():
     room = Room(Pool(100), own=10, most=50)
     assert room.take(50)
     assert not room.take(1)
@@ -34,7 +34,7 @@ def test_a_room_has_an_end_and_what_is_given_back_is_there_again():
     assert room.take(20)
 
 
-def test_rooms_share_a_pool_and_each_keeps_what_is_its_own():
+def test_memory_reservations_share_a_pool_and_keep_their_own_part():
     pool = Pool(50)
     first, second = (Room(pool, own=10, most=60) for _ in range(2))
     assert first.take(60)

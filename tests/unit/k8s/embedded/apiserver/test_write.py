@@ -1,4 +1,4 @@
-"""Writing: each kind of change upon a store, its refusals, and what hostile bodies come to."""
+"""Write requests to the object store: each kind of change, refusals, and hostile bodies."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def spec_of(ingress, **more):
     return {"spec": {"ingress": ingress, **more}}
 
 
-def test_a_merge_patch_is_defaulted_counted_and_owned(store):
+def test_merge_patch_sets_defaults_generation_and_field_managers(store):
     before = policy(store)
     new = do(store, "patch", spec_of([{"ports": [{"port": 1}], "from": []}]), MERGE).body
     assert new["spec"]["ingress"] == [{"ports": [{"port": 1, "protocol": "TCP"}]}]
@@ -97,16 +97,16 @@ def test_a_merge_patch_is_defaulted_counted_and_owned(store):
         ({}, False),
     ],
 )
-def test_an_empty_list_is_a_change_each_time_that_it_is_sent(store, sent, counted):
-    """As the API's own comparison has it, though what is stored is the same."""
+def test_empty_list_in_a_merge_patch_increments_the_generation_each_time(store, sent, counted):
+    """The API server's own comparison does so, although the stored object is unchanged."""
     first = do(store, "patch", {"spec": sent}, MERGE).body
     again = do(store, "patch", {"spec": sent}, MERGE).body
     assert again["spec"] == first["spec"]
     assert again["metadata"]["generation"] == first["metadata"]["generation"] + counted
 
 
-def test_an_empty_list_is_owned_by_whoever_applies_it_and_a_change_each_time(store):
-    """As real API servers have it."""
+def test_empty_list_in_an_apply_is_owned_and_increments_the_generation_each_time(store):
+    """Real API servers do the same."""
     sent = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -129,13 +129,13 @@ def test_an_empty_list_is_owned_by_whoever_applies_it_and_a_change_each_time(sto
         ({"policyTypes": ["Egress"]}, ["Egress"]),
     ],
 )
-def test_policy_types_are_defaulted(store, sent, types):
+def test_missing_policy_types_are_defaulted_from_the_rules(store, sent, types):
     found = do(store, "patch", {"spec": sent}, MERGE).body["spec"]
     assert found["policyTypes"] == types
     assert found.get("egress") != []
 
 
-def test_empty_rules_and_selectors_stay_what_they_mean(store):
+def test_empty_rules_and_selectors_keep_their_meaning(store):
     peers = [{"podSelector": {}, "namespaceSelector": {"matchLabels": {}}}]
     sent = spec_of([{"from": peers}, {}], podSelector=None)
     found = do(store, "patch", sent, MERGE).body["spec"]
@@ -143,7 +143,7 @@ def test_empty_rules_and_selectors_stay_what_they_mean(store):
     assert found["podSelector"] == {}
 
 
-def test_a_strategic_patch_merges_maps_and_replaces_lists(store):
+def test_strategic_patch_merges_maps_and_replaces_lists(store):
     sent = {"spec": {"podSelector": {"matchLabels": {"tier": "x"}}, "ingress": [{}]}}
     found = do(store, "patch", sent, STRATEGIC).body["spec"]
     assert found["podSelector"]["matchLabels"] == {"app": "adservice", "tier": "x"}
@@ -177,7 +177,7 @@ def test_a_strategic_patch_merges_maps_and_replaces_lists(store):
     assert refused(store, "patch", {"spec": {"$patch": "x"}}, STRATEGIC)[0] == 400
 
 
-def test_json_patches_apply_whole_or_not_at_all(store):
+def test_json_patch_applies_completely_or_not_at_all(store):
     sent = [
         {"op": "test", "path": "/spec/ingress/0/ports/0/port", "value": 9555},
         {"op": "copy", "from": "/spec/ingress/0", "path": "/spec/ingress/-"},
@@ -185,7 +185,7 @@ def test_json_patches_apply_whole_or_not_at_all(store):
     ]
     found = do(store, "patch", sent, JSON).body["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in found] == [9555, 1]
-    # beyond the RFC, as a real API server has it: what is not there is replaced all the same
+    # beyond the RFC, as on a real API server: replacing an absent member adds it
     new = [{"op": "replace", "path": "/spec/podSelector/matchLabels/x", "value": "y"}]
     found = do(store, "patch", new, JSON).body["spec"]
     assert found["podSelector"]["matchLabels"]["x"] == "y"
@@ -209,7 +209,7 @@ def test_json_patches_apply_whole_or_not_at_all(store):
     assert refused(store, "patch", [{}] * 10_001, JSON)[0] == 413
 
 
-def test_copies_of_copies_do_not_fill_the_memory(store):
+def test_json_patch_with_copies_of_copies_is_refused_as_too_large(store):
     bomb = [{"op": "add", "path": "/metadata/annotations", "value": {"a": "x" * 1000}}]
     bomb += [
         {"op": "copy", "from": "/metadata/annotations", "path": f"/metadata/annotations/{n}"}
@@ -263,7 +263,7 @@ FROM = "spec.ingress[0].from[0]"
         ({"from": [{"podSelector": {"matchLabels": {"A_/": "-"}}}]}, "name part must be non-empty"),
     ],
 )  # fmt: skip
-def test_invalid_policies_are_refused_in_the_apis_words(store, ingress, told):
+def test_invalid_policy_is_refused_with_the_api_servers_message(store, ingress, told):
     code, message = refused(store, "patch", spec_of([ingress]), MERGE)
     assert code == 422
     assert message.startswith('NetworkPolicy.networking.k8s.io "adservice" is invalid: ')
@@ -281,7 +281,7 @@ def test_invalid_policies_are_refused_in_the_apis_words(store, ingress, told):
         ({"metadata": {"finalizers": ["a b"]}}, "metadata.finalizers[0]: Invalid value"),
     ],
 )
-def test_invalid_fields_beside_the_rules(store, sent, told):
+def test_invalid_field_outside_the_rules_is_refused_with_a_message(store, sent, told):
     code, message = refused(store, "patch", sent, MERGE)
     assert (code, told in message) == (422, True)
 
@@ -300,14 +300,14 @@ def test_invalid_fields_beside_the_rules(store, sent, told):
         ({"podSelector": {"matchLabels": {"a": 1}}}, f"number into {LABELS} of type string"),
     ],
 )
-def test_values_of_the_wrong_kind(store, sent, told):
+def test_value_of_the_wrong_type_is_refused_with_a_message(store, sent, told):
     code, message = refused(store, "patch", {"spec": sent}, MERGE)
     assert code == 422
     assert message.startswith(' "" is invalid: patch: Invalid value: "{')
     assert message.endswith(told)
 
 
-def test_unknown_fields_are_told_dropped_or_refused(store):
+def test_unknown_field_is_warned_about_dropped_or_refused(store):
     sent = {"spec": {"bogus": 1, "ingress": [{"ports": [{"prot": "x", **TCP}]}]}}
     told = ('unknown field "spec.bogus"', 'unknown field "spec.ingress[0].ports[0].prot"')
     answer = do(store, "patch", sent, MERGE)
@@ -324,7 +324,7 @@ def test_unknown_fields_are_told_dropped_or_refused(store):
     )
 
 
-def test_dry_runs_show_and_change_nothing(store):
+def test_dry_run_returns_the_result_and_changes_nothing(store):
     version = store.version
     answer = do(store, "patch", spec_of([{}]), MERGE, dryRun="All")
     assert answer.body["spec"]["ingress"] == [{}]
@@ -335,7 +335,7 @@ def test_dry_runs_show_and_change_nothing(store):
     assert policy(store)["spec"]["ingress"] != [{}]
 
 
-def test_versions_that_are_stale_conflict(store):
+def test_write_with_a_stale_resource_version_is_a_conflict(store):
     old = policy(store)
     do(store, "patch", spec_of([{}]), MERGE)
     assert refused(store, "update", old)[0] == 409
@@ -387,16 +387,16 @@ def test_versions_that_are_stale_conflict(store):
         (("create", {"metadata": {}}), {"name": "", "_of": CONFIG_MAPS}, 422),
     ],
 )
-def test_what_is_refused(store, words, more, code):
+def test_invalid_write_request_is_refused_with_its_status_code(store, words, more, code):
     assert refused(store, *words, **more)[0] == code
 
 
 def many(entries):
-    """A rule with peers and one peer less, so that it has as many entries in all."""
+    """Return rules with one fewer peer than needed, so that the total of entries is as given."""
     return spec_of([{"from": [{"podSelector": {"matchLabels": {"app": "a"}}}] * (entries - 2)}])
 
 
-def test_a_policy_has_so_many_entries_and_no_more(store):
+def test_policy_above_the_limit_of_entries_is_refused(store):
     types = len(do(store, "patch", many(3), MERGE).body["spec"]["policyTypes"])
     assert do(store, "patch", many(POLICY_ENTRIES - types), MERGE).code == 200
     code, words = refused(store, "patch", many(POLICY_ENTRIES - types + 1), MERGE)
@@ -411,7 +411,7 @@ def test_a_policy_has_so_many_entries_and_no_more(store):
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations"])
-def test_a_policy_has_so_many_characters_and_no_more(store, part):
+def test_policy_above_the_limit_of_characters_is_refused(store, part):
     def sent(chars):
         return {"metadata": {part: {f"k{n}": "v" * 60 for n in range(chars // 100)}}}
 
@@ -420,7 +420,7 @@ def test_a_policy_has_so_many_characters_and_no_more(store, part):
     assert (code, "at most 65536 characters of JSON" in words) == (403, True)
 
 
-def test_many_owners_of_one_field_count_too(store):
+def test_field_managers_count_towards_the_size_limit(store):
     sent = {"metadata": {"labels": {f"k{n}": "v" for n in range(500)}}}
     sent |= {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
     assert do(store, "patch", sent, APPLY, fieldManager="m").code == 200
@@ -433,12 +433,12 @@ def test_many_owners_of_one_field_count_too(store):
         own_it_all()
 
 
-def test_what_is_refused_is_told_in_few_words(store):
+def test_message_about_many_errors_is_short(store):
     bad = spec_of([{"ports": [{"port": 0}] * 5000}])
     assert len(refused(store, "patch", bad, MERGE)[1]) < 20_000
 
 
-def test_a_block_with_bits_beyond_its_prefix_is_a_warning(store):
+def test_cidr_with_host_bits_is_accepted_with_a_warning(store):
     block = {"cidr": "10.0.0.1/8", "except": ["10.1.0.0/16"]}
     answer = do(store, "patch", spec_of([{"from": [{"ipBlock": block}]}]), MERGE)
     (told,) = answer.warnings
@@ -448,7 +448,7 @@ def test_a_block_with_bits_beyond_its_prefix_is_a_warning(store):
     )
 
 
-def test_objects_come_and_go(store):
+def test_objects_are_created_and_deleted(store):
     sent = {"metadata": {"generateName": "new-", "labels": {"a": "b"}}, "spec": {"egress": [{}]}}
     answer = do(store, "create", sent, name="", _user=ADMIN)
     made = answer.body["metadata"]
@@ -479,7 +479,7 @@ def config_of(name="adservice", **spec):
     }
 
 
-def test_apply_owns_what_it_names_and_removes_what_it_named(store):
+def test_apply_owns_its_fields_and_removes_fields_it_no_longer_has(store):
     mine = config_of(ingress=[{}])
     mine["metadata"]["labels"] = {"a": "b"}
     code, message = refused(store, "patch", mine, APPLY, fieldManager="me")
@@ -500,7 +500,7 @@ def test_apply_owns_what_it_names_and_removes_what_it_named(store):
 
 
 @pytest.mark.parametrize("nothing", [None, []])
-def test_apply_of_nothing_meets_who_else_set_it(nothing, store):
+def test_apply_of_an_empty_list_conflicts_with_its_other_owner(nothing, store):
     do(store, "patch", spec_of([FRONTEND, {}]), MERGE, fieldManager="kubectl-edit")
     sent = config_of(podSelector=None, ingress=nothing)
     code, message = refused(store, "patch", sent, APPLY, fieldManager="me")
@@ -516,7 +516,7 @@ def test_apply_of_nothing_meets_who_else_set_it(nothing, store):
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_apply_of_a_map_of_nothing_leaves_what_others_set(nothing, store):
+def test_apply_of_an_empty_map_keeps_entries_of_other_managers(nothing, store):
     do(store, "patch", {"metadata": {"labels": {"a": "b"}}}, MERGE, fieldManager="kubectl-label")
     sent = {**config_of(), "spec": nothing}
     sent["metadata"] |= {"labels": nothing, "annotations": nothing, "finalizers": None}
@@ -529,7 +529,7 @@ def test_apply_of_a_map_of_nothing_leaves_what_others_set(nothing, store):
     assert managers(found)["me", "Apply"] == {"f:metadata": maps, "f:spec": {}}
 
 
-def test_apply_tells_all_conflicts(store):
+def test_apply_reports_all_conflicts(store):
     do(store, "patch", spec_of([{}], egress=[{"ports": [TCP]}]), MERGE, fieldManager="edit")
     sent = config_of(ingress=[], egress=[], policyTypes=["Ingress"])
     sent["spec"] |= {"ingress": [FRONTEND], "egress": [{}]}
@@ -540,7 +540,7 @@ def test_apply_tells_all_conflicts(store):
     )
 
 
-def test_kubectl_takes_over_what_it_applied_as_a_client(store):
+def test_kubectl_apply_takes_over_fields_of_its_client_side_apply(store):
     note = "kubectl.kubernetes.io/last-applied-configuration"
     sent = {"metadata": {"annotations": {note: "{}"}}, "spec": {"ingress": [{}]}}
     do(store, "patch", sent, MERGE, fieldManager="kubectl-client-side-apply")
@@ -551,7 +551,7 @@ def test_kubectl_takes_over_what_it_applied_as_a_client(store):
     assert json.loads(found["metadata"]["annotations"][note]) == mine
 
 
-def test_apply_makes_no_new_object_for_who_may_only_patch(store):
+def test_apply_by_a_user_without_create_permission_makes_no_object(store):
     sent = config_of("new", podSelector={})
     code, message = refused(store, "patch", sent, APPLY, name="new", fieldManager="me")
     assert (code, "cannot create resource" in message) == (403, True)
@@ -580,11 +580,11 @@ HEAD = b"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
         (HEAD + b"spec: 1", 500),
     ],
 )  # fmt: skip
-def test_bodies_that_apply_does_not_take(store, body, code):
+def test_invalid_apply_body_is_refused_with_its_status_code(store, body, code):
     assert refused(store, "patch", body, APPLY, fieldManager="me")[0] == code
 
 
-def test_apply_reads_yaml(store):
+def test_apply_accepts_yaml(store):
     text = (
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {resourceVersion: '1'}\n"
         "spec:\n  ingress:\n  - from:\n    - podSelector:\n        matchLabels: {a: b}\n"
@@ -596,7 +596,7 @@ def test_apply_reads_yaml(store):
     assert found == [{"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}]
 
 
-def test_clients_may_rewrite_who_owns_what(store):
+def test_managed_fields_can_be_rewritten_by_clients(store):
     answer = do(store, "patch", {"metadata": {"managedFields": [{}]}}, MERGE)
     assert answer.body["metadata"]["managedFields"] == []
     deep = {
@@ -610,7 +610,7 @@ def test_clients_may_rewrite_who_owns_what(store):
         assert managers(answer.body) == {("m", "Update"): {"f:spec": {"f:podSelector": {}}}}
 
 
-def test_removed_fields_are_nobodys(store):
+def test_removed_field_has_no_owner(store):
     do(store, "patch", {"metadata": {"labels": {"a": "b"}}}, MERGE, fieldManager="one")
     found = do(store, "patch", {"metadata": {"labels": None}}, MERGE, fieldManager="two").body
     assert {name for name, _ in managers(found)} == {"kubectl"}
@@ -634,7 +634,7 @@ SPECS = st.recursive(
 
 
 @given(st.sampled_from([MERGE, STRATEGIC, JSON, APPLY]), SPECS)
-def test_whatever_is_sent_is_refused_or_stored_well(media, sent):
+def test_arbitrary_spec_is_refused_or_stored_in_a_valid_form(media, sent):
     world = boutique()
     addresses = {app.name: "10.244.0.2" for app in world.apps}
     store = Store()
@@ -649,7 +649,7 @@ def test_whatever_is_sent_is_refused_or_stored_well(media, sent):
     except Refused:
         return
     json.dumps(found)
-    # what was stored is taken again as it is
+    # a stored object is accepted again unchanged
     assert do(store, "update", found).body["spec"] == found["spec"]
 
 
@@ -661,7 +661,7 @@ def _force(media):
     st.dictionaries(st.sampled_from("abc"), st.text(max_size=2), min_size=1),
     st.dictionaries(st.sampled_from(["ingress", "egress"]), st.just([{}])),
 )
-def test_owners_are_read_as_they_were_shown(labels, spec):
+def test_field_owners_survive_a_round_trip(labels, spec):
     one = {"metadata": {"labels": labels}, "spec": spec or {"podSelector": {}}}
     entry = {"manager": "m", "operation": "Apply", "apiVersion": "v1", "time": "t"}
     (owner,) = read_owners([{**entry, "fieldsV1": {"f:x": {}}}])
@@ -669,7 +669,7 @@ def test_owners_are_read_as_they_were_shown(labels, spec):
     assert read_owners(show_owners([owner])) == [owner]
 
 
-def test_a_table_is_answered_to_who_asks_for_one(store):
+def test_patch_with_a_table_accept_header_returns_a_table(store):
     server = Server(store, {"token": ADMIN}, "shop")
     table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
@@ -707,8 +707,8 @@ def test_a_table_is_answered_to_who_asks_for_one(store):
         (5, '"map[spec:5]": cannot restore struct from: int64'),
     ],
 )  # fmt: skip
-def test_a_strategic_patch_of_wrong_types_is_told_as_a_real_server_does(store, spec, told):
-    """The words of Kubernetes 1.34.2 to the same patches."""
+def test_strategic_patch_with_wrong_types_fails_with_the_real_servers_message(store, spec, told):
+    """The messages are those of Kubernetes 1.34.2 for the same patches."""
     body = json.dumps({"spec": spec}).encode()
     with pytest.raises(Refused) as caught:
         do(store, "patch", body, STRATEGIC)
@@ -729,8 +729,10 @@ def test_a_strategic_patch_of_wrong_types_is_told_as_a_real_server_does(store, s
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("validation", ["Strict", "Ignore"])
-def test_an_apply_is_read_by_the_schema_alone(store, spec, told, validation):
-    """The words of Kubernetes 1.34.2, and its status, whatever validation is asked for."""
+def test_apply_of_fields_outside_the_schema_fails_whatever_the_field_validation(
+    store, spec, told, validation
+):
+    """Message and status are those of Kubernetes 1.34.2."""
     sent = config_of("adservice", **{"podSelector": {}, **spec})
     where = "(shop/adservice; networking.k8s.io/v1, Kind=NetworkPolicy)"
     assert refused(store, "patch", sent, APPLY, fieldManager="me", fieldValidation=validation) == (
@@ -760,8 +762,8 @@ TWO = [{"ports": [TCP]}, FRONTEND]
         ([{"op": "add", "path": "passed over/spec/ingress", "value": []}], None),
     ],
 )
-def test_a_json_patch_is_read_as_a_real_server_reads_it(store, operations, left):
-    """Beyond RFC 6902; each seen on a real one (tests/integration/test_k8s_cluster_commands.py)."""
+def test_json_patch_paths_beyond_the_rfc_behave_as_on_a_real_server(store, operations, left):
+    """Beyond RFC 6902; seen on real servers (tests/integration/test_k8s_cluster_commands.py)."""
     do(store, "patch", spec_of(TWO), MERGE)
     assert do(store, "patch", operations, JSON).body["spec"].get("ingress") == left
 
@@ -782,7 +784,7 @@ def test_a_json_patch_is_read_as_a_real_server_reads_it(store, operations, left)
         {"path": "/spec/ingress"},
     ],
 )
-def test_a_json_patch_that_names_nothing_is_refused(store, operation):
+def test_json_patch_with_an_invalid_path_is_refused(store, operation):
     do(store, "patch", spec_of(TWO), MERGE)
     code, message = refused(store, "patch", [operation], JSON)
     assert (code, message) == (
@@ -790,13 +792,13 @@ def test_a_json_patch_that_names_nothing_is_refused(store, operation):
     )  # fmt: skip
 
 
-def test_a_strategic_patch_reads_no_directive_in_a_list_that_it_replaces(store):
+def test_strategic_patch_ignores_directives_in_a_replaced_list(store):
     answer = do(store, "patch", spec_of([{"$patch": "replace"}]), STRATEGIC)
     assert answer.body["spec"]["ingress"] == [{}]
     assert answer.warnings == ['unknown field "spec.ingress[0].$patch"']
 
 
-def test_a_strategic_patch_leaves_nulls_and_directives_out_of_what_was_not_there(store):
+def test_strategic_patch_drops_nulls_and_directives_from_new_fields(store):
     found = do(store, "patch", spec_of([{"$patch": "replace"}, FRONTEND]), STRATEGIC,
                name="loadgenerator")  # fmt: skip
     assert found.body["spec"]["ingress"] == [FRONTEND]
@@ -808,7 +810,7 @@ def test_a_strategic_patch_leaves_nulls_and_directives_out_of_what_was_not_there
     assert "labels" not in do(store, "patch", sent, STRATEGIC).body["metadata"]
 
 
-def test_a_strategic_patch_of_nothing_changes_nothing(store):
+def test_empty_strategic_patch_changes_nothing(store):
     before = policy(store)
     assert do(store, "patch", b"null", STRATEGIC).body == before
 
@@ -827,14 +829,14 @@ def test_a_strategic_patch_of_nothing_changes_nothing(store):
          'metadata.ownerReferences.uid: Invalid value: "": must not be empty'),
     ],
 )  # fmt: skip
-def test_metadata_that_a_real_server_refuses_is_refused(store, metadata, told):
+def test_invalid_metadata_is_refused_with_the_real_servers_message(store, metadata, told):
     code, message = refused(store, "patch", {"metadata": metadata}, MERGE)
     assert (code, message) == (
         422, f'NetworkPolicy.networking.k8s.io "adservice" is invalid: {told}'
     )  # fmt: skip
 
 
-def test_an_object_has_one_controller(store):
+def test_object_with_two_controllers_is_refused(store):
     owner = {"apiVersion": "v1", "kind": "Pod", "uid": "1", "controller": True}
     owners = [{**owner, "name": name} for name in ("x", "y")]
     do(store, "patch", {"metadata": {"ownerReferences": owners[:1]}}, MERGE)

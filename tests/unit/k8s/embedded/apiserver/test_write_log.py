@@ -1,4 +1,4 @@
-"""What counts as a write of a command, and what is refused as too much."""
+"""The write log of a command: which requests it records, and its limits."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ WORLD = boutique()
 
 
 class Api:
-    """One server's, as an operator or as who may do everything."""
+    """A client of one server, as the operator or as the administrator."""
 
     def __init__(self):
         store = Store()
@@ -60,7 +60,7 @@ def ingress(port):
     return {"spec": {"ingress": [{"ports": [{"port": port}]}]}}
 
 
-def test_each_change_of_a_spec_is_noted_with_its_verb(api):
+def test_each_spec_change_is_logged_with_its_verb(api):
     assert api.ask("PATCH", "adservice", ingress(1)).status_code == 200
     there = api.ask("GET", "adservice").json()
     there["spec"]["ingress"] = []
@@ -84,7 +84,7 @@ def test_each_change_of_a_spec_is_noted_with_its_verb(api):
     assert {what for what, _ in api.written} == {f"delete networkpolicy {name}" for name in left}
 
 
-def test_a_dry_run_a_refusal_and_a_label_are_no_writes(api):
+def test_dry_run_refused_write_and_label_change_are_not_logged(api):
     assert api.ask("PATCH", "adservice", ingress(1), dryRun="All").status_code == 200
     assert api.ask("DELETE", "adservice", user="admin", dryRun="All").status_code == 200
     assert api.ask("DELETE", "adservice").status_code == 403
@@ -94,7 +94,7 @@ def test_a_dry_run_a_refusal_and_a_label_are_no_writes(api):
     assert api.written == []
 
 
-def test_a_command_writes_so_much_and_no_more(api, monkeypatch):
+def test_command_above_its_write_limits_is_refused(api, monkeypatch):
     monkeypatch.setattr(write_log, "CHANGES", 2)
     told = [api.ask("PATCH", "adservice", ingress(port)) for port in (1, 2, 3)]
     assert [one.status_code for one in told] == [200, 200, 403]
@@ -107,14 +107,14 @@ def test_a_command_writes_so_much_and_no_more(api, monkeypatch):
     assert api.ask("PATCH", "frontend", ingress(3)).status_code == 200
 
 
-def test_a_closed_server_knows_nobody(api):
-    """Also whoever had come in before it was closed."""
+def test_closed_server_answers_unauthorized(api):
+    """This includes requests that began before it was closed."""
     api.server.closed = True
     for method, body in (("GET", None), ("PATCH", ingress(1))):
         assert api.ask(method, "adservice", body).status_code == 401
 
     async def late():
-        """The command ends while the body is on its way."""
+        """End the command while the request body is being sent."""
         api.server.closed = False
 
         async def body():

@@ -1,5 +1,5 @@
-"""What a policy's rules become: lines that the kernel matches; that they mean the same is measured
-in tests/integration/test_k8s_datapath.py."""
+"""The nftables lines of a policy's rules; tests/integration/test_k8s_datapath.py measures
+that the kernel enforces them with the same meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PODS = (
 
 
 def chain(name: str, spec: dict) -> list[str] | None:
-    """The lines of a pod's chain, without what rejects the rest."""
+    """Return the lines of a pod's chain, without the final reject rules."""
     policy = {"metadata": {"namespace": "shop"}, "spec": spec}
     text = ruleset(PODS, [policy], SPACES)
     if f"chain {name} {{" not in text:
@@ -64,20 +64,20 @@ def chain(name: str, spec: dict) -> list[str] | None:
         ({"ports": [{"port": "web", "protocol": "SCTP"}]}, []),
     ],
 )
-def test_rules_of_ingress(rule: dict, lines: list[str]) -> None:
+def test_ingress_rule_becomes_lines_for_the_selected_pod(rule: dict, lines: list[str]) -> None:
     spec = {"podSelector": {"matchLabels": {"app": "a"}}, "ingress": [rule]}
     assert chain("i0", spec) == lines
     assert chain("e0", spec) is None
     assert chain("i1", spec) is None
 
 
-def test_a_named_port_of_egress_is_that_of_whoever_gets_it() -> None:
+def test_named_egress_port_is_resolved_at_each_destination_pod() -> None:
     spec = {"podSelector": {"matchLabels": {"app": "a"}}, "egress": [{"ports": [{"port": "web"}]}]}
     assert chain("e0", spec) == [
         "ip daddr 10.0.0.1 meta l4proto tcp th dport 80 return",
         "ip daddr 10.0.0.2 meta l4proto tcp th dport 81 return",
     ]
-    assert chain("i0", spec) == []  # policyTypes absent: ingress too, without a rule
+    assert chain("i0", spec) == []  # policyTypes is absent: applies to ingress too, with no rule
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,14 @@ def test_a_named_port_of_egress_is_that_of_whoever_gets_it() -> None:
         ({"key": "tier", "operator": "DoesNotExist"}, {"i0"}),
     ],
 )
-def test_whom_a_policy_is_about(expression: dict, chosen: set[str]) -> None:
+def test_policy_applies_to_the_pods_its_selector_matches(
+    expression: dict, chosen: set[str]
+) -> None:
     spec = {"podSelector": {"matchExpressions": [expression]}, "policyTypes": ["Ingress"]}
     found = {f"{kind}{place}" for kind in "ei" for place in range(4)}
     assert {name for name in found if chain(name, spec) is not None} == chosen
 
 
-def test_services_lead_to_pods() -> None:
+def test_service_address_is_translated_to_a_pod_address() -> None:
     text = translation([("UDP", "10.96.1.2", 53, "10.0.0.1", 5353)])
     assert "ip daddr 10.96.1.2 udp dport 53 dnat to 10.0.0.1:5353\n" in text
