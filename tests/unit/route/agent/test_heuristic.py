@@ -113,7 +113,7 @@ def resets(world: World, machine: Machine, sections: dict[str, list[str]]) -> st
     standard(2, 1, random.Random(1)),
     *(varied(3, 2, random.Random(seed)) for seed in range(16)),
 ], ids=range(17))  # fmt: skip
-def test_nothing_is_reset_on_what_is_healthy(world: World) -> None:
+def test_healthy_machine_is_not_reset(world: World) -> None:
     hosts = [host for host in world.hosts if host.name not in world.reserve]
     for machine in (world.router, hosts[0], hosts[-1]):
         assert resets(world, machine, look(machine)) == ""
@@ -155,7 +155,7 @@ PORT = R.interfaces[0].name
          "sysctl -w net.ipv4.icmp_echo_ignore_all=0"),
     ],
 )  # fmt: skip
-def test_what_differs_is_reset(
+def test_changed_setting_is_reset(
     machine: Machine, section: str, old: str, new: str, sent: str
 ) -> None:
     sections = look(machine)
@@ -165,7 +165,7 @@ def test_what_differs_is_reset(
     assert resets(W, machine, sections) == sent
 
 
-def test_a_lost_accept_and_a_stray_rule_are_told_from_drawn_ones() -> None:
+def test_missing_accept_rule_and_stray_rule_differ_from_drawn_rules() -> None:
     worlds = [varied(3, 1, random.Random(seed)) for seed in range(30)]
     accepting = next(w for w in worlds if "-P FORWARD DROP" in w.router.filters)
     sections = look(accepting.router)
@@ -193,7 +193,7 @@ def test_a_lost_accept_and_a_stray_rule_are_told_from_drawn_ones() -> None:
     assert resets(ruling, ruling.router, sections) == f"ip rule del pref 900 {stray}"
 
 
-def test_the_hosts_that_miss_most_come_first_and_then_all_again() -> None:
+def test_hosts_with_most_failed_pings_are_inspected_first() -> None:
     world = standard(2, 2, random.Random(1))
     operator = Operator()
     text = prompt(world, lost=3)
@@ -202,18 +202,18 @@ def test_the_hosts_that_miss_most_come_first_and_then_all_again() -> None:
     assert asked == [names[0], names[3], names[1], names[2], names[4], names[0]]
 
 
-def test_broken_pairs_of_a_large_network_are_read_too() -> None:
+def test_broken_pairs_of_a_large_network_are_read() -> None:
     world = standard(16, 16, random.Random(1))
     text = prompt(world, lost=200)
     assert Plan.read(text).suspects(text)[:2] == [world.endpoints[0], world.endpoints[200]]
 
 
-def test_a_prompt_without_a_plan_is_refused() -> None:
+def test_prompt_without_an_address_plan_is_refused() -> None:
     with pytest.raises(ValueError, match="no address plan"):
         Operator().reply("open the valve")
 
 
-def test_by_ticket_it_goes_to_the_machines_that_are_named_and_then_declares() -> None:
+def test_ticket_agent_inspects_named_machines_and_then_declares() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_1"})
     app = Route()
     (query,) = app.generate(config, 4)

@@ -100,7 +100,7 @@ def ping(run: Run, address: str = "127.0.0.1") -> bool:
     return "ok" in run(f"ping -q -c 1 -W 1 {address} && echo ok || true")
 
 
-def test_rules_count_and_add_in_copies_and_the_sets_stay_as_they_were(
+def test_rules_use_copies_and_the_original_sets_are_unchanged(
     netfilter: Netlink, run: Run
 ) -> None:
     made(netfilter, "some", "127.0.0.1", "10.0.0.1")
@@ -128,7 +128,7 @@ def test_rules_count_and_add_in_copies_and_the_sets_stay_as_they_were(
     assert listed(netfilter) != before
 
 
-def test_machine_without_sets_stays_without(netfilter: Netlink) -> None:
+def test_machine_without_sets_gets_none(netfilter: Netlink) -> None:
     sets = Sets(netfilter)
     sets.cast()
     sets.lift()

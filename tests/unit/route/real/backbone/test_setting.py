@@ -27,7 +27,7 @@ from netarena_route.real.reading import are_fleeting
         ("elements = { 10.0.0.1 timeout 30s }", True),
     ],
 )
-def test_rules_that_ask_for_the_time_or_how_much_are_there_for_a_while(
+def test_rules_that_match_on_time_or_rate_count_as_temporary(
     rule: str, fleeting: bool
 ) -> None:
     text = (
