@@ -10,7 +10,7 @@ async def app(scope, receive, send) -> None:
     """Nothing: only how it would be served is looked at."""
 
 
-def test_a_websocket_is_not_closed_as_a_connection_that_asks_nothing():
+def test_idle_websocket_is_not_closed():
     """``Connection`` ends what sends no request head for ten seconds; sessions last longer."""
     kinds = {}
     for ws in ("none", "auto"):
