@@ -108,7 +108,7 @@ async def course(root: Path, secret: str | None) -> AsyncIterator[tuple[Client, 
 
 
 @pytest.mark.parametrize("secret", ["s3cret", None])
-async def test_nobody_draws_the_queries_from_what_a_service_tells(
+async def test_queries_cannot_be_drawn_from_the_output_of_a_service(
     tmp_path, secret, caplog, monkeypatch
 ):
     monkeypatch.setattr(archive, "load", lambda name: Toy())

@@ -61,7 +61,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
             return True
 
 
-def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement():
+def test_response_on_a_reused_connection_is_not_delayed_by_nagle():
     """40 ms is what the other side may delay one by; connections inherit the listener's option."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -69,7 +69,7 @@ def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement():
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("said", [b"", HALF_A_HEAD])
-async def test_a_request_that_does_not_begin_in_time_ends_its_connection(
+async def test_connection_without_a_request_times_out(
     tmp_path, monkeypatch, said, kept
 ):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.2)
@@ -95,7 +95,7 @@ async def feed(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_request_that_takes_its_time_is_answered(tmp_path, monkeypatch):
+async def test_slow_request_is_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.3)
     async with service(tmp_path) as url:
         reader, writer = await connect(url)
@@ -109,7 +109,7 @@ async def test_a_request_that_takes_its_time_is_answered(tmp_path, monkeypatch):
         writer.close()
 
 
-async def test_the_longest_idle_connection_makes_room(tmp_path, monkeypatch):
+async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 3)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
     async with service(tmp_path) as url, httpx.AsyncClient() as http:
@@ -128,7 +128,7 @@ async def test_the_longest_idle_connection_makes_room(tmp_path, monkeypatch):
             writer.close()
 
 
-async def test_who_waits_for_an_answer_keeps_the_connection(tmp_path, monkeypatch):
+async def test_connection_that_waits_for_an_answer_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 1)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
     conduct = FakeConduct()
@@ -194,7 +194,7 @@ async def over(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("said", [UPLOAD, STREAM], ids=["uploads", "streams"])
-async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, said):
+async def test_incomplete_requests_do_not_block_others(tmp_path, monkeypatch, said):
     monkeypatch.setattr(connection, "max_connections", lambda: 4)
     conduct = FakeConduct()
     conduct.go.clear()
@@ -212,7 +212,7 @@ async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, s
             assert not any(reader.at_eof() for reader in held[2:])
 
 
-async def test_what_is_worth_the_least_makes_room_first_and_of_who_has_the_most(
+async def test_least_valuable_connection_of_the_busiest_host_is_closed_first(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(connection, "max_connections", lambda: 7)
@@ -261,7 +261,7 @@ def read(raw: bytes) -> list[object]:
         b"GET / HTTP/1.1\r\nHost: " + b"a" * 17_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_small_and_takes_long_to_read_is_refused_early(raw, monkeypatch):
+def test_small_input_that_is_slow_to_parse_is_refused_early(raw, monkeypatch):
     taken = 0
 
     class Watched(Reader):
@@ -281,7 +281,7 @@ def test_what_is_small_and_takes_long_to_read_is_refused_early(raw, monkeypatch)
 
 
 @pytest.mark.parametrize("size", [64, 1000, 2**16])
-def test_a_body_in_chunks_as_clients_send_them_is_read(size):
+def test_chunked_body_as_clients_send_it_is_read(size):
     chunk = b"%x\r\n%s\r\n" % (size, b"a" * size)
     count = min(100, 2**20 // size)
     *_, end = events = read(CHUNKED + chunk * count + b"0\r\nX-Sum: 1\r\n\r\n")
@@ -289,7 +289,7 @@ def test_a_body_in_chunks_as_clients_send_them_is_read(size):
     assert isinstance(end, h11.EndOfMessage)
 
 
-def test_a_head_as_proxies_make_it_is_read():
+def test_head_with_the_fields_of_proxies_is_read():
     fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 100) for number in range(100))
     request, _ = read(b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n")
     assert len(request.headers) == 101
@@ -299,7 +299,7 @@ def test_a_head_as_proxies_make_it_is_read():
     assert isinstance(read(head + body)[-1], h11.EndOfMessage)
 
 
-async def test_a_turn_of_the_loop_reads_little_of_each_connection(tmp_path, monkeypatch):
+async def test_loop_iteration_reads_little_of_each_connection(tmp_path, monkeypatch):
     sizes = []
 
     def note(self: Connection, data: bytes) -> None:
@@ -316,7 +316,7 @@ async def test_a_turn_of_the_loop_reads_little_of_each_connection(tmp_path, monk
 
 
 @pytest.mark.parametrize("more", [CHUNKED + b"1\r\na\r\n" * 1000, b"GET /nothing x\r\n\r\n"])
-async def test_a_request_that_is_refused_ends_its_connection_without_a_traceback(
+async def test_refused_request_closes_its_connection_without_a_traceback(
     tmp_path, caplog, more
 ):
     async with service(tmp_path) as url:
@@ -340,6 +340,6 @@ async def test_a_request_that_is_refused_ends_its_connection_without_a_traceback
     ("soft", "connections"),
     [(resource.RLIM_INFINITY, MAX_CONNECTIONS), (2**20, MAX_CONNECTIONS), (256, 128), (1, 1)],
 )
-def test_half_of_the_file_descriptors_are_for_everything_else(monkeypatch, soft, connections):
+def test_half_of_the_file_descriptors_are_reserved(monkeypatch, soft, connections):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert max_connections() == connections
