@@ -239,7 +239,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_folder_is_read_as_a_cluster_would_take_it(
+def test_checkout_is_read_as_a_cluster_would_accept_it(
     row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, text in {**SHOP, **row.files}.items():

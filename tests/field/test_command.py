@@ -127,13 +127,13 @@ OUTPUTS = (
 
 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: f"{row.source}: {row.what}")
-def test_half_a_line_is_told_from_a_whole_one(row: Line) -> None:
+def test_incomplete_command_is_recognised(row: Line) -> None:
     found = lacks(row.command)
     assert row.lacks in found
     assert bool(found) is bool(row.lacks)
 
 
 @pytest.mark.parametrize("row", OUTPUTS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_turn_came_to_nothing_where_nothing_was_done_or_told(row: Output) -> None:
+def test_turn_without_effect_or_output_is_recognised(row: Output) -> None:
     step = Step(prompt="", executed=True, output=Result(row.printed, row.status).told)
     assert came_to_nothing(step) is row.nothing

@@ -130,7 +130,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_policy_does_what_people_found_it_to_do(row: Row) -> None:
+def test_network_policy_allows_the_expected_traffic(row: Row) -> None:
     spec = {"podSelector": {"matchLabels": {"app": "db"}}, **row.spec}
     manifest = {"metadata": {"name": "p", "namespace": "shop"}, "spec": spec}
     rules = Rules([manifest], NAMESPACES)

@@ -269,7 +269,7 @@ def ask(replies: Iterator[Reply], monkeypatch: pytest.MonkeyPatch) -> tuple[Answ
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_server_is_understood_as_people_found_it(
+def test_provider_response_gives_the_expected_result(
     row: Row, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(row.comes_to, Refused):

@@ -94,7 +94,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, floa
 @pytest.mark.parametrize(
     "number", range(len(ROWS)), ids=lambda n: f"{ROWS[n].source}: {ROWS[n].what}"
 )
-def test_a_file_ranks_as_it_was_meant(
+def test_result_file_is_ranked_as_it_was_meant(
     number: int, ranked: dict[int, dict[str, float | None]], tmp_path: Path
 ) -> None:
     row = ROWS[number]
@@ -122,7 +122,7 @@ RECORDS = (
 
 
 @pytest.mark.parametrize(("source", "what", "record", "verdict"), RECORDS)
-def test_a_verdict_that_is_no_truth_is_none(
+def test_verdict_that_is_not_a_boolean_is_handled_as_listed(
     source: str, what: str, record: dict[str, Any], verdict: tuple[bool, bool], tmp_path: Path
 ) -> None:
     path = tmp_path / "it.json"
