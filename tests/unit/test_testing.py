@@ -186,7 +186,7 @@ def daemons():
 
 @pytest.mark.parametrize("flaw", FLAWS)
 @pytest.mark.usefixtures("daemons")
-def test_a_flaw_is_found(flaw, monkeypatch):
+def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
     (test,) = named(Contract(), word)
@@ -195,11 +195,11 @@ def test_a_flaw_is_found(flaw, monkeypatch):
 
 
 @pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
-def test_without_the_flaw_it_passes(word):
+def test_contract_test_without_the_flaw_passes(word):
     (test,) = named(Contract(), word)
     test()
 
 
-def test_progress_without_a_flaw_passes(monkeypatch):
+def test_progress_test_without_a_flaw_passes(monkeypatch):
     monkeypatch.setattr(netarena.testing, "load", lambda name: TellsProgress())
     Contract().test_progress_is_whole_where_all_is_well_and_there_alone()

@@ -43,18 +43,18 @@ def ways(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("text", ROWS)
-def test_each_text_of_the_page_stands_in_the_code(text, texts):
+def test_each_message_of_the_page_is_in_the_code(text, texts):
     assert any(
         all(any(piece in one for one in texts) for piece in pieces) for pieces in ways(text)
     ), text
 
 
-def test_a_text_that_nobody_says_would_be_found(texts):
+def test_message_that_is_not_in_the_code_is_found(texts):
     assert not any(
         all(any(piece in one for one in texts) for piece in pieces)
         for pieces in ways("participants: must be at least seventeen, not …")
     )
 
 
-def test_every_way_in_which_an_agent_fails_has_a_row():
+def test_every_failure_reason_of_an_agent_has_a_row():
     assert {reason.value for reason in FailureReason} <= set(ROWS)
