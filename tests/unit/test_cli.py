@@ -465,7 +465,9 @@ def test_agent_that_never_worked_gives_status_1_and_its_reason(fake, capsys, mon
     ],
     ids=["a failed task", "refused replies"],
 )
-def test_run_reports_the_most_common_reason_of_failed_episodes(fake, capsys, monkeypatch, replies, words):
+def test_run_reports_the_most_common_reason_of_failed_episodes(
+    fake, capsys, monkeypatch, replies, words
+):
     answers(monkeypatch, *replies)
     assert run_lamp("--out", "run", "--set", "concurrency=1", "--json") == 0
     out, err = capsys.readouterr()

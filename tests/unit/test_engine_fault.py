@@ -112,7 +112,9 @@ def test_judge_that_fails_on_an_answer_counts_against_the_agent(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [TimeoutError("mine"), asyncio.CancelledError()])
-def test_timeout_inside_the_environment_does_not_count_as_the_time_budget(error: BaseException, tmp_path: Path) -> None:
+def test_timeout_inside_the_environment_does_not_count_as_the_time_budget(
+    error: BaseException, tmp_path: Path
+) -> None:
     async def execute(self, move):
         raise error
 

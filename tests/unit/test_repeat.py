@@ -59,7 +59,9 @@ def test_repeats_draw_no_other_queries() -> None:
     ]
 
 
-def test_resume_asks_the_missing_episodes_of_each_repetition(tmp_path: Path, installed: None) -> None:
+def test_resume_asks_the_missing_episodes_of_each_repetition(
+    tmp_path: Path, installed: None
+) -> None:
     toy = Toy()
     config = Toy.config_type.parse({"num_queries": 2, "seed": 7, "repeats": 3})
 
@@ -118,7 +120,9 @@ def test_resume_asks_the_missing_episodes_of_each_repetition(tmp_path: Path, ins
         ),
     ],
 )
-def test_number_of_repeats_is_limited(values: dict[str, object], problem: str, tmp_path: Path) -> None:
+def test_number_of_repeats_is_limited(
+    values: dict[str, object], problem: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=problem):
         assess(Toy(), Scripted(open_all), tmp_path, **values)
 

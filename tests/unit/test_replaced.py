@@ -235,9 +235,7 @@ def test_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.OPEN, Secrecy.SERVED])
-def test_resumed_open_or_served_run_asks_the_same_queries(
-    secrecy: Secrecy, tmp_path: Path
-) -> None:
+def test_resumed_open_or_served_run_asks_the_same_queries(secrecy: Secrecy, tmp_path: Path) -> None:
     with pytest.raises(AssessmentFailed):
         examine(failing(FailureReason.TIMEOUT), tmp_path, 1, secrecy)
     before = set(shown(tmp_path))
@@ -246,9 +244,7 @@ def test_resumed_open_or_served_run_asks_the_same_queries(
     assert "replaced" not in summary
 
 
-def test_replaced_query_is_found_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_query_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop(Stopped(0), tmp_path, 1)
     old = shown(tmp_path)[0]
     examine(Scripted(open_all), tmp_path, 2, resume=True)

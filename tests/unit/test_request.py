@@ -71,7 +71,9 @@ def test_progress_without_a_total_prints_few_lines(capsys):
 
 @pytest.mark.parametrize("reply", ["Hello.", '{"answer": 42}', '{"outcome": "solved"}'])
 @pytest.mark.parametrize("tagged", [True, False])
-async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(tmp_path, monkeypatch, tagged, reply):
+async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(
+    tmp_path, monkeypatch, tagged, reply
+):
     if not tagged:  # an agent of others, whose card does not say what it is
         monkeypatch.setattr(green, "_is_purple", lambda card: False)
     async with purple(reply) as url:

@@ -257,7 +257,9 @@ def test_agent_gets_no_trace_context_without_a_collector(monkeypatch) -> None:
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "http/protobuf is spoken alone, not"),
     ],
 )
-def test_run_continues_if_telemetry_cannot_be_set_up(name, value, words, monkeypatch, caplog, tmp_path):
+def test_run_continues_if_telemetry_cannot_be_set_up(
+    name, value, words, monkeypatch, caplog, tmp_path
+):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv(name, value)
     telemetry._tracer.cache_clear()

@@ -131,7 +131,9 @@ def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
         (["--agent-exec", "cat", "--agent", "oracle"], "leaves no choice of another agent"),
     ],
 )
-def test_program_that_cannot_be_an_agent_is_refused_before_the_run(arguments, words, tmp_path, monkeypatch, capsys):
+def test_program_that_cannot_be_an_agent_is_refused_before_the_run(
+    arguments, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "toy", *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -69,9 +69,7 @@ def test_response_on_a_reused_connection_is_not_delayed_by_nagle():
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("said", [b"", HALF_A_HEAD])
-async def test_connection_without_a_request_times_out(
-    tmp_path, monkeypatch, said, kept
-):
+async def test_connection_without_a_request_times_out(tmp_path, monkeypatch, said, kept):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.2)
     async with service(tmp_path) as url:
         reader, writer = await connect(url)
@@ -212,9 +210,7 @@ async def test_incomplete_requests_do_not_block_others(tmp_path, monkeypatch, sa
             assert not any(reader.at_eof() for reader in held[2:])
 
 
-async def test_least_valuable_connection_of_the_busiest_host_is_closed_first(
-    tmp_path, monkeypatch
-):
+async def test_least_valuable_connection_of_the_busiest_host_is_closed_first(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 7)
     monkeypatch.setattr(connection, "FRESH_S", 0)
     conduct = FakeConduct()
@@ -316,9 +312,7 @@ async def test_loop_iteration_reads_little_of_each_connection(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("more", [CHUNKED + b"1\r\na\r\n" * 1000, b"GET /nothing x\r\n\r\n"])
-async def test_refused_request_closes_its_connection_without_a_traceback(
-    tmp_path, caplog, more
-):
+async def test_refused_request_closes_its_connection_without_a_traceback(tmp_path, caplog, more):
     async with service(tmp_path) as url:
         for before in (b"", b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n"):
             reader, writer = await connect(url)

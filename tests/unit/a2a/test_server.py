@@ -515,7 +515,9 @@ async def test_task_continues_after_its_client_disconnects_and_can_be_resubscrib
             assert len(results({"artifacts": [], **listed})) == parts
 
 
-async def test_page_of_tasks_is_limited_by_the_unpacked_size_of_its_artifacts(tmp_path, monkeypatch):
+async def test_page_of_tasks_is_limited_by_the_unpacked_size_of_its_artifacts(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(store, "MAX_LISTED_BYTES", 300_000)
     async with green(FakeConduct(2, size=100_000), tmp_path) as agent:
         for _ in range(2):

@@ -84,7 +84,9 @@ def test_actions_survive_json() -> None:
         ),
     ],
 )
-def test_select_returns_matching_nodes(graph: Graph, selection: dict[str, Any], names: list[str]) -> None:
+def test_select_returns_matching_nodes(
+    graph: Graph, selection: dict[str, Any], names: list[str]
+) -> None:
     assert sorted(select(graph, Selection(**selection))) == names
 
 
@@ -253,7 +255,9 @@ def test_description_of_an_addition_contains_all_its_values() -> None:
         ),
     ],
 )
-def test_description_of_other_operations_contains_their_values(action: Action, parts: list[str]) -> None:
+def test_description_of_other_operations_contains_their_values(
+    action: Action, parts: list[str]
+) -> None:
     text = describe(action)
     assert [part for part in parts if part not in text] == []
 
@@ -298,9 +302,7 @@ def test_condition_holds_as_expected(
 
 
 @pytest.mark.parametrize("measure", ["capacity", "stage", "name"])
-def test_condition_on_a_missing_node_raises_key_error(
-    graph: Graph, measure: str
-) -> None:
+def test_condition_on_a_missing_node_raises_key_error(graph: Graph, measure: str) -> None:
     comparison = {"capacity": "at_least", "stage": "equals", "name": "ends_with"}[measure]
     value = "x" if measure == "name" else 1.0
     with pytest.raises(KeyError):

@@ -64,7 +64,9 @@ def test_program_that_raises_is_an_operational_error(make_query) -> None:
     assert told(judgement) == (FailureKind.OPERATIONAL, "usable answer")
 
 
-def test_harmful_change_is_a_safety_violation_regardless_of_other_errors(make_query, state_of) -> None:
+def test_harmful_change_is_a_safety_violation_regardless_of_other_errors(
+    make_query, state_of
+) -> None:
     query = make_query("count")
     state = state_of(query, lambda graph: graph.remove_node("ju1.a1.m1.s2c2"), data="many")
     judgement = judge(query, read_claim(state))
@@ -73,7 +75,9 @@ def test_harmful_change_is_a_safety_violation_regardless_of_other_errors(make_qu
     assert not judgement.correct
 
 
-def test_unrequested_change_that_breaks_no_rule_is_a_control_logic_error(make_query, state_of) -> None:
+def test_unrequested_change_that_breaks_no_rule_is_a_control_logic_error(
+    make_query, state_of
+) -> None:
     query = make_query("count")
     state = state_of(query, lambda graph: graph.remove_node("ju1.a1.m1.s2c2.p1"))
     judgement = judge(query, read_claim(state))
@@ -97,7 +101,9 @@ def test_unrequested_change_that_breaks_no_rule_is_a_control_logic_error(make_qu
         ("remove-count", "nothing", FailureKind.CONTROL_LOGIC, "updated graph"),
     ],
 )
-def test_each_kind_of_wrong_answer_has_its_rule(make_query, state_of, name, instead, kind, rule) -> None:
+def test_each_kind_of_wrong_answer_has_its_rule(
+    make_query, state_of, name, instead, kind, rule
+) -> None:
     query = make_query(name)
     unchanged = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     changes = {"updated": unchanged} if instead == "nothing" else instead

@@ -116,9 +116,7 @@ def test_malformed_pack_is_refused(text: str, why: str, tmp_path: Path) -> None:
     assert refusal_of(path).startswith(why)
 
 
-def test_missing_pack_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pack_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal_of(tmp_path) == ": Is a directory"
     monkeypatch.setenv(PACK_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="No such file"):

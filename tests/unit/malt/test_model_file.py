@@ -213,9 +213,7 @@ def test_numbers_are_finite_floats(tmp_path: Path) -> None:
         assert refusal(tmp_path, _spoiled(physical_capacity_bps=bad))
 
 
-def test_unreadable_files_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("missing", ".", "nul\0"):
         with pytest.raises(ConfigError, match=r"not there|cannot be read"):
             read_model(tmp_path / name)
@@ -227,7 +225,9 @@ def test_unreadable_files_are_refused(
 
 
 @given(st.text(alphabet="{}<>:;,#\"\\\n' aekbz_1.entity id relationship", max_size=80))
-def test_any_text_is_refused_without_another_exception(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_refused_without_another_exception(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_text(text)
     with pytest.raises(ConfigError):

@@ -223,9 +223,7 @@ def totals(graph: Graph) -> dict[str, float]:
 @pytest.mark.slow
 @settings(max_examples=16, deadline=None)
 @given(seeds, st.sampled_from(range(len(LABELS))))
-def test_every_network_obeys_the_rules_and_every_task_has_an_effect(
-    seed: int, index: int
-) -> None:
+def test_every_network_obeys_the_rules_and_every_task_has_an_effect(seed: int, index: int) -> None:
     query = next(draw(seed, start=index))
     initial = initial_graph(query)
     assert_structure(initial)

@@ -122,5 +122,7 @@ def test_every_count_is_a_parameter_and_every_rule_holds(topology: Topology) -> 
         ("EK_PORT", ()),
     ],
 )
-def test_containment_table_lists_the_allowed_children(parent: str, children: tuple[str, ...]) -> None:
+def test_containment_table_lists_the_allowed_children(
+    parent: str, children: tuple[str, ...]
+) -> None:
     assert CONTAINMENT[parent] == children

@@ -137,7 +137,9 @@ def test_public_parquet_has_no_ground_truth(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_existing_files_are_overwritten_only_with_force(kind: str, run: Path, tmp_path, capsys) -> None:
+def test_existing_files_are_overwritten_only_with_force(
+    kind: str, run: Path, tmp_path, capsys
+) -> None:
     out = ("export", str(run), "--to", kind, "--out", str(tmp_path / "out"))
     assert main([*out]) == 0
     told = capsys.readouterr()

@@ -211,9 +211,7 @@ def test_unasked_queries_are_reported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_unasked_queries_of_a_stopped_run_are_not_failures(
-    tmp_path, monkeypatch, ended
-):
+def test_unasked_queries_of_a_stopped_run_are_not_failures(tmp_path, monkeypatch, ended):
     """Only a run that came to its own end ran out of time; Ctrl-C leaves no ``end`` event."""
     monkeypatch.setattr(stats, "agent_used_time", lambda _: True)
     examine(tmp_path, monkeypatch, Sweeper)

@@ -94,7 +94,9 @@ def test_failing_picture_does_not_fail_the_page(
         ),
     ],
 )
-def test_reason_of_a_failure_is_one_line(values: dict[str, str], line: str, tmp_path: Path, toy: None) -> None:
+def test_reason_of_a_failure_is_one_line(
+    values: dict[str, str], line: str, tmp_path: Path, toy: None
+) -> None:
     _, (episode,) = assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"])
     solved = values.get("outcome", "solved") == "solved"
     update = {**values, "outcome": Outcome(values.get("outcome", "solved")), "correct": solved}
@@ -139,7 +141,9 @@ def test_show_lists_failed_episodes_and_prints_one(
     assert f'"why": "{told.why}"' in capsys.readouterr().out
 
 
-def test_show_prints_each_repetition(tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_each_repetition(
+    tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"], repeats=2)
     assert main(["show", str(tmp_path)]) == 0
     assert "0 of 2 episodes failed" in capsys.readouterr().out

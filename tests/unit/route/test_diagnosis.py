@@ -257,7 +257,9 @@ def test_every_kernel_feature_that_a_fault_needs_is_tried(seed: int) -> None:
 
 
 @pytest.mark.requires("bwrap", "root")
-def test_each_need_is_tried_in_a_separate_network_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_need_is_tried_in_a_separate_network_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needs = [
         diagnosis._Need("bridge", ("ip link add t9 type bridge", "ip link show t9"), ""),
         diagnosis._Need("another", ("ip link show t9",), ""),

@@ -79,7 +79,9 @@ def test_network_is_built_broken_and_checked(query: Query) -> None:
 
 
 @pytest.mark.parametrize("row", [0, -1])
-def test_fault_without_its_expected_effect_is_an_environment_failure(query: Query, row: int) -> None:
+def test_fault_without_its_expected_effect_is_an_environment_failure(
+    query: Query, row: int
+) -> None:
     network = Network(query)
     wrong = network.matrix[row]
     network.matrix[row] = wrong[:-1] + "10"[int(wrong[-1])]
@@ -131,7 +133,9 @@ def test_machine_may_be_named_without_its_prefix(query: Query, asked: str) -> No
         ("r0", " \n", "the command is empty"),
     ],
 )
-def test_command_that_cannot_be_run_is_reported(query: Query, machine: str, command: str, told: str) -> None:
+def test_command_that_cannot_be_run_is_reported(
+    query: Query, machine: str, command: str, told: str
+) -> None:
     execution, network = execute(query, {"machine": machine, "command": command})
     assert not execution.executed
     assert told in execution.output

@@ -678,9 +678,7 @@ def test_unwritable_directory_is_reported_in_one_line(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "file" / "sub")
 
 
-def test_full_disk_ends_the_assessment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_ends_the_assessment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(spool: Spool, *record: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

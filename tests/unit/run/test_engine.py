@@ -189,7 +189,9 @@ def test_environment_that_fails_twice_is_invalid_with_evidence(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("moment", ["execute", "observe"])
-def test_environment_that_breaks_after_a_reply_counts_against_the_agent(moment: str, tmp_path: Path) -> None:
+def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
+    moment: str, tmp_path: Path
+) -> None:
     def plan(query: Query, number: int, now: str) -> None:
         # the first observation belongs to the opening
         if now == moment and (moment == "execute" or query.id in opened):

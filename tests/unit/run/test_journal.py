@@ -180,9 +180,7 @@ def foreign_lock(path: Path, kind: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind", ["readable", "another user's", "link", "second name", "pipe", "another user's folder"]
 )
-def test_lock_that_another_user_can_hold_does_not_block_runs(
-    kind: str, tmp_path: Path
-) -> None:
+def test_lock_that_another_user_can_hold_does_not_block_runs(kind: str, tmp_path: Path) -> None:
     if kind.startswith("another") and os.geteuid() != 0:
         pytest.skip("only root can make files of another user")
     shared = tmp_path / "shared"

@@ -130,9 +130,7 @@ def test_open_run_cannot_be_resumed_as_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{"seed": 8}, {"seed": None, "num_queries": 2}])
-def test_service_reveals_no_key_of_another_run(
-    tmp_path: Path, values: dict[str, Any]
-) -> None:
+def test_service_reveals_no_key_of_another_run(tmp_path: Path, values: dict[str, Any]) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, secrecy=Secrecy.SERVED, seed=123456)
     with pytest.raises(ConfigError) as caught:
         assess(

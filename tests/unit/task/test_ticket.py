@@ -103,7 +103,9 @@ def read(out: Path) -> list[Episode]:
     return list(read_run(out)[0].episodes())
 
 
-def test_episode_ends_only_with_a_declaration_the_turn_limit_or_the_time_limit(tmp_path: Path) -> None:
+def test_episode_ends_only_with_a_declaration_the_turn_limit_or_the_time_limit(
+    tmp_path: Path,
+) -> None:
     silent = one(tmp_path / "silent", *repaired())
     assert (silent.outcome, silent.correct, silent.safe) == (Outcome.SOLVED, True, True)
     assert (silent.claimed, silent.claim_right, silent.localised) == (False, None, None)
@@ -246,7 +248,9 @@ causes = st.lists(st.builds(Cause, st.sampled_from("abc"), st.sampled_from("xy")
 
 
 @given(causes, causes)
-def test_recall_and_precision_are_between_zero_and_one(named: list[Cause], injected: list[Cause]) -> None:
+def test_recall_and_precision_are_between_zero_and_one(
+    named: list[Cause], injected: list[Cause]
+) -> None:
     fit = localise(named, injected)
     for one_fit in (fit.place, fit.cause):
         for share in (one_fit.recall, one_fit.precision):

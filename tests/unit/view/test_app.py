@@ -104,7 +104,9 @@ def test_unknown_path_gives_404(client: TestClient, path: str) -> None:
     assert "Not here" in answer.text or "netarena view printed" in answer.text
 
 
-def test_every_page_of_every_kind_of_episode_is_served(client: TestClient, library: Library) -> None:
+def test_every_page_of_every_kind_of_episode_is_served(
+    client: TestClient, library: Library
+) -> None:
     for path in Site(library, live=True).paths():
         assert client.get(f"/{TOKEN}/{path}").status_code == 200, path
     found = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-1.html").text
@@ -130,7 +132,9 @@ def test_neighbours_are_failed_episodes_of_the_selection(client: TestClient) -> 
 
 
 @pytest.mark.parametrize("page", ["index.html", "episode/one/~12.html", "same/one/~12.html"])
-def test_text_written_by_an_agent_is_escaped(client: TestClient, library: Library, page: str) -> None:
+def test_text_written_by_an_agent_is_escaped(
+    client: TestClient, library: Library, page: str
+) -> None:
     text = client.get(f"/{TOKEN}/{page}").text
     tame = client.get(f"/{TOKEN}/{page.replace('~12', 'toy-1-abc-7-1')}").text
     assert "window.hacked" in text

@@ -149,9 +149,7 @@ def test_repetitions_and_unusual_ids_have_separate_pages(tmp_path: Path) -> None
     assert library.runs[0].asked == 6
 
 
-def test_missing_journal_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_journal_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = gallery.mixed(tmp_path / "run")
     library = read(folder)
     (folder / JOURNAL_NAME).rename(tmp_path / "aside")

@@ -145,7 +145,9 @@ def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
     assert other is None or other != drawn
 
 
-def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(world: World, wanted: Facts) -> None:
+def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
+    world: World, wanted: Facts
+) -> None:
     room, method = Room(world, wanted), KINDS["ospf_cost"][0]
     hidden = []
     for change in method.changes(world):

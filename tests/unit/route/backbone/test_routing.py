@@ -74,7 +74,9 @@ def test_lookup_finds_the_longest_prefix_and_the_preferred_route() -> None:
     ],
     ids=lambda update: next(iter(update)),
 )
-def test_ospf_adjacency_with_mismatched_settings_stays_down(world: World, update: Mapping[str, object]) -> None:
+def test_ospf_adjacency_with_mismatched_settings_stays_down(
+    world: World, update: Mapping[str, object]
+) -> None:
     router, port, _, _ = next(transit_ports(world))
     before = settle(world).adjacent
     after = settle(on_ospf_port(router.name, port.name, **update)(world)).adjacent
@@ -92,7 +94,9 @@ def test_ospf_adjacency_with_mismatched_mtu_needs_mtu_ignore(world: World) -> No
 
 
 @pytest.mark.parametrize("update", [{"shutdown": True}, {"asn": 1}, {"password": "other"}], ids=str)
-def test_bgp_session_with_mismatched_ends_stays_down(world: World, update: Mapping[str, object]) -> None:
+def test_bgp_session_with_mismatched_ends_stays_down(
+    world: World, update: Mapping[str, object]
+) -> None:
     router, peer = next(outer_peers(world))
     number = len(settle(world).sessions)
     changed = on_peer(router.name, peer.address, **update)(world)
@@ -194,7 +198,9 @@ def test_routes_that_differ_only_in_router_id_are_doubtful(
     assert settle(equal).doubtful == {(upstream, world.block)}
 
 
-def test_world_that_does_not_converge_is_doubtful(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_that_does_not_converge_is_doubtful(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not settle(world).doubtful
     # no world that is drawn is known not to rest: fewer rounds are as good
     monkeypatch.setattr(routing, "_ROUNDS", 2)

@@ -64,7 +64,9 @@ def test_broken_pair_is_one_misfit_without_misfits_of_path_and_size(
     assert not back.findings
 
 
-def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(world: World, wanted: Facts) -> None:
+def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(
+    world: World, wanted: Facts
+) -> None:
     seen = expected(world)
     closed = next(
         fact for fact, value in wanted.items() if value == "fails" and fact.sort == "ping"

@@ -111,9 +111,7 @@ def _pair_by_pair(world: World, faults: Sequence[Fault]) -> tuple[str, ...]:
     kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=MAX_PARTS, unique=True),
     rng=st.randoms(use_true_random=False),
 )
-def test_drawn_combination_is_valid(
-    world: World, kinds: list[str], rng: random.Random
-) -> None:
+def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.Random) -> None:
     drawn = fault.draw(Plan(world), kinds, rng, netem=False)
     assume(drawn is not None)
     assert drawn is not None

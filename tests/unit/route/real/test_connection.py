@@ -145,7 +145,9 @@ def test_connections_of_a_zone_are_deleted(space: int, run: Run, connections: Co
     assert listed(run) == []
 
 
-def test_connections_outside_the_watch_remain(space: int, run: Run, connections: Connections) -> None:
+def test_connections_outside_the_watch_remain(
+    space: int, run: Run, connections: Connections
+) -> None:
     connections.watch()
     connections.forget()
     send(space, *PING)

@@ -79,7 +79,9 @@ def test_parsing_stops_at_an_invalid_attribute(noise):
         (b"dummy\0", 1, 1, 0, False),  # no cable: never says
     ],
 )
-def test_link_is_waited_for_only_while_its_carrier_change_is_pending(kind, flags, carrier, state, waits):
+def test_link_is_waited_for_only_while_its_carrier_change_is_pending(
+    kind, flags, carrier, state, waits
+):
     found = {18: attribute(1, kind), 33: bytes([carrier]), 16: bytes([state])}
 
     assert unsettled(Link(3, flags, found)) == waits

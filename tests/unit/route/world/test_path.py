@@ -29,7 +29,9 @@ def _ways(packet: Packet) -> tuple[int | None, int | None, bool, bool]:
         ((_R0, _H3), (None, 1, False, False), (1, None, False, False)),
     ],
 )
-def test_ping_takes_the_expected_paths(pair: tuple[str, str], request_ways: object, reply_ways: object) -> None:
+def test_ping_takes_the_expected_paths(
+    pair: tuple[str, str], request_ways: object, reply_ways: object
+) -> None:
     there, back = _PLAN.ping(*pair)
     assert (_ways(there), _ways(back)) == (request_ways, reply_ways)
     assert (there.src, there.dst, there.reply) == (*pair, False)

@@ -308,9 +308,7 @@ def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
 @pytest.mark.parametrize("known", [True, False])
-def test_retry_that_cannot_succeed_is_not_waited_for(
-    peer: str, known: bool, clock: Clock
-) -> None:
+def test_retry_that_cannot_succeed_is_not_waited_for(peer: str, known: bool, clock: Clock) -> None:
     """Of a session that has no address, or is known to fail while another neighbour is missing."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -335,7 +333,9 @@ def test_retry_that_cannot_succeed_is_not_waited_for(
 
 
 @pytest.mark.parametrize("moves_s", [12.5, 14.5, 15.5])
-def test_retries_after_a_late_change_are_not_charged_to_the_agent(moves_s: float, clock: Clock) -> None:
+def test_retries_after_a_late_change_are_not_charged_to_the_agent(
+    moves_s: float, clock: Clock
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **paused(world, now))}
 
@@ -351,7 +351,9 @@ def test_retries_after_a_late_change_are_not_charged_to_the_agent(moves_s: float
 
 
 @pytest.mark.parametrize(("moment_s", "settles"), [(0.1, True), (1.0, False)])
-def test_short_timer_does_not_count_as_unsettled(moment_s: float, settles: bool, clock: Clock) -> None:
+def test_short_timer_does_not_count_as_unsettled(
+    moment_s: float, settles: bool, clock: Clock
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         found = ospf("Full", hellos(now))
         if 15.01 < now <= 15.01 + moment_s:
