@@ -1,4 +1,4 @@
-"""What people report of command lines and of what they print, a row each: by whom, and what holds.
+"""Reported command lines and outputs: one row per report, with its source and result.
 
 The situations are public, the lines our own. A row of ``LINES`` is a command as it was written,
 and what it lacks to be one (nothing, where it is whole); one of ``OUTPUTS`` is what kubectl
@@ -18,7 +18,7 @@ from netarena_k8s.refusal import came_to_nothing
 
 
 class Line(NamedTuple):
-    """One command line."""
+    """One reported command line."""
 
     source: str
     #: in short
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One output."""
+    """One reported output."""
 
     source: str
     #: in short

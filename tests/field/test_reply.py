@@ -1,4 +1,4 @@
-"""What people report of models' replies, a row each: by whom, in short, and what is read.
+"""Reported replies of models: one row per report, with its source and the parsed result.
 
 The situations are public, the texts our own. A row is a reply and what counts of it, or why it is
 refused. The next one is one more row.
@@ -25,7 +25,7 @@ WRONG, RIGHT = "```\nkubectl delete ns shop\n```", "```\nkubectl get pods\n```"
 
 
 class Row(NamedTuple):
-    """One situation; ``reads`` is what counts, or None where it is refused."""
+    """One reported reply; ``reads`` is the parsed result, or None if the reply is refused."""
 
     source: str
     #: in short

@@ -1,4 +1,4 @@
-"""What asyncio leaves out."""
+"""Additions to asyncio."""
 
 from __future__ import annotations
 

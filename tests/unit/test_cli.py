@@ -50,7 +50,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """A distribution that brings an application and two agents; the test runs in a folder."""
+    """Install a distribution with an application and two agents; run the test in a directory."""
     place = tmp_path / "site"
     information = place / "netarena_fake-1.dist-info"
     information.mkdir(parents=True)
@@ -414,7 +414,7 @@ def test_resume_refuses_another_config(fake, capsys):
 
 
 def answers(monkeypatch, *replies) -> None:
-    """Named agents give these replies, the last one again and again; errors are raised."""
+    """Let scripted agents give these replies, repeating the last one; exceptions are raised."""
     waiting = list(replies)
 
     class Scripted:
@@ -669,7 +669,7 @@ def test_agent_of_a_resumed_run_is_started_again_by_name(fake, capsys):
 
 
 def serving(seed: str) -> list[str]:
-    """Processes that serve an agent that was started with ``seed``."""
+    """Return the processes that serve an agent started with ``seed``."""
     return find_processes("a2a_purple.cli", seed)
 
 
@@ -726,7 +726,7 @@ def test_over_a2a_reports_why_an_agent_does_not_start(fake, capsys):
 
 
 def own_agent(seed: str, strategy: str = "oracle") -> str:
-    """The command of an agent that takes a port."""
+    """Return the command of an agent that takes a port."""
     return (
         f"{sys.executable} -m a2a_purple.cli --strategy {strategy} --application lamp "
         f"--seed {seed} --port {{port}}"
@@ -953,7 +953,7 @@ def test_query_option_refuses_ids_of_other_applications_and_versions(fake, capsy
 
 
 def check_lamp_agent(answer) -> dict[str, Check]:
-    """The checks, by name, of an agent that answers so."""
+    """Return the checks, by name, of an agent with these replies."""
 
     class Answerer:
         info = AgentInfo(name="own")
@@ -1108,7 +1108,7 @@ def test_audit_counts_queries_in_total(fake, capsys):
 
 @pytest.fixture
 def telltale(fake, monkeypatch):
-    """The lamp, whose faults show in what can be read: of four parts the broken one is older."""
+    """The lamp application with revealing evidence: the broken one of four parts is older."""
 
     async def evidence(self, query, config):
         broken = query.index % 4

@@ -1,4 +1,4 @@
-"""Output in encodings that lack what is written."""
+"""Output in encodings that lack some of the characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENCODINGS = ("ascii", "latin-1", "cp1252", "koi8-r", "shift_jis", "utf-8")
 
 
 class Terminal(redirect_stdout):
-    """Standard output of an encoding, and what was written."""
+    """Standard output with a given encoding, and the written text."""
 
     def __init__(self, encoding: str) -> None:
         self.bytes = io.BytesIO()

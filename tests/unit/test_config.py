@@ -1,4 +1,4 @@
-"""Keys of every application: unknown ones, wrong ones, and what shapes queries."""
+"""Keys common to all applications: unknown and wrong keys, and keys that shape queries."""
 
 from __future__ import annotations
 

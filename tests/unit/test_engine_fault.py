@@ -1,4 +1,4 @@
-"""What goes wrong becomes data: hostile replies, broken worlds, and time that ends anywhere."""
+"""Failures recorded as data: hostile replies, broken environments, and time limits at any point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def deep(levels: int) -> Any:
 
 
 def toy_with(**methods: Any) -> Toy:
-    """A toy whose worlds have other methods."""
+    """Return a toy application whose environments have these methods."""
     works = type("Works", (Waterworks,), methods)
 
     class Changed(Toy):
@@ -216,7 +216,7 @@ def test_observation_within_the_time_budget_is_judged(tmp_path: Path) -> None:
 
 
 def solve(prompt: str) -> str:
-    """The first valve that the situation shows as closed."""
+    """Reply that opens the first closed valve of the situation."""
     return f"open {prompt[: prompt.index(': False')].rstrip(chr(39))[-2:]}"
 
 

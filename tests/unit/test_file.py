@@ -1,4 +1,4 @@
-"""Files of others, as their editors leave them."""
+"""Files as different editors write them."""
 
 from __future__ import annotations
 

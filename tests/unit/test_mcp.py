@@ -32,7 +32,7 @@ TOKEN = "a-token-of-a-test"
 
 @asynccontextmanager
 async def examined(out: Path, **values: Any) -> AsyncIterator[Desk]:
-    """The desk of an assessment of the waterworks, which goes on until it ends."""
+    """Yield the tool agent of a running assessment of the waterworks."""
     toy = load("toy")
     config = toy.config_type.parse({"seed": 7, "complexity_level": "level2", **values})
     desk = Desk(toy, config, "caller")
@@ -53,7 +53,7 @@ async def call(client: Client, name: str, **values: Any) -> tuple[str, bool]:
 
 
 async def solve(client: Client) -> list[str]:
-    """Do all tasks; what each call was answered with."""
+    """Solve all tasks and return the answer to each call."""
     told = []
     while "no more tasks" not in (task := (await call(client, "next_task"))[0]):
         told.append(task)
@@ -221,7 +221,7 @@ async def test_http_server_needs_the_token_and_the_right_host(tmp_path: Path) ->
 
 @pytest.mark.anyio
 async def test_number_of_http_sessions_is_limited(tmp_path: Path) -> None:
-    """A client that opens sessions and never ends them is refused; one that ends leaves room."""
+    """Clients that never end their sessions are refused; an ended session frees its slot."""
     body = {
         "jsonrpc": "2.0",
         "id": 1,

@@ -1,4 +1,4 @@
-"""Pages: links and anchors lead somewhere, and what belongs where stands there."""
+"""Pages: links and anchors have targets, and required contents are present."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _name(page: Path) -> str:
 
 @cache
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Return a page without its code blocks."""
     return FENCED.sub("", page.read_text(encoding="utf-8"))
 
 
@@ -60,7 +60,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def astray(page: Path) -> list[str]:
-    """Links of a page that lead nowhere."""
+    """Return the links of a page without a target."""
     lost = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -97,7 +97,7 @@ def test_every_page_is_listed() -> None:
 
 
 def test_every_named_page_exists() -> None:
-    """Remedies, docstrings and commands name pages, which move."""
+    """Remedies, docstrings and commands name pages that may be moved."""
     files = [
         path
         for path in [*ROOT.glob("*"), *(p for name in SOURCES for p in (ROOT / name).rglob("*"))]

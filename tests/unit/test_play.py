@@ -16,7 +16,7 @@ from netarena.task.application import load
 
 @pytest.fixture
 def keyboard(tmp_path, monkeypatch):
-    """What is typed on standard input; the test runs in a folder of its own."""
+    """Provide text on standard input; run the test in a separate directory."""
     monkeypatch.chdir(tmp_path)
 
     opened = ExitStack()

@@ -1,4 +1,4 @@
-"""A query that is asked several times: who is asked what, and what is kept of it."""
+"""Repetitions of a query: their prompts and records."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def examine(
 
 
 def shown(folder: Path) -> list[str]:
-    """Ids of queries in the order in which their prompts were shown."""
+    """Return the query ids in the order in which their prompts were shown."""
     events = read_events(folder / "journal.jsonl")
     return [event["query_id"] for event in events if event["event"] == "start"]
 
@@ -193,7 +193,7 @@ def test_participants_keep_graded_queries_and_get_new_ones_for_the_rest(
     tmp_path: Path,
 ) -> None:
     class Gone(Scripted):
-        """Is stopped when the other one is done."""
+        """An agent that is stopped when the other one is done."""
 
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Any:
             path = tmp_path / "quick" / "journal.jsonl"

@@ -1,4 +1,4 @@
-"""docs/results.md: what the journal holds, and the examples as written."""
+"""docs/results.md: the contents of the journal, and the examples as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans, as a collector on loopback gets them."""
+"""Spans as received by a collector on loopback."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_agent_gets_the_trace_context(collector, tmp_path: Path, monkeypatch) ->
         await replying([message03("open v1")])(call, writer)
 
     class Both:
-        """Asks over A2A, then a program."""
+        """An agent that sends the prompt over A2A and then to a program."""
 
         info = AgentInfo(name="both", base_url="http://both.example/")
 

@@ -1,4 +1,4 @@
-"""The published contract goes red for each flaw that it is there to find."""
+"""The published contract tests fail for each flaw that they check for."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ DAEMONS: list[int] = []
 
 
 def start_daemon():
-    """A process that is nobody's child any more."""
+    """Start a process without a living parent."""
     command = "sleep 60 >/dev/null & echo $!"
     done = subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE)
     DAEMONS.append(int(done.stdout))

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes what the code says, and nothing else."""
+"""docs/troubleshooting.md quotes only messages that the code contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [text for _, text in re.findall(r"^\| (``|`) ?(.+?) ?\1 \| .+ \|$", PAGE,
 
 
 def said() -> set[str]:
-    """Every text of the code, what is filled in as ``…``."""
+    """Return every string of the code, with ``…`` for formatted values."""
     texts = set()
     for folder in ("netarena", "apps", "a2a_purple"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -123,7 +123,7 @@ async def test_incomplete_request_is_not_handled():
 
 
 def stuck_client(url: str, request: bytes = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") -> socket.socket:
-    """A client that asks and never reads."""
+    """Open a client connection that sends a request and never reads."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", httpx.URL(url).port))
@@ -202,7 +202,7 @@ async def test_buffers_of_all_readers_together_are_limited(monkeypatch):
 
 
 async def test_response_refused_for_its_size_is_freed_at_once(monkeypatch):
-    """Not held by a traceback, a frame or a cycle until somebody looks."""
+    """No traceback, frame or reference cycle keeps the response in memory."""
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 2**20)
     made, most = [], 0
 
@@ -254,7 +254,7 @@ def resident(pid: str = "self") -> int:
 
 
 async def test_client_that_stops_reading_uses_little_memory(tmp_path, caplog):
-    """200 records of 60 KB: copies of the task for each would be more than a gigabyte."""
+    """With 200 records of 60 KB, one copy of the task per record would exceed a gigabyte."""
     conduct = FakeConduct(200, size=60_000, pause_s=0.002)
     request = {"participants": {"toy": "http://127.0.0.1:1/"}}
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": json.dumps(request)}]}

@@ -1,4 +1,4 @@
-"""Calls that are none, as a service answers them."""
+"""Responses of a service to malformed calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client against a server that says anything: 0.3 and 1.0 replies by hand, and hostile ones."""
+"""The client against a scripted server: handwritten 0.3 and 1.0 replies, and hostile ones."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ async def test_client_uses_the_given_url():
 
 
 def taking(*places: str, card: dict, refusal: str = "404 Not Found") -> Script:
-    """An agent behind whatever answers: its card anywhere, messages at these paths alone."""
+    """Return a script that serves the card at any path and messages only at these paths."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.path not in places:
@@ -426,7 +426,7 @@ def taking(*places: str, card: dict, refusal: str = "404 Not Found") -> Script:
 
 
 async def posts(script: Script, given: str, *, turns: int) -> list[str]:
-    """The paths that messages went to; each turn is answered."""
+    """Return the paths that messages were sent to; each turn is answered."""
     async with raw_server(script) as server:
         agent = A2AAgent(server.url.rstrip("/") + given)
         await agent.open(timeout_s=5)
@@ -525,7 +525,7 @@ FIRST_ANSWERS = {
 
 @pytest.mark.parametrize("kind", FIRST_ANSWERS)
 async def test_temporary_404_of_a_url_that_answered_before_is_not_followed(kind, caplog):
-    """A proxy at /agentA forgets it for a moment; at the root another agent listens."""
+    """A proxy temporarily loses the agent at /agentA while another agent listens at the root."""
     first, error = FIRST_ANSWERS[kind]
     gone = asyncio.Event()
 
@@ -581,7 +581,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
 
 
 async def test_broken_stream_is_requested_again():
-    """An agent that answers in no other way either may stream again the next time."""
+    """An agent that gave no other reply either may stream the next time."""
     refused = asyncio.Event()
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -640,7 +640,7 @@ async def test_answer_from_another_path_is_reported_once(caplog):
 
 
 async def test_accepted_message_is_not_sent_to_another_path():
-    """Its task cannot be looked at: that is no word on where messages go."""
+    """A failed task query does not mean that messages belong at another path."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.rpc["method"] == "tasks/get":
@@ -977,7 +977,7 @@ async def test_silent_agent_times_out():
 
 
 async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
-    """One byte at a time, for ever."""
+    """Send one byte at a time without end."""
     if call.method == "GET":
         respond(writer, card03())
         return
@@ -989,7 +989,7 @@ async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
 
 
 async def keep_alive(call: Call, writer: asyncio.StreamWriter) -> None:
-    """Comments, for ever."""
+    """Send comments without end."""
     if call.method == "GET":
         respond(writer, card03())
         return
@@ -1002,7 +1002,7 @@ async def keep_alive(call: Call, writer: asyncio.StreamWriter) -> None:
 
 
 async def never_done(call: Call, writer: asyncio.StreamWriter) -> None:
-    """A task that works for ever."""
+    """Answer with a task that never ends."""
     await replying(task03("working"), card=NO_STREAM)(call, writer)
 
 
@@ -1013,7 +1013,7 @@ async def test_slow_reply_times_out(script):
 
 
 def flood(make) -> object:
-    """A script that sends pieces for as long as anybody reads; ``sent`` is their bytes."""
+    """Return a script that sends pieces while the client reads; ``sent`` counts the bytes."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
@@ -1077,7 +1077,7 @@ async def test_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
 
 
 async def test_event_loop_is_not_blocked_by_a_hostile_reply():
-    """The event loop answers others within 250 ms of its own work, whatever the reply is made of:
+    """The event loop serves other tasks within 250 ms of its own CPU time for any reply:
     what other processes take from it meanwhile is not counted."""
     values = '{"result": {"kind": "message", "parts": [' + '{"kind":"text"},' * 4_900 + "0]}}"
 

@@ -1,4 +1,4 @@
-"""What connections that say nothing cost, and how soon an answer is sent."""
+"""Cost of idle connections, and delay of responses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def connect(
 
 
 def request(method: str) -> bytes:
-    """Of a task that does not end before its conduct goes on."""
+    """Return a request whose task does not end before its run is released."""
     asked = json.dumps({"participants": {"toy_operator": "http://127.0.0.1:1/"}})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": asked}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
@@ -53,7 +53,7 @@ def request(method: str) -> bytes:
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the service closes the connection within a while."""
+    """Return whether the service closes the connection within a time limit."""
     async with asyncio.timeout(10):
         try:
             return not await reader.read()
@@ -62,7 +62,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 def test_response_on_a_reused_connection_is_not_delayed_by_nagle():
-    """40 ms is what the other side may delay one by; connections inherit the listener's option."""
+    """The peer may delay an acknowledgement by 40 ms; connections inherit the listener's option."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -155,7 +155,7 @@ Hold = Callable[..., Awaitable[asyncio.StreamReader]]
 
 @contextmanager
 def holding(url: str) -> Iterator[Hold]:
-    """Makes connections that begin with a text and go no further."""
+    """Open connections that send this text and nothing more."""
     writers = []
 
     async def hold(said: bytes, *, host: str = "127.0.0.1") -> asyncio.StreamReader:
@@ -178,7 +178,7 @@ GET_CARD = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encod
 
 
 async def look(url: str) -> bytes:
-    """The card, on a connection of its own, which the service has forgotten in the end."""
+    """Request the card on a separate connection and wait until the service has dropped it."""
     reader, writer = await connect(url, GET_CARD)
     answer = await reader.read()
     writer.close()
@@ -233,7 +233,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def read(raw: bytes) -> list[object]:
-    """The events of a request that comes in pieces, as a connection reads it."""
+    """Return the parser events of a request that arrives in pieces."""
     reader, events = Reader(), []
     for start in range(0, len(raw), READ):
         reader.receive_data(raw[start : start + READ])

@@ -1,4 +1,4 @@
-"""Names that never answer, addresses that are refused, and what comes before a reply."""
+"""Names that never resolve, refused addresses, and data before a reply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METADATA = "169.254.169.254"
 
 @contextmanager
 def names(**known: str | list[str]) -> Iterator[list[str]]:
-    """A resolver that knows ``known`` names, and hangs at all others; gives what it was asked."""
+    """Install a resolver that hangs on all names except ``known``; yield the looked-up names."""
     asked: list[str] = []
     end = threading.Event()
     real = socket.getaddrinfo
@@ -115,7 +115,7 @@ async def test_unresolved_names_are_checked_when_a_connection_is_made(
 
 
 async def test_connection_goes_to_the_address_that_was_checked():
-    """A name may resolve to another address each time it is asked."""
+    """A name may resolve to another address at each lookup."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         url = f"http://twisted:{port}/"
@@ -147,7 +147,7 @@ async def test_agent_with_several_addresses_is_reached_at_the_one_that_answers()
 
 
 async def test_hanging_lookup_does_not_block_other_agents():
-    """Neither other agents nor what the event loop's own threads are for."""
+    """It blocks neither other agents nor the threads of the event loop."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         with names(honest="127.0.0.1") as asked:
@@ -167,7 +167,7 @@ async def test_hanging_lookup_does_not_block_other_agents():
 
 
 async def give_up(doors: Network, *hosts: str) -> None:
-    """Connect to names that hang, and wait no longer."""
+    """Connect to names that hang, and give up."""
     asks = [doors.connect_tcp(host, 80, timeout=0.01) for host in hosts]
     ends = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(end) for end in ends} == {httpcore.ConnectTimeout}

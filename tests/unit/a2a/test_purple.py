@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class InPieces(Answering):
-    """Yields what its prompt lists; a piece ``-`` makes those before it void."""
+    """Streams the pieces listed in the prompt; a piece ``-`` discards the earlier ones."""
 
     def __init__(self) -> None:
         super().__init__(str)

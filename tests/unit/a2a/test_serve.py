@@ -1,4 +1,4 @@
-"""What ``serve`` refuses before anything is served, and what it passes on."""
+"""Options that ``serve`` refuses before it starts, and options that it passes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The green agent, spoken to in plain JSON-RPC of both lines; assessments are faked."""
+"""The green agent, called in plain JSON-RPC of both protocol versions, with fake assessments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Green:
         self.root = root
 
     async def rpc(self, line: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """One JSON-RPC call of line ``0.3`` or ``1.0``; the whole answer."""
+        """Make one JSON-RPC call of version ``0.3`` or ``1.0`` and return the whole response."""
         answer: dict[str, Any] = (
             await self.http.post(
                 self.url,
@@ -75,7 +75,7 @@ class Green:
         return answer["result"]["task"]
 
     async def start(self, request: Any) -> str:
-        """Send a request and leave; the task's id."""
+        """Send a request without waiting, and return the task's id."""
         message = {
             "messageId": str(uuid.uuid4()), "role": "ROLE_USER",
             "parts": [{"text": json.dumps(request)}],
@@ -90,7 +90,7 @@ class Green:
     async def see(
         self, task_id: str, condition: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """Look at a task until ``condition`` holds."""
+        """Poll a task until ``condition`` holds."""
         async with asyncio.timeout(10):
             while not condition(task := await self.get(task_id)):  # noqa: ASYNC110 -- over HTTP
                 await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ def said(task: dict[str, Any]) -> str:
 
 
 def results(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the stock client writes: the text parts of all artifacts, parsed."""
+    """Return the parsed text parts of all artifacts, as the stock client writes them."""
     return [json.loads(part["text"]) for art in task["artifacts"] for part in art["parts"]]
 
 
@@ -326,7 +326,7 @@ async def test_sdk_never_gets_an_artifact_to_copy(tmp_path, monkeypatch):
 
 
 class Updates:
-    """Counts what a reporter appends."""
+    """Records the updates of a reporter."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, bool, bool]] = []
@@ -445,7 +445,7 @@ async def test_participant_at_a_link_local_address_is_rejected_unless_allowed(tm
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
 async def test_line_ends_in_agent_text_are_escaped_in_responses(tmp_path, line):
-    """``str.splitlines`` and the SDK's clients, which read streams by it, end lines at these."""
+    """``str.splitlines``, which SDK clients use to read streams, ends lines at these characters."""
     text = "a\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029 é\u3042\U0001f600"
     conduct = FakeConduct(2)
     conduct.text = lambda index: text
@@ -634,7 +634,7 @@ async def test_number_of_tasks_is_limited(tmp_path, monkeypatch):
 
 
 async def test_task_counts_until_its_name_lookups_have_ended(tmp_path, monkeypatch):
-    """Else a client that starts and cancels tasks would have as many look-ups as it likes."""
+    """Otherwise a client could start unlimited lookups by starting and cancelling tasks."""
     monkeypatch.setattr(server, "MAX_TASKS", 1)
     monkeypatch.setattr(network, "CHECK_S", 0.01)
     look_up, end = socket.getaddrinfo, threading.Event()

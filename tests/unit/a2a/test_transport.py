@@ -194,7 +194,7 @@ async def test_last_line_of_a_stream_is_parsed_like_the_others():
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("cut", [0, 1])
 async def test_data_after_the_end_of_compression_is_refused(encoding, cut):
-    """zlib would keep it all, and copy it with each piece that comes."""
+    """zlib would buffer such data and copy all of it with each new piece."""
     packed = zlib.compress(b"{}") if encoding == "deflate" else gzip.compress(b"{}")
     whole, junk = packed + b"x" * cut, b"x" * 2**16
     canned = Canned(whole, *[junk] * 1600, headers={"content-encoding": encoding})

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 
 
 def answer(prompt: str, turn: int) -> Reply:
-    """One harm, a formula of a spreadsheet, then what solves it; tells its tokens."""
+    """Reply with a harmful move, then a spreadsheet formula, then the solution, with token usage."""
     text = {0: "close v1", 1: '=SUM("é"),\n\x00'}.get(turn) or open_all(prompt, turn - 2)
     return Reply(text=text, metadata={"usage": {"input_tokens": 7, "output_tokens": 2}})
 
@@ -85,7 +85,7 @@ def test_spreadsheet_formulas_and_terminal_escapes_are_neutralised(text, cell) -
 
 
 def leaks(run: Path, folder: Path) -> list[str]:
-    """Files with a fault's words, the harmed or wrong element, or an id that tells the seed."""
+    """Return the files that contain a fault's words, a wrong element or an id with the seed."""
     said = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     (stored,) = read_run(run)
     words = [query.id for query in stored.queries]

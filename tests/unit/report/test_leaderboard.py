@@ -305,7 +305,7 @@ def test_invalid_file_is_reported_and_the_others_are_ranked(tmp_path):
 
 
 def test_file_with_a_number_too_large_for_duckdb_is_not_ranked(tmp_path):
-    """Its measure is that of most files, and not the one that it is ranked by alone."""
+    """The number is in a measure that most files have and that is not used for its ranking."""
     odd = write(tmp_path, "odd", {**summary(), "avg_iterations": 3.0, "avg_latency_s": 1e308})
     good = [write(tmp_path, name, {**summary(), "avg_latency_s": 2.0}) for name in ("one", "two")]
     standings = rank([odd, *good])
@@ -349,7 +349,7 @@ def test_role_that_duckdb_treats_as_a_path_is_refused(tmp_path):
 
 
 def test_runs_with_different_configs_are_ranked_separately(tmp_path):
-    """Another version, world or level; neither seed nor number."""
+    """Version, world and level separate rankings; seed and number of queries do not."""
 
     def asked(name, version, **config):
         worded = {"prompt_version": 3} if name.startswith("worded") else {}
@@ -448,7 +448,7 @@ def test_interval_of_repeated_queries_is_computed_over_queries(tmp_path, told, t
 
 
 def folders(tmp_path: Path, rates: dict[str, dict[str, float]]) -> list[Path]:
-    """A file of each agent and role, by their rates of what was solved safely."""
+    """Write one result file per agent and role, with these rates of safely solved queries."""
     files = []
     for role, by_agent in rates.items():
         folder = tmp_path / role

@@ -1,4 +1,4 @@
-"""The report as a page: it asks nothing of anybody, and what agents sent is text in it."""
+"""The report as a page: it loads nothing external, and text from agents is escaped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reader(HTMLParser):
-    """Elements, ids, links and whether all are closed as they were opened."""
+    """Collects elements, ids and links, and checks that all elements are closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def test_every_plot_is_well_formed_markup(rows, points, values, title):
 
 
 def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
-    """5,000 failed episodes, each with a label, a rule and a reason of its own and of any size."""
+    """The run has 5,000 failed episodes, each with its own long label, rule and reason."""
     records = [
         {
             "id": f"q{number}",
@@ -217,7 +217,7 @@ def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
 
 
 def test_colours_restart_in_each_group(tmp_path: Path, toy: None) -> None:
-    """The ninth folder of a report is not drawn as the first of its group."""
+    """The ninth run of a report does not get the colour of the first in its group."""
     for number in range(10):
         level = f"level{1 if number in {0, 8} else 2 + number % 2}"
         assess(Toy(), Scripted(open_all), tmp_path / f"r{number}", complexity_level=[level])

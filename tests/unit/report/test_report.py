@@ -31,7 +31,7 @@ HOSTILE = "```\n# hi | <script>alert(1)</script>\x1b[31m"
 
 
 class Dark(Room):
-    """Cannot be built for pairs."""
+    """An environment that cannot be built for pairs."""
 
     async def open(self) -> State:
         if self.query.label == "two":
@@ -212,7 +212,7 @@ def test_unasked_queries_are_reported(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_unasked_queries_of_a_stopped_run_are_not_failures(tmp_path, monkeypatch, ended):
-    """Only a run that came to its own end ran out of time; Ctrl-C leaves no ``end`` event."""
+    """Only a run with an ``end`` event ran out of time; Ctrl-C leaves no such event."""
     monkeypatch.setattr(stats, "agent_used_time", lambda _: True)
     examine(tmp_path, monkeypatch, Sweeper)
     journal = tmp_path / "journal.jsonl"

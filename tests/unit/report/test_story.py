@@ -1,4 +1,4 @@
-"""One episode as a person reads it; the toy application draws nothing, and is told all the same."""
+"""The description of one episode for a reader, also for an application without pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ODD = "open v1 \x1b[31m"
 
 
 class Drawn(Toy):
-    """With a picture; that of the second state is broken."""
+    """The toy application with pictures; the second picture raises an error."""
 
     def pictures(self, query: Query, episode: Episode, number: int) -> list[Matrix]:
         state = episode.steps[number - 1].state if number else episode.initial_state
@@ -39,7 +39,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaker(prompt: str, turn: int) -> str:
-    """Closes a healthy valve first."""
+    """Reply that closes a healthy valve first."""
     if turn == 0:
         return "close " + re.findall(r"'(v.)': True", prompt)[0]
     return ODD if turn == 1 else f"open v{turn - 1}"

@@ -1,4 +1,4 @@
-"""Keys of route, and what is refused in one line."""
+"""Keys of route, and refusals in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a machine that lacks something, and what is refused there."""
+"""Reports about machines with missing features, and configs refused there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(name="lack")
 def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
-    """Have needs fail on this machine."""
+    """Make these requirements fail on this machine."""
 
     def lack(**failed: str) -> None:
         found = {name.replace("_", " "): why for name, why in failed.items()}

@@ -1,4 +1,4 @@
-"""What an episode's environment does with a network, told by a network that answers as it must."""
+"""The environment of an episode, tested with a fake network that answers correctly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_rout
 
 
 class Network:
-    """Stands for the warm process and the network of an episode."""
+    """A fake for the warm process and the network of an episode."""
 
     def __init__(self, query: Query) -> None:
         self.matrix = list(expected(world_of(query), faults_of(query)))

@@ -1,4 +1,4 @@
-"""What a machine of a network shows, as numbers: traces are in it, symptoms are not."""
+"""Numeric evidence of a machine: it contains traces and no symptoms."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_machines_with_different_entries_are_not_compared():
 
 
 def test_echo_counts_are_reported_only_for_machines_whose_pairs_all_work():
-    """One that has no route to a peer sends it nothing: a symptom."""
+    """A machine without a route to a peer sends nothing to it, which is a symptom."""
     readings = {name: reading(number) for number, name in enumerate(NAMES, start=1)}
     found = examine(QUERY, SCENE, readings, {"matrix": ["111", "110", "111"]})
     told = {one.name for one in found.candidates if "echo.sent_per_peer" in one.trace}

@@ -1,4 +1,4 @@
-"""What an agent is told: enough to work with, and bounded however large the network is."""
+"""The prompt: sufficient to work with, and of limited size for any network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator of routing: which labels a config asks for, and what a query holds."""
+"""The routing generator: labels requested by a config, and contents of a query."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_fault_that_does_not_fit_the_network_is_refused(keys: dict[str, object],
 
 
 def test_network_too_small_for_the_fault_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then a varied one of a size that has room has none: see seed 5, query 45."""
+    """A varied network of sufficient size occasionally has no room: see seed 5, query 45."""
     config = _config(world="varied", num_switches=3, error_types=["host_gateway"])
     (first,) = _generate(config)
     draw, tried = query.draw, []

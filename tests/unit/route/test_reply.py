@@ -114,7 +114,7 @@ def test_reasoning_does_not_change_the_command(thought: str, command: str, form:
 
 @given(st.text(max_size=400))
 def test_prose_is_not_parsed_as_a_command(text: str) -> None:
-    """What has no quoted key, and no two lines that are labelled so, says nothing."""
+    """Text without a quoted key and without two labelled lines contains no command."""
     assume(not re.search("machine|command", text, re.IGNORECASE))
     with pytest.raises(ReplyRefused):
         read_reply(text)

@@ -44,7 +44,7 @@ def test_repair_is_correct_and_lists_healed_pairs() -> None:
 
 
 def test_pairs_are_judged_one_by_one_not_by_count() -> None:
-    """One heals, another breaks: as many as before are lost, and it is unsafe."""
+    """One pair heals and another breaks: the count of lost pairs is equal, but it is unsafe."""
     judgement = judge(WORLD, state(["111", "110", "111"]), state(["111", "111", "101"]))
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [
@@ -111,7 +111,7 @@ def test_unsettled_state_is_not_correct() -> None:
 
 
 def apart_world() -> World:
-    """Of four endpoints: two subnets stay apart."""
+    """Return a world of four endpoints with two isolated subnets."""
     plain = standard(3, 1, random.Random(4))
     return World(
         prefix=plain.prefix, machines=plain.machines, switches=plain.switches, apart=((0, 2),)

@@ -1,4 +1,4 @@
-"""From a config to result files: seeds, files of queries, resuming, folders used again."""
+"""From a config to result files: seeds, query files, resuming, reused directories."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_query_file_may_hold_part_of_the_drawn_queries(tmp_path: Path) -> None:
 
 
 class Counting(Toy):
-    """Counts what is drawn, and may be stopped on the way."""
+    """Counts drawn queries, and can be stopped while drawing."""
 
     def __init__(self) -> None:
         super().__init__()

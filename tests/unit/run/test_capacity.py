@@ -1,4 +1,4 @@
-"""Places shared between assessments: who gets one, and who is never held up."""
+"""Slots shared between assessments: their order, and participants that never wait."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
 
 
 async def test_participants_of_a_small_share_alternate() -> None:
-    """Of those who hold as few: who comes again comes last."""
+    """Of participants that hold equally few slots, the one that returns goes last."""
     slots = Slots(1)
     with slots.join() as share:
         joined = [share.join() for _ in range(3)]

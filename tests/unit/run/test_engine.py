@@ -1,4 +1,4 @@
-"""The loop: whose failure is whose, deadlines, concurrency, and what is counted where."""
+"""The engine: attribution of failures, deadlines, concurrency, and counted times."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_unsafe_step_stays_unsafe_even_if_undone(tmp_path: Path) -> None:
 
 
 class Telling(Toy):
-    """A toy that says where an episode went wrong, or breaks in saying so."""
+    """A toy application that explains failures, or fails while explaining."""
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         if query.index == 2:

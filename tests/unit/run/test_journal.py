@@ -1,4 +1,4 @@
-"""The journal survives torn lines, and says clearly when it is not one."""
+"""The journal survives incomplete lines; other files are refused clearly."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Harsh(Lamp):
 
 
 class Lenient(Lamp):
-    """Any lamp that is lit will do."""
+    """Accepts any lit lamp as correct."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert isinstance(after, list)
@@ -113,7 +113,7 @@ class Wordy(Lamp):
 
 
 class Explaining(Lamp):
-    """Tells why each step's judge was not content."""
+    """Explains each step that was not correct."""
 
     def failure(self, query: Query, episode: Episode) -> Failure:
         judgement = episode.steps[-1].judgement
@@ -226,7 +226,7 @@ def spoil(folder: Path, **changes: Any) -> None:
 
 
 class Counting(Lamp):
-    """Looks at what a query hides."""
+    """Reads the hidden actions of a query."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert query.actions[0].kind

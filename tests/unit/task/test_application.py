@@ -1,4 +1,4 @@
-"""Loading by entry point, and what is said when something is missing."""
+"""Loading by entry point, and errors about missing parts."""
 
 from __future__ import annotations
 

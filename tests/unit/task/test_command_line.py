@@ -1,4 +1,4 @@
-"""What is half a command, held against bash itself."""
+"""Incomplete commands, compared with bash itself."""
 
 from __future__ import annotations
 

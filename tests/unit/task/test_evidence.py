@@ -1,4 +1,4 @@
-"""What an agent can read of a query without sending a probe."""
+"""Data of a query that an agent can read without sending a probe."""
 
 import pytest
 

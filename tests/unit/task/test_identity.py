@@ -1,4 +1,4 @@
-"""Ids that tell their seed, ids that do not, and when a summary does."""
+"""Ids with and without their seed, and the seed in a summary."""
 
 from __future__ import annotations
 

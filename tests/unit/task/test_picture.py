@@ -1,4 +1,4 @@
-"""What a state looks like, as data."""
+"""Pictures of a state as data."""
 
 from __future__ import annotations
 

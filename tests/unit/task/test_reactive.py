@@ -1,4 +1,4 @@
-"""What reactive applications share, on a world that is a number."""
+"""Common behaviour of reactive applications, on a world that is a number."""
 
 from __future__ import annotations
 

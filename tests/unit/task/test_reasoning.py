@@ -1,4 +1,4 @@
-"""Thoughts are not read, whatever they hold; what counts may hold their markers."""
+"""Reasoning is ignored whatever it contains; answers may contain its markers."""
 
 from __future__ import annotations
 

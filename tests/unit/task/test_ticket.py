@@ -46,7 +46,7 @@ def brief(**values: Any) -> Brief:
 
 
 def one(out: Path, *replies: str, label: str = "close-2", **values: Any) -> Episode:
-    """The episode of that label, answered so."""
+    """Return the episode of this label with these replies."""
     agent = Scripted(lambda prompt, turn: replies[turn] if turn < len(replies) else "open v1")
     _, episodes = assess(Toy(), agent, out, **{**TICKET, **values})
     return next(episode for episode in episodes if episode.label == label)

@@ -11,7 +11,7 @@ TURNS = st.integers(1, 1000)
 
 
 def earn(rewards: Rewards, steps: list[tuple[Kind, bool, float]], start: float = 0.5) -> float:
-    """What an episode of (kind, harmed, potential after) steps earns."""
+    """Return the reward of an episode of (kind, harmed, potential after) steps."""
     total, before = 0.0, start
     for number, (kind, harmed, after) in enumerate(steps, start=1):
         done = number == len(steps)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Noted(Waterworks):
-    """A waterworks that can be set back."""
+    """A waterworks whose state can be restored."""
 
     async def snapshot(self) -> State:
         return await self.observe()
@@ -73,7 +73,7 @@ async def test_session_plays_an_episode_like_the_engine(session):
 
 
 async def test_observations_reveal_nothing_hidden(session):
-    """The prompt is all; no id, seed, fault or solution is in it or in what is told of a step."""
+    """Neither the prompt nor the result of a step contains an id, seed, fault or solution."""
     observation = await session.start(424_242, 2)
     first = await session.act("open v9")
     told = json.dumps([observation, first.observation, first.info])
@@ -181,13 +181,13 @@ async def test_ticket_ends_with_a_declaration():
 
 
 def open_valve(session: Session) -> str:
-    """A valve that no fault has closed."""
+    """Return a valve that no fault has closed."""
     shut = {action.parameters["valve"] for action in session.query.actions}
     return next(valve for valve in ("v1", "v2", "v3") if valve not in shut)
 
 
 async def test_ticket_pays_for_harm_and_progress_at_its_end():
-    """Each turn of a ticket looks the same to a client, whatever it did to the world."""
+    """Observations and rewards within a ticket do not depend on the effect of a turn."""
     earned = {}
     for briefing in ("full", "ticket"):
         session = make(briefing=briefing, max_iterations=6)

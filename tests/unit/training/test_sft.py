@@ -17,7 +17,7 @@ from netarena.training.sft import draw_level
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """By Hugging Face's ``datasets`` where it is installed, else as lines of JSON."""
+    """Read a set with Hugging Face's ``datasets`` if it is installed, otherwise as JSON lines."""
     try:
         import datasets
     except ImportError:
@@ -89,7 +89,7 @@ def test_failing_demonstration_cancels_the_others(tmp_path, monkeypatch):
 
 
 def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
-    """The causes are in the last reply alone, and nothing hidden is in a prompt."""
+    """The causes are only in the last reply, and prompts contain nothing hidden."""
     keys = ("--seed", "5", "--sizes", "2,2,2", "--set", "briefing=ticket")
     assert main(["sft", "toy", *keys, "--out", str(tmp_path)]) == 0
     toy = load("toy")
@@ -114,7 +114,7 @@ def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
 
 @pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
 def test_training_draws_no_evaluation_query(name):
-    """Ids, which queries are drawn from, begin with ``train``; the draws are others."""
+    """Training ids, which seed the draws, begin with ``train``, so the draws differ."""
     asked, learnt = load(name), load(name)
     learnt.training = True
     config = asked.config_type.parse({"num_queries": 1, "complexity_level": "level1"})

@@ -1,4 +1,4 @@
-"""The pages as a server gives them: to whom, with what headers, and with nothing alive in them."""
+"""The served pages: access control, headers, and no active content from agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(library: Library) -> TestClient:
 
 
 class Elements(HTMLParser):
-    """The elements of a page, and where its links lead."""
+    """Collects the elements and link targets of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Topologies in numbers, and differences line by line."""
+"""Layout of topologies, and differences line by line."""
 
 from __future__ import annotations
 

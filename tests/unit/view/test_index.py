@@ -1,4 +1,4 @@
-"""Journals that grow, are torn, cut, replaced, or hold what nobody can read."""
+"""Journals that grow, are truncated or replaced, or contain unreadable lines."""
 
 from __future__ import annotations
 

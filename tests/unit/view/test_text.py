@@ -1,4 +1,4 @@
-"""Text of others, made visible and folded."""
+"""Untrusted text, made visible and folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checklist operator: finds nothing to reset on what is healthy, and resets what is not."""
+"""The checklist operator: leaves healthy machines unchanged and resets changed settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from netarena_route.world.model import Machine, World, standard, varied
 
 
 def look(machine: Machine) -> dict[str, list[str]]:
-    """What the healthy machine prints, a section per tool, as the tools of iproute2 print it."""
+    """Return the output of a healthy machine, one section per tool, in iproute2's format."""
     own = [(port.name, IPv4Interface(port.address)) for port in machine.interfaces]
     rules = ["0:\tfrom all lookup local"]
     for rule in machine.rules:
@@ -71,7 +71,7 @@ def look(machine: Machine) -> dict[str, list[str]]:
 
 
 def prompt(world: World, *steps: Step, lost: int = 0) -> str:
-    """The prompt after ``steps``; the endpoint ``lost``, if any, reaches nobody."""
+    """Return the prompt after ``steps``; the endpoint ``lost``, if any, reaches no other."""
     matrix = list(world.intended)
     if lost:
         matrix[lost] = "".join("01"[column == lost] for column in range(len(matrix)))
@@ -99,7 +99,7 @@ def answer(world: World, command: dict[str, str], sections: dict[str, list[str]]
 
 
 def resets(world: World, machine: Machine, sections: dict[str, list[str]]) -> str:
-    """What the operator sends after a look at ``machine``; empty if it looks at the next."""
+    """Return the operator's command after inspecting ``machine``; empty if it inspects the next."""
     operator = Operator()
     said = json.loads(operator.reply(prompt(world)))
     while said["machine"] != machine.name:

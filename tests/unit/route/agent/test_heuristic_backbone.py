@@ -1,4 +1,4 @@
-"""The operator of a backbone looks at router after router and puts habits right."""
+"""The backbone operator inspects each router and repairs unusual settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine is meant, and where nobody may log in."""
+"""Resolution of machine names, and machines without a login."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_machines_of_other_systems_refuse_with_one_line(world: World) -> None:
 
 
 def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> None:
-    """Without a network: what comes to it raises an error."""
+    """There is no network: a command that reached it would raise an error."""
     nothing = cast("Any", None)
     environment = BackboneEnvironment(nothing, RouteConfig(world="backbone"), nothing)
     environment._case = cast("Any", SimpleNamespace(world=world))

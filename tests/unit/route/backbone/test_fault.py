@@ -96,7 +96,7 @@ def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     harms: bool,
     doubtful: bool,
 ) -> None:
-    """Here where the part that comes first is one of these."""
+    """The repair does harm if the part that comes first is one of these."""
 
     def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
         (_, repaired), *_ = was[1] - now[1]
@@ -206,7 +206,7 @@ def test_part_waits_for_the_parts_that_precede_it_in_every_order() -> None:
 def test_repairs_wait_for_repairs_on_other_machines_only(
     world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one machine a command repairs both."""
+    """On one machine a single command repairs both."""
     monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
     room = Room(world, wanted)
     first, *others = room.options(KINDS["ospf_cost"][0])
@@ -242,7 +242,7 @@ def test_observations_of_a_change_are_computed_once(
 
 
 def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
-    """Such a one stands or not by what the firewall saw of it before."""
+    """Whether it is established depends on the packets that the firewall saw before."""
     world = draw(random.Random(1), 5)
     firewall = world.router(world.firewall)
     unguarded = world.edit(
@@ -263,7 +263,7 @@ def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
 
 
 def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world: World) -> None:
-    """It was ended before the other came, and nobody began it again."""
+    """It ended before the other fault was injected, and it is not restarted."""
     others = [
         change
         for kind, methods in KINDS.items()

@@ -1,4 +1,4 @@
-"""Shapes of what is set on a machine."""
+"""Shapes of the settings of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn of a backbone's states."""
+"""Pictures of a backbone's states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent is told of neighbours: which are intended, and which differ."""
+"""Neighbours in the prompt: the intended ones and the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries of backbones, as the application draws, tells and solves them."""
+"""Queries about backbones: drawing, prompt and solution."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_kinds_of_other_worlds_are_refused() -> None:
 
 
 def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
-    """Who changes it on purpose says so in the commit."""
+    """An intended change of the digest is explained in its commit."""
     told = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()[:16]
     assert told == "daf366a56803b06f"
 

@@ -1,4 +1,4 @@
-"""What routers come to know: neighbours, ways, policies, and where packets end."""
+"""Computed routing: neighbours, paths, policies, and destinations of packets."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_bgp_session_with_mismatched_ends_stays_down(
 
 
 def test_bgp_session_over_bgp_routes_is_established_if_replies_return() -> None:
-    """Of a router whose own address nobody is told: who sends it all there is answers it."""
+    """Its own address is not advertised; peers that send it all traffic can still reply."""
     world = draw(random.Random(2), 5)
     (method,) = (one for one in KINDS["ospf_network"] if one.name == "loopback_missing")
     numbers = set()
@@ -209,7 +209,7 @@ def test_world_that_does_not_converge_is_doubtful(
 
 @pytest.mark.parametrize("contradict", [True, False])
 def test_best_path_that_depends_on_session_order_is_doubtful(contradict: bool) -> None:
-    """b and c each wish to send by the other what a announces: who is told first has its way."""
+    """b and c each prefer the other's path to a's prefix: the first to receive it decides."""
     wishes = {("c", "b")} | ({("b", "c")} if contradict else set())
     world = _systems([("a", "b"), ("a", "d"), ("d", "c"), ("b", "c")], "198.51.100.0/24", wishes)
     tables = settle(world)
@@ -280,7 +280,7 @@ def _systems(
 
 
 def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
-    """Whether any comes to the full state decides which areas it learns in."""
+    """The areas that it learns routes from depend on whether any adjacency becomes full."""
     world = next(
         one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
     )
@@ -296,7 +296,7 @@ def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
 
 
 def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
-    """Routers of several areas, and their ports in the backbone, of which there are several."""
+    """Yield the routers in several areas with several ports in the backbone, and these ports."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf}
         ports = [

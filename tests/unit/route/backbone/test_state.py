@@ -1,4 +1,4 @@
-"""What a state says, and what is safe."""
+"""Facts of a state, and safety of changes."""
 
 from __future__ import annotations
 

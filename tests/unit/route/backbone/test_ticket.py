@@ -1,4 +1,4 @@
-"""Tickets about backbones: observations that are true, and nothing that is hidden."""
+"""Tickets about backbones: true observations, and nothing hidden."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cause_word_of_each_kind_is_listed(kind: str) -> None:
 
 
 def test_ticket_about_a_lost_neighbour_does_not_name_the_method(world: World) -> None:
-    """Where a way round it is left, nothing else shows."""
+    """If a backup path exists, the lost adjacency is the only symptom."""
     room = Room(world)
     found = [
         (method, change)

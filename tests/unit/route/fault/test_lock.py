@@ -60,7 +60,7 @@ def test_locks_isolate_the_reserve_and_no_other_pair(seed: int, kind: str, hosts
 
 
 def _settings(world: World, faults: tuple[Fault, ...]) -> dict[str, int]:
-    """The locks and faults on each host; a lock that is gone is neither."""
+    """Count the locks and faults on each host; a removed lock counts as neither."""
     found = Counter({host.name: len(host.commands) for host in world.hosts})
     for one in faults:
         found[one.machine] += -1 if one.kind == GUARD else 1
@@ -118,7 +118,7 @@ def test_port_that_never_forwards_is_documented_by_its_closed_pairs() -> None:
 
 
 def test_most_machines_have_a_lock() -> None:
-    """So that no machine can be reset unread, one after the other until it is solved."""
+    """Locks make it unsafe to reset one machine after another without reading its settings."""
     locked = Counter[bool]()
     for seed in range(30):
         world, _ = _draw([sorted(KINDS)[seed % len(KINDS)]], seed)

@@ -1,4 +1,4 @@
-"""Several faults: what hides what, and what has to wait for what."""
+"""Several faults: faults that hide others, and repairs that wait for others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Drawn = tuple[World, tuple[Fault, ...]]
 
 @cache
 def _drawn() -> tuple[Drawn, ...]:
-    """Pairs and triples upon small networks."""
+    """Return drawn pairs and triples of faults on small networks."""
     found = []
     for seed in range(24):
         rng = random.Random(seed)

@@ -85,7 +85,7 @@ HELLO = (socket.SOCK_RAW, _OSPF, 0)
 
 
 def listed(run: Run) -> list[str]:
-    """Protocol and port of each entry."""
+    """Return the protocol and port of each entry."""
     entries = (line.split() for line in run("conntrack -L 2>/dev/null").splitlines())
     return sorted(
         f"{words[0]} {next((one[6:] for one in words if one.startswith('dport=')), '')}"

@@ -1,4 +1,4 @@
-"""What a guard ends that a command left in the kernel."""
+"""Kernel activity left by a command and stopped by a guard."""
 
 from __future__ import annotations
 

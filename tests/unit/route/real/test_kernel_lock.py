@@ -1,4 +1,4 @@
-"""Turns at what the kernel has once for all networks."""
+"""Locks on resources that the kernel has once for all networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _beside(turns: Turns, entries: int, work: Callable[[], bool]) -> bool:
 
 
 def _waits(monkeypatch: pytest.MonkeyPatch, turns: Turns, entries: int) -> bool:
-    """Whether another process waits for places, for ever as it seems to it."""
+    """Return whether another process blocks on the lock."""
     monkeypatch.setattr(kernel_lock, "_WAIT_S", 0.05)
     paused: list[float] = []
     monkeypatch.setattr(kernel_lock.time, "sleep", paused.append)

@@ -97,7 +97,7 @@ def test_blocked_bridge_port_is_recognised(state, closed):
 
 
 class Told:
-    """Stands for a netlink that answers a dump with these."""
+    """A fake netlink socket that answers a dump with these messages."""
 
     def __init__(self, *contents: bytes) -> None:
         self.contents = contents

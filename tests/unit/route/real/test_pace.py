@@ -1,4 +1,4 @@
-"""How long observations take."""
+"""Duration of observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a ping that works: packets by hand, without a network."""
+"""Rules for a ping that works, tested with handwritten packets and without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESSES = [socket.inet_aton(f"10.0.0.{host}") for host in range(1, 5)]
 
 
 def packet(request, source, target, *, reply=False):
-    """What a raw socket reads: an IPv4 header, the ICMP message."""
+    """Return the bytes that a raw socket reads: an IPv4 header and the ICMP message."""
     message = bytearray(request)
     if reply:
         message[0] = 0
@@ -31,7 +31,7 @@ def packet(request, source, target, *, reply=False):
 
 
 def exchange(sight, source, target):
-    """Request and reply of a pair, as they are read."""
+    """Return the request and reply of a pair, as they are read."""
     sent = bytes(sight.request(source, target))
     ends = ADDRESSES[source], ADDRESSES[target]
     return packet(sent, *ends), packet(sent, *ends, reply=True)
@@ -71,7 +71,7 @@ def test_request_equals_that_of_ping_in_every_field(size, data):
 
 
 def test_identifiers_and_sequence_numbers_cover_the_whole_range():
-    """Rules on a range of either tell no ping from what is sent here."""
+    """A rule on a range of identifiers or sequence numbers cannot separate probes from pings."""
     sight = _Sight(16, [], 7)
     sight.begin(1)
     messages = [bytes(sight.request(*pair)) for pair in itertools.permutations(range(16), 2)]
@@ -87,7 +87,7 @@ def test_identifiers_and_sequence_numbers_cover_the_whole_range():
 
 
 def test_timestamps_cover_past_present_and_future():
-    """No range of seconds or microseconds has all of what is sent here, or none."""
+    """No range of seconds or microseconds matches all of the probes or none of them."""
     now_s = int(time.time())
     drawn = memoryview(random.Random(1).randbytes(8 * 16**2)).cast("Q")
     sight = _Sight(16, [], drawn=drawn)
@@ -232,7 +232,7 @@ def test_late_replies_to_earlier_pings_count():
 
 
 class Silent:
-    """A socket that counts what is sent, and to which nothing comes."""
+    """A socket that counts sent packets and receives none."""
 
     def __init__(self, refuses: bool) -> None:
         self._real = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -341,7 +341,7 @@ def test_packet_of_another_size_is_ignored(length):
 
 
 def forged(sight, change):
-    """A reply of pair (0, 2) with something wrong, and where it is read."""
+    """Return a reply of pair (0, 2) with one wrong field, and the machine that reads it."""
     _, reply = exchange(sight, 0, 2)
     wrong = bytearray(reply)
     if change == "address":
@@ -378,7 +378,7 @@ def test_reply_with_any_wrong_field_is_ignored(change):
 @pytest.mark.parametrize("size", [3, 1024])
 @pytest.mark.parametrize("later", [1, 2])
 def test_packet_of_another_round_is_ignored(size, later):
-    """Though it was in the same second, and asked the same of a pair."""
+    """This holds even within the same second and for the same request of a pair."""
     addresses = [ADDRESSES[machine % 4] for machine in range(size)]
     drawn = memoryview(bytes(8 * size**2)).cast("Q")
     before, now = (_Sight(size, addresses, number, drawn=drawn) for number in (5, 5 + later))
@@ -507,7 +507,7 @@ def test_round_without_any_kernel_answer_is_repeated(
 
 
 class Quick:
-    """Stands for an echo, and for a pulse."""
+    """A fake echo and pulse that answer at once."""
 
     def wait(self) -> None: ...
 
@@ -552,7 +552,7 @@ def test_packets_in_a_queue_are_waited_for_but_an_empty_queue_is_not(
 
 
 def test_fresh_identifiers_rarely_repeat():
-    """Connection trackers keep them for 30 s: in so many rounds few pairs meet one again."""
+    """Connection trackers keep identifiers for 30 s; in that time few pairs repeat one."""
     seen = []
     for number in range(40):
         sight = prober._Sight(3, [bytes(4)] * 3, number, fresh=True)

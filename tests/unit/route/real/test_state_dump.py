@@ -1,4 +1,4 @@
-"""What is left of what was done to a machine."""
+"""Leftovers of changes to a machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_printed_state_is_parsed_without_automatic_entries() -> None:
 
 
 class Machines:
-    """Machines whose entries are told, and a trace of them."""
+    """Machines with given entries, and a trace of them."""
 
     def __init__(
         self,

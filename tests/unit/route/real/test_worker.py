@@ -1,4 +1,4 @@
-"""The worker between requests: what agents left in the kernel is kept calm."""
+"""The worker between requests: it stops kernel activity left by agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("r0", "h1", "h2")
 
 
 class Watched:
-    """Stands for a guard."""
+    """A fake guard."""
 
     def __init__(self) -> None:
         self.calmed = threading.Event()
@@ -168,7 +168,7 @@ def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
 def test_network_that_fills_its_own_queues_is_measured_as_it_is(
     want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What keeps on filling them may be its own, which fails nobody but itself."""
+    """The agent's own network may fill its queues; this affects no other network."""
     rounds = Rounds(("10", "01"), 10**6)
     served = serve(rounds, want, monkeypatch)
     guard = Watched()

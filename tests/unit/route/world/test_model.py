@@ -1,4 +1,4 @@
-"""Worlds as data: the paper's plan, and what a varied one promises."""
+"""Worlds as data: the paper's plan, and the properties of varied worlds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The healthy ways of packets, on the paper's network and on varied ones."""
+"""Intended paths of packets, on the paper's network and on varied ones."""
 
 from __future__ import annotations
 

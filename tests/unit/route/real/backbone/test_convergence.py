@@ -1,4 +1,4 @@
-"""When a backbone is at rest: by what its daemons say, one look after the other."""
+"""Convergence of a backbone, decided from successive observations of its daemons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OSPF, BGP = ("r1", "ospfd"), ("r1", "bgpd")
 
 
 class Clock:
-    """Time that passes by being waited for."""
+    """A clock that advances only when a test waits."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -167,7 +167,7 @@ def test_session_whose_path_changed_is_waited_for_until_a_keepalive_or_expiry(cl
 
 
 def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock) -> None:
-    """bgpd doubles its pause after each failure."""
+    """bgpd doubles its retry interval after each failure."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began, due_s = world.cleared[0], 30.0
@@ -191,7 +191,7 @@ def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock)
 
 
 def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Clock) -> None:
-    """As where all sessions begin anew with another router id."""
+    """For example, all sessions restart after a change of the router id."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began, due_s = world.cleared[0], 9.0 - now
@@ -243,7 +243,7 @@ def test_session_is_retried_after_the_last_change_of_routes(
 def test_session_with_colliding_retries_is_retried_again(
     losses: int, there: bool, clock: Clock
 ) -> None:
-    """One that comes and goes for ever is not."""
+    """A session that flaps without end is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         # each time it is tried it is there for less than a look
@@ -272,7 +272,7 @@ def test_session_with_colliding_retries_is_retried_again(
 def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
-    """Nor where nothing was set, as after a bare clear."""
+    """The same holds if no setting was changed, as after a plain clear."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"hostLocal": own, "hostForeign": "10.0.0.2", "connectionsDropped": int(now > 1.5)}
@@ -395,7 +395,7 @@ def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
 def test_session_that_one_end_considers_established_is_cleared_there_too(
     began_s: float, late: bool, told_s: list[float], clock: Clock
 ) -> None:
-    """Until it has expired there, it would refuse what the other end tries."""
+    """Until its session expires, that end refuses new attempts of the other end."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         over = [at for at, _ in world.clears if at > began_s]
@@ -651,14 +651,14 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
 def test_almost_expired_advertisement_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
-    """It is gone soon; one that is an hour old is gone already."""
+    """It expires soon; an advertisement that is an hour old has already expired."""
     world = resting(clock, {})
     world.age = lambda: min(3600, age + int(clock.now - 100))
     assert wait(of(world), clock, changed=True) == (settles, about(passed_s))
 
 
 def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None:
-    """The timer has ended before the kernel is told."""
+    """The timer ends before the kernel gets the change."""
 
     def kernel() -> bytes:
         return b"" if clock.now < 102.08 else b"a way"

@@ -1,4 +1,4 @@
-"""Which text is whose, and what daemons may say to who asks them."""
+"""Configuration of each daemon, and answers of daemons to queries."""
 
 from __future__ import annotations
 

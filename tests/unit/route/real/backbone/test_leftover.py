@@ -1,4 +1,4 @@
-"""What is left of a fault that a network was built with."""
+"""Leftovers of a fault that a network was built with."""
 
 from __future__ import annotations
 

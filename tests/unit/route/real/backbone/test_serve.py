@@ -1,4 +1,4 @@
-"""Services and names: what files and packets tell, and asking servers on this machine."""
+"""Services and names: parsing of files and packets, and queries to servers on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is set on a machine: what ends by itself."""
+"""Settings of a machine that end by themselves."""
 
 from __future__ import annotations
 

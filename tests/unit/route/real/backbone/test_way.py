@@ -1,4 +1,4 @@
-"""The way of a ping: by what is left of its time, and what is sent."""
+"""The path of a ping, derived from remaining TTLs, and the probe packets."""
 
 from __future__ import annotations
 
