@@ -187,7 +187,7 @@ def test_varied_phrasings_have_their_own_version():
 
 
 def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) -> None:
-    """The reported case: a run in other words that an older release began."""
+    """The reported case is a run with another phrasing, started by an older release."""
     malt = Malt()
     gone = "by version 4 of the generator, which this release has for phrasing canonical alone"
     config = malt.config_type(num_queries=1, phrasing="varied")

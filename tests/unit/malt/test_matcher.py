@@ -44,7 +44,7 @@ def test_matcher_solves_canonical_texts_only(phrasing: str, least: float, most: 
 
 
 def test_matcher_maps_a_sentence_to_the_most_similar_known_one() -> None:
-    """It is no straw man: other words around the same names do not stop it."""
+    """The matcher is a fair baseline: it tolerates other words around the same names."""
     changed = 0
     for query in draw(3, 3, "canonical"):
         text = query.text.replace("Count all", "Please count all the")

@@ -45,7 +45,7 @@ def _no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Shapes(Writer):
-    """Writes kinds in place of operands."""
+    """A writer that prints kinds in place of operands."""
 
     def node(self, name: str, depth: int = 0) -> str:
         return "<node>"

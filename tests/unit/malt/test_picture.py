@@ -1,4 +1,4 @@
-"""An answer beside the right one."""
+"""Pictures of an answer next to the right one."""
 
 from __future__ import annotations
 

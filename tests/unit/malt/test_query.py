@@ -61,7 +61,7 @@ print(digest())
 
 
 def draw(seed: int, number: int = 1, start: int = 0, **config: Any) -> Iterator[Query]:
-    """Of all levels unless told, from query ``start`` on."""
+    """Draw queries from ``start`` on, of all levels by default."""
     return deal(
         Malt(),
         MaltConfig.parse({"num_queries": number, "complexity_level": MaltConfig.LEVELS} | config),

@@ -50,7 +50,7 @@ def test_canonical_texts_are_parsed_to_their_programs() -> None:
     ],
 )
 def test_changed_canonical_text_gives_another_program(told: str, told_otherwise: str) -> None:
-    """What the words say is what is read: no part of a text is passed over."""
+    """Every changed word changes the parsed program: no part of a text is ignored."""
     texts = [query.text for query in draw(12, 8) if told in query.text]
     assert texts
     for text in texts:

@@ -1,4 +1,4 @@
-"""Edits that are spread over a network."""
+"""Edits spread over a network."""
 
 from __future__ import annotations
 

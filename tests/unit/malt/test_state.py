@@ -1,4 +1,4 @@
-"""Right and wrong answers, the states that they leave, and what a hostile claim comes to."""
+"""Verdicts on right, wrong and hostile answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWITCH, REMOVED, ADDED = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c3", "ju1.a1.m1.s2c9"
 
 
 def reason_of(query, answer):
-    """Why a safe answer is wrong; empty if it is right."""
+    """Return the reason why a safe answer is wrong; empty if it is right."""
     judgement = judge(query, read_claim(answer))
     assert judgement.findings == ()
     assert judgement.correct == (not judgement.reason)

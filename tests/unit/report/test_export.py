@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 
 
 def answer(prompt: str, turn: int) -> Reply:
-    """Reply with a harmful move, then a spreadsheet formula, then the solution, with token usage."""
+    """Reply with a harmful move, a spreadsheet formula, then the solution; report tokens."""
     text = {0: "close v1", 1: '=SUM("é"),\n\x00'}.get(turn) or open_all(prompt, turn - 2)
     return Reply(text=text, metadata={"usage": {"input_tokens": 7, "output_tokens": 2}})
 

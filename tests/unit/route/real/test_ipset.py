@@ -82,7 +82,7 @@ def made(netfilter: Netlink, name: str, *addresses: str) -> None:
 
 
 def listed(netfilter: Netlink) -> dict[str, list[int]]:
-    """The packets that each element of each set has counted, by the set's name."""
+    """Return the packet counts of the elements of each set, by the set's name."""
     found: dict[str, list[int]] = {}
     for content in netfilter.dump(_LIST, _HEADER):
         about = attributes(content, 4)

@@ -61,7 +61,7 @@ def _shadow(space: int) -> Iterator[Shadow]:
 
 @pytest.fixture(name="send")
 def _send(space: int) -> Callable[..., tuple[int, int] | None]:
-    """Send a datagram to oneself; its time to live and type of service, if it comes."""
+    """Send a datagram to this host; return its TTL and type of service if it arrives."""
 
     def send(ttl: int = 64, tos: int = 0) -> tuple[int, int] | None:
         with entered(space):

@@ -57,7 +57,7 @@ class World:
         return found
 
     def timers(self) -> str:
-        """What a daemon tells of its timers, each of which ends at a time (s)."""
+        """Return a daemon's list of timers, given the time (s) at which each ends."""
         lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
         for name, end in self.ends.items():
             left = end - (self.clock.now - 100.0)
@@ -116,12 +116,12 @@ def wait(
 
 
 def about(seconds: float) -> Any:
-    """To a look."""
+    """Return an approximate time, accurate to one observation."""
     return pytest.approx(seconds, abs=0.11)
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """What is left of 3 s since the last hello, one each second."""
+    """Return the rest of the 3 s dead time after the last hello; hellos are sent each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
@@ -215,7 +215,7 @@ def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Cloc
 def test_session_is_retried_after_the_last_change_of_routes(
     due_s: float, retried: bool, passed_s: float, clock: Clock
 ) -> None:
-    """Its tries before there was a way to its other end say nothing: the next one may find it."""
+    """Attempts before a path to the peer existed say nothing about the next attempt."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began = world.cleared[0] if world.cleared[0] < 1e9 else 0.0
@@ -309,7 +309,7 @@ def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
 @pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
 @pytest.mark.parametrize("known", [True, False])
 def test_retry_that_cannot_succeed_is_not_waited_for(peer: str, known: bool, clock: Clock) -> None:
-    """Of a session that has no address, or is known to fail while another neighbour is missing."""
+    """The session has no address, or fails while another neighbour is missing."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         row = {"state": "Idle", "msgRcvd": 0, "inq": 0, "outq": 0}
@@ -477,7 +477,7 @@ def test_session_that_both_ends_consider_established_is_counted() -> None:
 
 
 def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) -> None:
-    """It is not there when the command has ended, as where that reset the interface."""
+    """The adjacency is down when the command ends, for example after an interface reset."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         state = "" if now < 0.5 else "Exchange" if now < 3.0 else "Full"
@@ -636,7 +636,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
     world = resting(clock, {})
 
     def kernel() -> bytes:
-        """Timers of ten minutes that are called off, and routes that change between them."""
+        """Set ten-minute timers that are cancelled, and change routes between them."""
         now = clock.now - 100.0
         world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
         return str(now).encode() if 1.6 < now < 4.9 else b""
@@ -732,7 +732,7 @@ def test_session_without_end_of_rib_is_waited_for_for_a_limited_time(clock: Cloc
 
 
 def _telling(can: str, done_s: float) -> Any:
-    """A session that has begun with the clock, and has told all after ``done_s``."""
+    """Return daemons with a session that starts at time 0 and sends all routes by ``done_s``."""
     begun: list[float] = []
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
