@@ -121,12 +121,12 @@ def about(seconds: float) -> Any:
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """Return the rest of the 3 s dead time after the last hello; hellos are sent each second."""
+    """Return the rest (ms) of the 3 s dead time; a hello arrives each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
 def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
-    """When a session is tried that is for a second after it was told to, and then in a minute."""
+    """Return the retry timer: due for a second after a clear, then in a minute."""
     told = [
         at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
     ]
