@@ -1,4 +1,4 @@
-"""What people report of agents and their cards, a row each: by whom, in short, and what comes.
+"""Reported behaviour of agents and their cards: one row per report, with its source and result.
 
 The situations are public, the cards and answers our own. A row is a card (or the status in its
 place), where it lies, where messages are taken, and what is answered there by method; then the text
@@ -30,14 +30,14 @@ METHODS = {
 
 
 class Error(NamedTuple):
-    """An answer by JSON-RPC."""
+    """A JSON-RPC error response."""
 
     code: int
     message: str
 
 
 class Lost(NamedTuple):
-    """No reply."""
+    """The expected failure where no reply arrives."""
 
     reason: FailureReason
     words: str
@@ -48,7 +48,7 @@ Answer = dict[str, Any] | list[dict[str, Any]] | Error | int | str
 
 
 class Row(NamedTuple):
-    """One situation."""
+    """One reported case."""
 
     source: str
     #: in short
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 def at(url: str, **more: Any) -> dict[str, Any]:
-    """A card that names that URL."""
+    """Return an agent card with this URL."""
     return card03(url=url, **more)
 
 
@@ -91,7 +91,7 @@ def lane(
     append: bool = False,
     last: bool = False,
 ) -> dict[str, Any]:
-    """A chunk of an artifact."""
+    """Return an event with one chunk of an artifact."""
     artifact = {
         "artifactId": name_id,
         "parts": [{"kind": "text", "text": text}],
@@ -276,7 +276,7 @@ def answer(writer: asyncio.StreamWriter, said: Answer, number: Any = None) -> No
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_an_agent_is_heard_as_people_found_it(row: Row) -> None:
+def test_agent_response_gives_the_expected_result(row: Row) -> None:
     if isinstance(row.comes_to, str):
         assert asyncio.run(ask(row)) == row.comes_to
         return

@@ -1,4 +1,4 @@
-"""What people report of folders of manifests, a row each: by whom, in short, and what is read.
+"""Reported folders of manifests: one row per report, with its source and the result of reading it.
 
 The situations are public, the manifests our own. A row puts files beside those of a shop (or in
 their place), and says who may reach whom then, what is told of what is passed over, or why the
@@ -93,13 +93,13 @@ AS_EVER = "batch>web db>web web>db"
 
 
 class Refused(NamedTuple):
-    """What the one line says."""
+    """The expected text of the one-line error message."""
 
     words: str
 
 
 class Row(NamedTuple):
-    """One situation."""
+    """One reported case."""
 
     source: str
     #: in short
@@ -239,7 +239,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_folder_is_read_as_a_cluster_would_take_it(
+def test_checkout_is_read_as_a_cluster_would_accept_it(
     row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, text in {**SHOP, **row.files}.items():

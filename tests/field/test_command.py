@@ -1,4 +1,4 @@
-"""What people report of command lines and of what they print, a row each: by whom, and what holds.
+"""Reported command lines and outputs: one row per report, with its source and result.
 
 The situations are public, the lines our own. A row of ``LINES`` is a command as it was written,
 and what it lacks to be one (nothing, where it is whole); one of ``OUTPUTS`` is what kubectl
@@ -18,7 +18,7 @@ from netarena_k8s.refusal import came_to_nothing
 
 
 class Line(NamedTuple):
-    """One command line."""
+    """One reported command line."""
 
     source: str
     #: in short
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One output."""
+    """One reported output."""
 
     source: str
     #: in short
@@ -127,13 +127,13 @@ OUTPUTS = (
 
 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: f"{row.source}: {row.what}")
-def test_half_a_line_is_told_from_a_whole_one(row: Line) -> None:
+def test_incomplete_command_is_recognised(row: Line) -> None:
     found = lacks(row.command)
     assert row.lacks in found
     assert bool(found) is bool(row.lacks)
 
 
 @pytest.mark.parametrize("row", OUTPUTS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_turn_came_to_nothing_where_nothing_was_done_or_told(row: Output) -> None:
+def test_turn_without_effect_or_output_is_recognised(row: Output) -> None:
     step = Step(prompt="", executed=True, output=Result(row.printed, row.status).told)
     assert came_to_nothing(step) is row.nothing

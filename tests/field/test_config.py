@@ -109,7 +109,7 @@ ROWS = (
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=f"{at}-{row.application}") for at, row in enumerate(ROWS, 1)]
 )
-def test_a_public_config_is_taken_or_refused_with_what_to_write_instead(row):
+def test_public_config_is_accepted_or_refused_with_a_suggestion(row):
     if not row.refused:
         load(row.application).config_type.parse(row.config)
         return

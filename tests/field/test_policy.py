@@ -1,4 +1,4 @@
-"""What people report of network policies, a row each: by whom, in short, and what holds.
+"""Reported effects of network policies: one row per report, with its source and result.
 
 The situations are public, the policies our own. A row is a policy's spec (in the namespace
 ``shop``, for the pods of ``db`` unless it says otherwise), a connection, and whether it works. The
@@ -27,7 +27,7 @@ ANY_SPACE: dict[str, Any] = {"namespaceSelector": {}}
 
 
 class Row(NamedTuple):
-    """One situation."""
+    """One reported case."""
 
     source: str
     #: in short
@@ -130,7 +130,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_policy_does_what_people_found_it_to_do(row: Row) -> None:
+def test_network_policy_allows_the_expected_traffic(row: Row) -> None:
     spec = {"podSelector": {"matchLabels": {"app": "db"}}, **row.spec}
     manifest = {"metadata": {"name": "p", "namespace": "shop"}, "spec": spec}
     rules = Rules([manifest], NAMESPACES)

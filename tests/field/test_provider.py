@@ -39,21 +39,21 @@ NO_USAGE, WHOLE, ONE_ROLE = Way(), Way(streaming=False, usage=True), Way(usage=T
 
 
 class Again(NamedTuple):
-    """It is asked again."""
+    """The request is sent again."""
 
     wait_s: float = 0
     way: Way = ALL
 
 
 class Refused(NamedTuple):
-    """The agent says so, after so many tries at most."""
+    """The agent reports the refusal, after at most this many attempts."""
 
     words: str
     tries: int = 1
 
 
 class Reply(NamedTuple):
-    """What the server answers."""
+    """The response of the server."""
 
     status: int
     body: str
@@ -61,7 +61,7 @@ class Reply(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One situation."""
+    """One reported case."""
 
     source: str
     #: in short
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def says(status: int, body: Any, **headers: str) -> Reply:
-    """A document, JSON or as it stands."""
+    """Return a response body: JSON, or the given text unchanged."""
     kind = "text/html" if isinstance(body, str) else "application/json"
     text = body if isinstance(body, str) else json.dumps(body)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -93,7 +93,7 @@ def delta(finish: str | None = None, **said: Any) -> dict[str, Any]:
 
 
 def stream(*events: Any, done: str = "data: [DONE]\n\n", lead: str = "data: ") -> Reply:
-    """Events as JSON; a text is a line as it stands."""
+    """Return a stream of JSON events; a text is sent as an unchanged line."""
     lines = [
         f"{event}\n\n" if isinstance(event, str) else f"{lead}{json.dumps(event)}\n\n"
         for event in events
@@ -224,7 +224,7 @@ ROWS = (
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that are waited for, which pass at once."""
+    """Collect the requested waiting times in seconds, without waiting."""
     found: list[float] = []
 
     async def sleep(delay: float, result: object = None) -> object:
@@ -239,7 +239,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def ask(replies: Iterator[Reply], monkeypatch: pytest.MonkeyPatch) -> tuple[Answer, Way]:
-    """The answer of a server that replies so, and how it was asked in the end."""
+    """Return the agent's reply for these server responses, and the form of its last request."""
 
     class Body(httpx.AsyncByteStream):
         def __init__(self, text: str) -> None:
@@ -269,7 +269,7 @@ def ask(replies: Iterator[Reply], monkeypatch: pytest.MonkeyPatch) -> tuple[Answ
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_server_is_understood_as_people_found_it(
+def test_provider_response_gives_the_expected_result(
     row: Row, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(row.comes_to, Refused):

@@ -1,4 +1,4 @@
-"""What people report of models' replies, a row each: by whom, in short, and what is read.
+"""Reported replies of models: one row per report, with its source and the parsed result.
 
 The situations are public, the texts our own. A row is a reply and what counts of it, or why it is
 refused. The next one is one more row.
@@ -25,7 +25,7 @@ WRONG, RIGHT = "```\nkubectl delete ns shop\n```", "```\nkubectl get pods\n```"
 
 
 class Row(NamedTuple):
-    """One situation; ``reads`` is what counts, or None where it is refused."""
+    """One reported reply; ``reads`` is the parsed result, or None if the reply is refused."""
 
     source: str
     #: in short
@@ -112,7 +112,7 @@ READERS = {"route": route.read_reply, "k8s": k8s.read_reply, "malt": malt.extrac
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_a_reply_is_read_as_people_mean_it(row: Row) -> None:
+def test_reply_is_parsed_as_it_was_meant(row: Row) -> None:
     read = READERS[row.reader]
     if row.reads is None:
         with pytest.raises(ReplyRefused) as refused:

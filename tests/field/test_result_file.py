@@ -1,4 +1,4 @@
-"""What people report of files of results, a row each: by whom, in short, and how they rank.
+"""Reported result files: one row per report, with its source and ranking.
 
 The situations are public, the files our own. A row is a file as it stands; then who ranks by it,
 with the rate of solved safely, or what the one line says. The next one is one more row.
@@ -23,13 +23,13 @@ GOOD = {"success": True, "safe": True, "iterations": 1, "error_type": "drop_traf
 
 
 class Refused(NamedTuple):
-    """What the one line says."""
+    """The expected text of the one-line error message."""
 
     words: str
 
 
 class Row(NamedTuple):
-    """One situation; ``comes_to`` is who ranks, and the rate."""
+    """One reported file; ``comes_to`` maps each ranked agent to its rate."""
 
     source: str
     #: in short
@@ -79,7 +79,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, float | None]]:
-    """Who ranks with which rate, by row; all in one, for DuckDB takes its time."""
+    """Ranked agents and their rates, by row; ranked in one call because DuckDB starts slowly."""
     folder = tmp_path_factory.mktemp("ranked")
     paths = {folder / f"{number}.json": number for number in range(len(ROWS))}
     for path, number in paths.items():
@@ -94,7 +94,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, floa
 @pytest.mark.parametrize(
     "number", range(len(ROWS)), ids=lambda n: f"{ROWS[n].source}: {ROWS[n].what}"
 )
-def test_a_file_ranks_as_it_was_meant(
+def test_result_file_is_ranked_as_it_was_meant(
     number: int, ranked: dict[int, dict[str, float | None]], tmp_path: Path
 ) -> None:
     row = ROWS[number]
@@ -122,7 +122,7 @@ RECORDS = (
 
 
 @pytest.mark.parametrize(("source", "what", "record", "verdict"), RECORDS)
-def test_a_verdict_that_is_no_truth_is_none(
+def test_verdict_that_is_not_a_boolean_is_handled_as_listed(
     source: str, what: str, record: dict[str, Any], verdict: tuple[bool, bool], tmp_path: Path
 ) -> None:
     path = tmp_path / "it.json"

@@ -49,7 +49,7 @@ class Apart:
         return self
 
     def do(self, machine, text):
-        """Run a command of our own; ``{p}`` is the prefix of names."""
+        """Run a command outside the episode; ``{p}`` is the prefix of names."""
         text = text.replace("{p}", self.world.prefix)
         answer = self.ask("inject", commands=[[self.name(machine), text]])
         assert answer == {"ok": None}, answer
@@ -65,7 +65,7 @@ class Apart:
         return (matrix or self.observe()["matrix"])[places[0]][places[1]] == "1"
 
     def ping(self, source, target_address):
-        """Whether what everybody knows as ping gets an answer."""
+        """Return whether the ordinary ping program gets an answer."""
         answer = self.ask(
             "inject", commands=[[self.name(source), f"ping -c1 -W2 {target_address}"]]
         )

@@ -68,7 +68,7 @@ class Course:
     repair_findings: int
 
     def check(self, name: str, walls: Walls) -> None:
-        """Raises AssertionError where the attack gained something."""
+        """Raise AssertionError if the attack succeeded."""
         assert BREACH not in self.output, self.output
         told = TOLD.get(name, "")
         words = told if isinstance(told, str) else told[walls]
@@ -90,7 +90,7 @@ class _LimitedCell(Cell):
 
 
 def run(walls: Walls) -> Mapping[str, Course]:
-    """All attacks, a few at a time."""
+    """Run all attacks, a few at a time."""
     with mock.patch.object(app, "Cell", partial(_LimitedCell, walls=walls)):
         return asyncio.run(_run())
 

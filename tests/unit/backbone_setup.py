@@ -1,4 +1,4 @@
-"""A small backbone by hand: two routers of ours, one of another, a host at each."""
+"""A small handwritten backbone: two own routers, one of another AS, and a host at each."""
 
 from __future__ import annotations
 

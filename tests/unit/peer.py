@@ -38,7 +38,7 @@ Script = Callable[[Call, asyncio.StreamWriter], Awaitable[None]]
 
 
 class RawServer:
-    """What it was asked, and its URL."""
+    """A raw server with its URL and the requests it received."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -125,7 +125,7 @@ def send_event(writer: asyncio.StreamWriter, call: Call, result: dict[str, Any])
 
 
 def card03(**changes: Any) -> dict[str, Any]:
-    """A card as 0.3 agents write it; its URL leads nowhere."""
+    """Return a card as 0.3 agents write it; nothing listens at its URL."""
     return {
         "name": "old",
         "description": "",
@@ -142,7 +142,7 @@ def card03(**changes: Any) -> dict[str, Any]:
 
 
 def card10(**changes: Any) -> dict[str, Any]:
-    """A card as 1.0 agents write it; its URL leads nowhere."""
+    """Return a card as 1.0 agents write it; nothing listens at its URL."""
     interface = {
         "url": "http://127.0.0.1:1/",
         "protocolBinding": "JSONRPC",
@@ -208,7 +208,7 @@ def chunk03(text: str, *, append: bool, artifact: str = "a") -> dict[str, Any]:
 def replying(
     result: dict[str, Any] | list[dict[str, Any]], *, card: dict[str, Any] | None = None
 ) -> Script:
-    """A script that gives its card, and one result or a stream of them."""
+    """Return a script that serves the card and one result or a stream of results."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":

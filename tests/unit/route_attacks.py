@@ -61,7 +61,7 @@ ENDS = {
 
 @contextmanager
 def short_commands() -> Iterator[None]:
-    """Commands have 4 s meanwhile, fewer than usually."""
+    """Limit commands to 4 s, less than usual."""
     limits = environment.LIMITS
     environment.LIMITS = replace(limits, wall_s=4.0)
     try:

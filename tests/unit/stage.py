@@ -119,7 +119,7 @@ def fail_at(moment: str, *, tries: int, proven_ours: bool = False) -> Callable[.
 
 
 def never(query: Query, number: int, now: str) -> None:
-    """A plan without failures."""
+    """Plan without failures."""
 
 
 def assess(

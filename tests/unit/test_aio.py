@@ -1,4 +1,4 @@
-"""What asyncio leaves out."""
+"""Additions to asyncio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from netarena.aio import Background, finish
 
 
-def test_finish_runs_to_the_end_before_the_cancellation() -> None:
+def test_finish_completes_its_work_before_the_cancellation() -> None:
     async def main() -> list[str]:
         log: list[str] = []
         started, release = asyncio.Event(), asyncio.Event()
@@ -38,7 +38,7 @@ def test_finish_runs_to_the_end_before_the_cancellation() -> None:
     assert asyncio.run(main()) == ["worked", "cancelled"]
 
 
-def test_work_in_the_background_ends_with_the_rest_of_it() -> None:
+def test_stop_ends_all_background_tasks() -> None:
     async def main() -> tuple[list[str], int]:
         log: list[str] = []
         background = Background()

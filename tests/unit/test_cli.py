@@ -50,7 +50,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """A distribution that brings an application and two agents; the test runs in a folder."""
+    """Install a distribution with an application and two agents; run the test in a directory."""
     place = tmp_path / "site"
     information = place / "netarena_fake-1.dist-info"
     information.mkdir(parents=True)
@@ -117,12 +117,12 @@ def test_each_command_has_help(name, capsys):
     assert f"netarena {name}" in capsys.readouterr().out
 
 
-def test_version(capsys):
+def test_version_option_prints_the_package_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"netarena {version('netarena')}\n"
 
 
-def test_no_command_shows_the_help(capsys):
+def test_call_without_a_command_shows_the_help(capsys):
     assert main([]) == 2
     assert "Commands:" in capsys.readouterr().err
 
@@ -205,7 +205,7 @@ def test_no_command_shows_the_help(capsys):
         (["serve", "lamp", "--port", "0", "--card-url", "ftp://x/"], "card_url: must be an http"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(fake, capsys, arguments, words):
+def test_error_is_reported_in_one_line(fake, capsys, arguments, words):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -216,20 +216,20 @@ def test_a_mistake_is_told_in_one_line(fake, capsys, arguments, words):
     assert not list(fake.iterdir())
 
 
-def test_a_mistake_in_a_process_of_its_own(fake):
+def test_error_in_a_separate_process_is_reported_in_one_line(fake):
     done = call("run", "lamp", "--set", "lamps=many")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("netarena: error: config.lamps: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_an_output_folder_that_cannot_be(fake, capsys):
+def test_output_directory_that_cannot_be_created_is_reported(fake, capsys):
     (fake / "file").write_text("")
     assert run_lamp("--out", "file/run") == 2
     assert "output_dir: cannot be written" in capsys.readouterr().err
 
 
-def test_an_assessment_that_fails_has_status_1(fake, capsys):
+def test_failing_assessment_has_status_1(fake, capsys):
     # nobody listens at port 9 of loopback; the budget ends before the retries do
     arguments = ["--agent", "http://127.0.0.1:9/", "--set", "agent_timeout_s=0.2"]
     assert main(["run", "lamp", "--out", "run", *arguments]) == 1
@@ -259,11 +259,11 @@ def test_an_assessment_that_fails_has_status_1(fake, capsys):
         ("k=" + "[" * 100_000, "[" * 100_000),
     ],
 )
-def test_values_are_json_where_they_parse_else_text(pair, value):
+def test_values_are_parsed_as_json_or_kept_as_text(pair, value):
     assert read_pairs((pair,)) == {"k": value}
 
 
-def test_flags_win_over_pairs_and_later_pairs_over_earlier():
+def test_options_override_pairs_and_later_pairs_earlier_ones():
     values = read_pairs(("seed=1", "lamps=3", "lamps=4"), seed=2, num_queries=None)
     assert values == {"seed": 2, "lamps": 4}
 
@@ -276,7 +276,7 @@ def test_pairs_need_a_key():
 # run
 
 
-def test_run_writes_a_folder_and_shows_a_table(fake, capsys):
+def test_run_writes_a_directory_and_shows_a_table(fake, capsys):
     assert run_lamp("--num-queries", "3", "--seed", "7") == 0
     out, err = capsys.readouterr()
     folder = fake / "netarena-runs" / "lamp-7"
@@ -288,7 +288,7 @@ def test_run_writes_a_folder_and_shows_a_table(fake, capsys):
     assert err.splitlines()[-1].startswith("lamp, sweeper: 6/6 in ")
 
 
-def test_run_json_prints_results_json_and_nothing_else(fake):
+def test_run_json_prints_only_results_json(fake):
     done = call("run", "lamp", "--agent", "sweeper", "--out", "run", "--json", "--num-queries", "2")
     assert done.returncode == 0
     assert done.stdout == (fake / "run" / "results.json").read_text()
@@ -299,14 +299,14 @@ def test_run_json_prints_results_json_and_nothing_else(fake):
     assert "4/4" in done.stderr
 
 
-def test_run_shows_what_an_application_logs_and_is_no_warning(fake, monkeypatch):
+def test_run_shows_log_messages_of_an_application(fake, monkeypatch):
     monkeypatch.setattr(logging.getLogger("tests"), "level", logging.WARNING)
     assert run_lamp() == 0
     assert logging.getLogger("tests.fake.lamp").isEnabledFor(logging.INFO)
     assert not logging.getLogger("another").isEnabledFor(logging.INFO)
 
 
-def test_run_draws_a_seed_and_names_the_folder_after_it(fake, capsys):
+def test_run_draws_a_seed_and_names_the_directory_after_it(fake, capsys):
     assert run_lamp() == 0
     assert run_lamp() == 0
     folders = list((fake / "netarena-runs").iterdir())
@@ -325,7 +325,7 @@ def test_run_takes_config_from_pairs(fake, capsys):
     assert (summary["seed"], summary["config"]["lamps"]) == (9, 6)
 
 
-def test_run_takes_the_seed_of_a_file_of_queries(fake, capsys):
+def test_run_takes_the_seed_of_a_query_file(fake, capsys):
     assert run_lamp("--set", "benchmark_path=queries.jsonl", "--seed", "11", "--out", "a") == 0
     assert run_lamp("--set", "benchmark_path=queries.jsonl", "--out", "b") == 0
     assert run_lamp("--set", "benchmark_path=queries.jsonl", "--seed", "12") == 2
@@ -342,7 +342,7 @@ def test_run_ignores_the_seed_secret_of_a_service(fake, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["results"][-1]["seed"] == 7
 
 
-def test_run_warns_of_keys_that_it_ignores(fake, capsys):
+def test_run_warns_about_keys_that_it_ignores(fake, capsys):
     assert run_lamp("--set", 'agent_client_configs={"api_key": "secret"}', "--out", "run") == 0
     assert "warning: agent_client_configs is ignored" in capsys.readouterr().err
     for path in (fake / "run").iterdir():
@@ -371,7 +371,7 @@ def wait_for(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
+def test_stopped_run_can_be_resumed(fake, number, status, capsys):
     settings = ["--out", "run", "--num-queries", "4"]
     slow = [*settings, "--set", "delay_s=0.3"]
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper", *slow]
@@ -389,7 +389,7 @@ def test_a_run_that_is_stopped_can_be_resumed(fake, number, status, capsys):
     assert (summary["graded"], summary["complete"]) == (8, True)
 
 
-def test_a_named_agent_of_a_resumed_run_knows_keys_that_are_not_given_again(fake, monkeypatch):
+def test_scripted_agent_of_a_resumed_run_gets_the_stored_keys(fake, monkeypatch):
     cli_run = importlib.import_module("netarena.cli.run")
     briefs = []
     load_agent = cli_run.load_agent
@@ -414,7 +414,7 @@ def test_resume_refuses_another_config(fake, capsys):
 
 
 def answers(monkeypatch, *replies) -> None:
-    """Named agents give these replies, the last one again and again; errors are raised."""
+    """Let scripted agents give these replies, repeating the last one; exceptions are raised."""
     waiting = list(replies)
 
     class Scripted:
@@ -440,7 +440,7 @@ def answers(monkeypatch, *replies) -> None:
 NO_KEY = AgentFailed(FailureReason.TASK_FAILED, "no\x1b[31m key")
 
 
-def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, monkeypatch):
+def test_agent_that_never_worked_gives_status_1_and_its_reason(fake, capsys, monkeypatch):
     answers(monkeypatch, NO_KEY)
     assert run_lamp("--out", "run", "--json") == 1
     out, err = capsys.readouterr()
@@ -465,7 +465,9 @@ def test_an_agent_that_never_worked_has_status_1_and_its_words(fake, capsys, mon
     ],
     ids=["a failed task", "refused replies"],
 )
-def test_a_run_says_why_most_episodes_were_lost(fake, capsys, monkeypatch, replies, words):
+def test_run_reports_the_most_common_reason_of_failed_episodes(
+    fake, capsys, monkeypatch, replies, words
+):
     answers(monkeypatch, *replies)
     assert run_lamp("--out", "run", "--set", "concurrency=1", "--json") == 0
     out, err = capsys.readouterr()
@@ -475,7 +477,7 @@ def test_a_run_says_why_most_episodes_were_lost(fake, capsys, monkeypatch, repli
     assert last.endswith("(netarena show run lists them)")
 
 
-def test_result_files_say_why_most_of_their_episodes_were_lost(capsys):
+def test_result_files_give_the_most_common_reason_of_failed_episodes(capsys):
     rows = [
         {"outcome": "agent_failed", "failure_rule": "agent_failed", "why": f"timeout: {number} s"}
         for number in range(3)
@@ -494,14 +496,14 @@ def test_result_files_say_why_most_of_their_episodes_were_lost(capsys):
     ]
 
 
-def test_a_run_without_failed_episodes_prints_no_line_about_them(fake, capsys):
+def test_run_without_failed_episodes_prints_no_line_about_them(fake, capsys):
     assert run_lamp() == 0
     assert "failed" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("usual_signals")
-def test_before_there_is_a_run_nothing_is_to_be_resumed(fake, number, capsys):
+def test_resume_without_a_run_is_refused(fake, number, capsys):
     assert run_lamp("--out", "run") == 0  # an earlier one is none
     before = sorted(fake.rglob("*"))
     with socket.socket() as nobody:
@@ -521,7 +523,7 @@ def test_before_there_is_a_run_nothing_is_to_be_resumed(fake, number, capsys):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/", "http://no-such-host.invalid:{}/x"])
-def test_a_wrong_url_is_told_soon(fake, capsys, url):
+def test_unreachable_url_is_reported_quickly(fake, capsys, url):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = url.format(nobody.getsockname()[1])
@@ -533,7 +535,7 @@ def test_a_wrong_url_is_told_soon(fake, capsys, url):
     assert list(fake.iterdir()) == []
 
 
-def test_an_agent_that_comes_late_is_waited_for(fake):
+def test_agent_that_starts_late_is_waited_for(fake):
     async def come_late() -> list[str]:
         told: list[str] = []
         waits = asyncio.Event()
@@ -561,7 +563,7 @@ def participants(folder: str) -> dict[str, str]:
     return found
 
 
-def test_a_transcript_begins_with_the_task_and_the_ground_truth(fake, capsys):
+def test_transcript_starts_with_the_task_and_the_ground_truth(fake, capsys):
     assert main(["run", "lamp", "--seed", "7", "--out", "run"]) == 0
     capsys.readouterr()
     assert main(["show", "run", "0"]) == 0
@@ -571,7 +573,7 @@ def test_a_transcript_begins_with_the_task_and_the_ground_truth(fake, capsys):
     assert truth.startswith("ground truth: ")
 
 
-def test_a_run_asks_until_the_interval_is_narrow(fake, capsys):
+def test_run_with_until_interval_asks_until_the_interval_is_narrow(fake, capsys):
     words = ["run", "toy", "--until-interval"]
     assert main([*words, "1", "--seed", "5", "--set", "concurrency=8", "--out", "run"]) == 0
     told = capsys.readouterr().err.splitlines()
@@ -592,7 +594,7 @@ def test_a_run_asks_until_the_interval_is_narrow(fake, capsys):
         (["demo.toml", "--until-interval", "3"], "or --until-interval"),
     ],
 )
-def test_a_wrong_interval_is_told_in_a_line(words, told, fake, capsys):
+def test_invalid_interval_is_reported_in_one_line(words, told, fake, capsys):
     assert main(["run", *words]) == 2
     assert told in capsys.readouterr().err
 
@@ -606,7 +608,7 @@ def test_a_wrong_interval_is_told_in_a_line(words, told, fake, capsys):
         ({"intervals": {"solved_safely": None}, "graded": 0}, None, "no episode could be graded"),
     ],
 )
-def test_whether_a_run_goes_on(summary, number, why):
+def test_until_interval_computes_the_number_of_further_queries(summary, number, why):
     known = {
         "intervals": {"solved_safely": [0.48, 0.52]}, "graded": 150, "complete": True,
         "invalid": [],
@@ -624,7 +626,7 @@ def test_whether_a_run_goes_on(summary, number, why):
     assert "700 episodes are invalid" in told
 
 
-def test_a_resumed_run_need_be_told_nothing_again(fake, capsys):
+def test_resumed_run_needs_no_repeated_options(fake, capsys):
     assert main(["run", "lamp", "--agent", "idler", "--seed", "7"]) == 0
     folder = "netarena-runs/lamp-7"
     assert main(["run", "lamp", "--resume", "--seed", "7"]) == 0
@@ -642,7 +644,7 @@ def test_a_resumed_run_need_be_told_nothing_again(fake, capsys):
     assert "does not record which agent it examined: give --agent" in capsys.readouterr().err
 
 
-def test_a_resumed_run_has_its_agent_again_by_name(fake, capsys):
+def test_agent_of_a_resumed_run_is_started_again_by_name(fake, capsys):
     seed = str(time.monotonic_ns())
     command = ["--agent-cmd", own_agent(seed), "--name", "my agent"]
     assert main(["run", "lamp", *command, "--seed", seed, "--out", "run"]) == 0
@@ -667,11 +669,11 @@ def test_a_resumed_run_has_its_agent_again_by_name(fake, capsys):
 
 
 def serving(seed: str) -> list[str]:
-    """Processes that serve an agent that was started with ``seed``."""
+    """Return the processes that serve an agent started with ``seed``."""
     return find_processes("a2a_purple.cli", seed)
 
 
-def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
+def test_over_a2a_starts_the_agent_as_a_service_and_stops_it(fake, capsys):
     seed = "9182736455463728"
     arguments = ["--agent", "oracle", "--over-a2a", "--seed", seed, "--set", "lamps=6"]
     assert main(["run", "lamp", *arguments, "--out", "run", "--json"]) == 0
@@ -683,7 +685,7 @@ def test_over_a2a_serves_the_agent_and_ends_it(fake, capsys):
 
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_over_a2a_leaves_no_agent_behind(fake, number):
+def test_over_a2a_leaves_no_agent_process_behind(fake, number):
     seed = str(time.monotonic_ns())  # no other run has left an agent with it
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "oracle"]
     command += ["--over-a2a", "--seed", seed, "--out", "run", "--num-queries", "50"]
@@ -698,7 +700,7 @@ def test_over_a2a_leaves_no_agent_behind(fake, number):
         time.sleep(0.05)
 
 
-def test_nohup_is_respected(fake):
+def test_run_under_nohup_survives_hang_up(fake):
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper"]
     command += ["--out", "run", "--num-queries", "4", "--set", "delay_s=0.1"]
     old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
@@ -712,7 +714,7 @@ def test_nohup_is_respected(fake):
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_over_a2a_says_why_an_agent_does_not_start(fake, capsys):
+def test_over_a2a_reports_why_an_agent_does_not_start(fake, capsys):
     assert run_lamp("--over-a2a") == 2
     err = capsys.readouterr().err
     assert err.startswith("netarena: error: --over-a2a: the agent sweeper did not start: ")
@@ -724,7 +726,7 @@ def test_over_a2a_says_why_an_agent_does_not_start(fake, capsys):
 
 
 def own_agent(seed: str, strategy: str = "oracle") -> str:
-    """The command of an agent that takes a port."""
+    """Return the command of an agent that takes a port."""
     return (
         f"{sys.executable} -m a2a_purple.cli --strategy {strategy} --application lamp "
         f"--seed {seed} --port {{port}}"
@@ -752,7 +754,7 @@ def test_agent_cmd_starts_an_agent_and_stops_it(fake, capsys):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_agent_cmd_leaves_no_agent_behind(fake, number, status):
+def test_agent_cmd_leaves_no_agent_process_behind(fake, number, status):
     seed = str(time.monotonic_ns())
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--out", "run"]
     command += ["--agent-cmd", own_agent(seed, "noop"), "--seed", seed, "--num-queries", "50"]
@@ -775,19 +777,19 @@ def test_agent_cmd_leaves_no_agent_behind(fake, number, status):
         (" ", "--agent-cmd: must be a command"),
     ],
 )
-def test_agent_cmd_says_in_one_line_why_it_cannot(fake, capsys, command, words):
+def test_agent_cmd_that_cannot_start_is_reported_in_one_line(fake, capsys, command, words):
     assert main(["run", "lamp", "--agent-cmd", command, "--out", "run"]) == 2
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_agent_cmd_is_the_only_choice(fake, capsys):
+def test_agent_cmd_excludes_the_agent_option(fake, capsys):
     assert run_lamp("--agent-cmd", "true {port}") == 2
     assert "--agent-cmd: leaves no choice of --agent" in capsys.readouterr().err
 
 
-def test_a_program_is_not_started_where_somebody_listens(fake):
+def test_agent_cmd_is_not_started_on_an_occupied_port(fake):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
@@ -799,7 +801,7 @@ def test_a_program_is_not_started_where_somebody_listens(fake):
             asyncio.run(start())
 
 
-def test_who_left_the_group_of_an_agents_command_is_not_waited_for(tmp_path):
+def test_process_outside_the_group_of_an_agent_command_is_not_waited_for(tmp_path):
     url = f"http://127.0.0.1:{free_port()}/"
     seconds = f"60.{secrets.randbelow(10**9):09}"
     up = tmp_path / "up"
@@ -821,7 +823,7 @@ def test_who_left_the_group_of_an_agents_command_is_not_waited_for(tmp_path):
         os.kill(int(number), signal.SIGKILL)
 
 
-def test_verbose_shows_the_conversation_as_it_goes(fake, capsys):
+def test_verbose_run_shows_the_conversation(fake, capsys):
     assert run_lamp("--verbose", "--json", "--seed", "7", "--num-queries", "1") == 0
     out, err = capsys.readouterr()
     assert json.loads(out)
@@ -838,7 +840,7 @@ def test_verbose_shows_the_conversation_as_it_goes(fake, capsys):
     assert "lines as in the turn before)" in err
 
 
-def test_verbose_does_nothing_to_the_terminal(capsys):
+def test_verbose_run_escapes_terminal_sequences(capsys):
     class Rude:
         info = AgentInfo(name="rude\x1b[2J")
 
@@ -867,7 +869,7 @@ def test_verbose_does_nothing_to_the_terminal(capsys):
     assert "turn 2: it failed after" in err
 
 
-def test_query_asks_one_query_of_an_earlier_run_again(fake, capsys):
+def test_query_option_asks_one_query_of_an_earlier_run_again(fake, capsys):
     assert run_lamp("--num-queries", "3", "--set", "lamps=7", "--seed", "7", "--json") == 0
     first = json.loads(capsys.readouterr().out)["results"][4]
     assert run_lamp("--query", first["id"], "--json") == 0
@@ -886,7 +888,7 @@ def test_query_asks_one_query_of_an_earlier_run_again(fake, capsys):
     assert "has the seed 7, not 8" in capsys.readouterr().err
 
 
-def test_query_finds_a_sealed_id_by_the_folder_s_config(fake, capsys):
+def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, capsys):
     app, folder = load("lamp"), fake / "netarena-runs" / "team" / "a"
     config = app.config_type.parse({"num_queries": 3, "lamps": 7, "seed": 7})
     brief = Brief(app, config, 7, app.role)
@@ -945,13 +947,13 @@ def test_query_finds_a_sealed_id_by_the_folder_s_config(fake, capsys):
         ),
     ],
 )
-def test_query_takes_ids_of_this_application_and_version(fake, capsys, query_id, words):
+def test_query_option_refuses_ids_of_other_applications_and_versions(fake, capsys, query_id, words):
     assert run_lamp("--query", query_id) == 2
     assert words in capsys.readouterr().err
 
 
 def check_lamp_agent(answer) -> dict[str, Check]:
-    """The checks, by name, of an agent that answers so."""
+    """Return the checks, by name, of an agent with these replies."""
 
     class Answerer:
         info = AgentInfo(name="own")
@@ -967,7 +969,7 @@ def check_lamp_agent(answer) -> dict[str, Check]:
     return asyncio.run(check())
 
 
-def test_check_agent_passes_one_that_works(fake):
+def test_check_agent_passes_a_working_agent(fake):
     told = {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}
     checks = check_lamp_agent(lambda _: Reply(text="on 1", metadata=told))
     assert all(check.ok for check in checks.values()), checks
@@ -977,14 +979,14 @@ def test_check_agent_passes_one_that_works(fake):
     }
 
 
-def test_check_agent_says_what_a_reply_lacks(fake):
+def test_check_agent_reports_an_unusable_reply(fake):
     checks = check_lamp_agent(lambda _: Reply(text="certainly!"))
     assert checks["form"].remedy == "say 'on N' or 'off N'"
     assert checks["form"].severity is Severity.RUN
     assert not checks["tokens"].ok
 
 
-def test_check_agent_says_why_there_is_no_reply(fake):
+def test_check_agent_reports_why_there_is_no_reply(fake):
     def refuse(prompt):
         raise AgentFailed(FailureReason.TASK_FAILED, "no key")
 
@@ -993,7 +995,7 @@ def test_check_agent_says_why_there_is_no_reply(fake):
     assert "see its log" in checks["reply"].remedy
 
 
-def test_check_agent_of_nobody(fake, capsys):
+def test_check_agent_without_a_server_fails(fake, capsys):
     assert main(["check-agent", "http://127.0.0.1:9/", "--timeout", "1"]) == 1
     out = capsys.readouterr().out
     assert "would fail" in out
@@ -1004,7 +1006,7 @@ def test_check_agent_of_nobody(fake, capsys):
 # queries
 
 
-def test_queries_bring_their_reference_solution(fake, capsys):
+def test_queries_are_printed_with_their_reference_solution(fake, capsys):
     assert main(["queries", "lamp", "--seed", "7", "--num-queries", "2"]) == 0
     out, err = capsys.readouterr()
     lines = [json.loads(line) for line in out.splitlines()]
@@ -1025,13 +1027,13 @@ def test_public_queries_hold_no_ground_truth(fake, capsys):
 @pytest.mark.parametrize(
     ("application", "told"), [("malt", True), ("route", False), ("k8s", False)]
 )
-def test_the_healthy_state_that_is_to_be_reached_is_no_public_part(application, told, capsys):
+def test_public_queries_omit_an_initial_state_that_reveals_the_solution(application, told, capsys):
     assert main(["queries", application, "--seed", "7", "--public"]) == 0
     line = json.loads(capsys.readouterr().out.splitlines()[0])
     assert ("initial" in line) is told
 
 
-def test_queries_are_the_same_for_the_same_seed_and_hash_seed(fake, monkeypatch):
+def test_queries_are_the_same_for_the_same_seed_and_any_hash_seed(fake, monkeypatch):
     outputs = []
     for hash_seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
@@ -1039,7 +1041,7 @@ def test_queries_are_the_same_for_the_same_seed_and_hash_seed(fake, monkeypatch)
     assert outputs[0] == outputs[1] != ""
 
 
-def test_a_reader_that_leaves_is_no_error(fake):
+def test_reader_that_closes_the_pipe_is_not_an_error(fake):
     command = [sys.executable, "-m", "netarena.cli", "queries", "lamp", "--num-queries", "5000"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -1065,7 +1067,7 @@ def test_a_reader_that_leaves_is_no_error(fake):
     ("redirection", "why"),
     [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
 )
-def test_output_that_cannot_be_written_is_told_in_one_line(fake, arguments, redirection, why):
+def test_unwritable_output_is_reported_in_one_line(fake, arguments, redirection, why):
     if arguments[0] == "report":
         assert run_lamp("--out", "run") == 0
     command = shlex.join([sys.executable, "-m", "netarena.cli", *arguments])
@@ -1079,7 +1081,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(fake, arguments, redi
     assert (done.returncode, done.stderr) == (1, f"netarena: error: {why}\n")
 
 
-def test_a_closed_standard_error_is_not_missed(fake):
+def test_run_works_with_a_closed_standard_error(fake):
     command = shlex.join([sys.executable, "-m", "netarena.cli", "run", "lamp", "--out", "run"])
     done = subprocess.run(
         ["sh", "-c", f"{command} --agent sweeper --json 2>&-"],
@@ -1095,7 +1097,7 @@ def test_a_closed_standard_error_is_not_missed(fake):
 # audit, doctor, regrade, report, leaderboard
 
 
-def test_audit_counts_in_total(fake, capsys):
+def test_audit_counts_queries_in_total(fake, capsys):
     assert main(["audit", "lamp", "--num-queries", "7", "--seed", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
@@ -1106,7 +1108,7 @@ def test_audit_counts_in_total(fake, capsys):
 
 @pytest.fixture
 def telltale(fake, monkeypatch):
-    """The lamp, whose faults show in what can be read: of four parts the broken one is older."""
+    """The lamp application with revealing evidence: the broken one of four parts is older."""
 
     async def evidence(self, query, config):
         broken = query.index % 4
@@ -1122,7 +1124,7 @@ def telltale(fake, monkeypatch):
     monkeypatch.setattr(type(load("lamp")), "evidence", evidence)
 
 
-def test_audit_of_traces_that_tell_has_status_1(telltale, capsys, tmp_path):
+def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
     saved = tmp_path / "evidence.jsonl"
     arguments = ["audit", "lamp", "--traces", "--num-queries", "24", "--seed", "1"]
     assert main([*arguments, "--out", str(saved)]) == 1
@@ -1165,14 +1167,14 @@ def test_audit_of_invalid_queries_has_status_1(fake, capsys):
     assert json.loads(capsys.readouterr().out)["reasons"] == {"unsolved": 3}
 
 
-def test_doctor_says_what_is_there(fake, capsys):
+def test_doctor_lists_available_parts(fake, capsys):
     assert main(["doctor", "lamp"]) == 0
     out = capsys.readouterr().out
     for words in ("python", "there are bulbs", "the fuse is old", "buy a new one", "sweeper"):
         assert words in out
 
 
-def test_doctor_says_what_is_missing(fake, capsys):
+def test_doctor_lists_missing_parts(fake, capsys):
     assert main(["doctor", "bare", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     (check,) = [check for check in document["checks"] if check["part"] == "bare"]
@@ -1191,7 +1193,7 @@ def test_doctor_knows_every_extra(fake, capsys, monkeypatch):
     assert 'pip install "netarena[view]"' in capsys.readouterr().out
 
 
-def test_doctor_forgives_an_extra_that_nobody_asked_for(fake, capsys, monkeypatch):
+def test_doctor_passes_without_an_unrequested_extra(fake, capsys, monkeypatch):
     monkeypatch.setattr("netarena.cli.doctor.application_names", lambda: ["bare", "lamp"])
     assert main(["doctor", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -1199,7 +1201,7 @@ def test_doctor_forgives_an_extra_that_nobody_asked_for(fake, capsys, monkeypatc
     assert (check["ok"], check["severity"]) == (False, "note")
 
 
-def test_reports_a_stored_run(fake, capsys):
+def test_report_describes_a_stored_run(fake, capsys):
     assert run_lamp("--out", "run") == 0
     capsys.readouterr()
     assert main(["report", "run"]) == 0
@@ -1214,7 +1216,7 @@ def test_reports_a_stored_run(fake, capsys):
     assert "--out: no/such/folder.md cannot be written" in capsys.readouterr().err
 
 
-def test_regrades_a_stored_run(fake, capsys):
+def test_regrade_repeats_the_verdicts_of_a_stored_run(fake, capsys):
     assert run_lamp("--out", "run") == 0
     capsys.readouterr()
     before = (fake / "run" / "results.json").read_text()
@@ -1238,7 +1240,7 @@ def test_regrades_a_stored_run(fake, capsys):
 
 
 @pytest.mark.parametrize("command", ["regrade", "report"])
-def test_a_journal_with_an_id_that_is_none(fake, capsys, command):
+def test_journal_with_a_malformed_id_does_not_raise(fake, capsys, command):
     assert run_lamp("--out", "run") == 0
     journal = fake / "run" / "journal.jsonl"
     journal.write_text(journal.read_text() + '{"event": "start", "query_id": []}\n')
@@ -1277,7 +1279,7 @@ HOSTILE = "\x1b[2J\x7f\x9b31m\u202e\u2066\u200f\u2028\U000e0041"
 HARMLESS = "naïve 網路 ✓"
 
 
-def test_json_that_is_printed_has_escapes_and_the_same_value(fake, capsys, monkeypatch):
+def test_printed_json_has_escapes_and_the_same_value(fake, capsys, monkeypatch):
     monkeypatch.setattr(
         "netarena.run.assessment.make_record",
         lambda *_: {"outcome": "solved", "said": HOSTILE + HARMLESS},
@@ -1295,7 +1297,7 @@ def test_json_that_is_printed_has_escapes_and_the_same_value(fake, capsys, monke
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
-def test_log_lines_do_nothing_to_a_terminal():
+def test_log_lines_escape_terminal_sequences():
     record = logging.LogRecord("n", logging.INFO, "", 0, "said %s\nmore", (HOSTILE,), None)
     line = PlainFormatter("%(message)s").format(record)
     assert line.startswith(r"said \x1b[2J\x7f\x9b31m\u202e")
@@ -1304,7 +1306,7 @@ def test_log_lines_do_nothing_to_a_terminal():
 
 
 @pytest.mark.parametrize("arguments", [["run", "{}.toml"], ["compose", "{}.toml"]])
-def test_a_scenario_that_is_no_regular_file_is_one_line(fake, capsys, arguments):
+def test_scenario_that_is_not_a_regular_file_is_reported_in_one_line(fake, capsys, arguments):
     os.mkfifo("pipe.toml")
     (fake / "zero.toml").symlink_to("/dev/zero")
     (fake / "large.toml").write_text("#" * (1 << 20) + "#")
@@ -1313,14 +1315,14 @@ def test_a_scenario_that_is_no_regular_file_is_one_line(fake, capsys, arguments)
         assert why in capsys.readouterr().err
 
 
-def test_completion_for_a_shell(fake, monkeypatch):
+def test_shell_completion_lists_matching_commands(fake, monkeypatch):
     monkeypatch.setenv("_NETARENA_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "netarena lea")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert call().stdout.strip() == "plain,leaderboard"
 
 
-def test_serve_refuses_without_a_sandbox_unless_told(fake, monkeypatch, capsys):
+def test_serve_without_a_sandbox_is_refused_unless_allowed(fake, monkeypatch, capsys):
     from netarena.model import Check, Severity
     from tests.fake.lamp import Lamp
 
@@ -1353,7 +1355,7 @@ def test_serve_refuses_without_a_sandbox_unless_told(fake, monkeypatch, capsys):
     assert len(served) == 1
 
 
-def test_serve_says_where_it_listens(fake):
+def test_serve_reports_its_address(fake):
     command = [sys.executable, "-m", "netarena.cli", "serve", "lamp", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -1368,7 +1370,7 @@ def test_serve_says_where_it_listens(fake):
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_serve_listens_where_the_environment_says(fake, monkeypatch):
+def test_serve_listens_on_the_address_of_the_environment(fake, monkeypatch):
     asked = {}
     monkeypatch.setattr("netarena.a2a.server.serve", lambda app, **options: asked.update(options))
     assert main(["serve", "lamp"]) == 0

@@ -1,4 +1,4 @@
-"""Output in encodings that lack what is written."""
+"""Output in encodings that lack some of the characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENCODINGS = ("ascii", "latin-1", "cp1252", "koi8-r", "shift_jis", "utf-8")
 
 
 class Terminal(redirect_stdout):
-    """Standard output of an encoding, and what was written."""
+    """Standard output with a given encoding, and the written text."""
 
     def __init__(self, encoding: str) -> None:
         self.bytes = io.BytesIO()
@@ -35,7 +35,7 @@ def terminal(request) -> Terminal:
 
 
 @pytest.mark.parametrize("arguments", ["--help", "run --help", "leaderboard --help", "purple"])
-def test_help_is_shown(arguments, terminal):
+def test_help_is_shown_in_any_encoding(arguments, terminal):
     with terminal:
         if arguments == "purple":
             assert a2a_purple.cli.main(["--help"]) == 0
@@ -45,21 +45,21 @@ def test_help_is_shown(arguments, terminal):
     assert "Show this message and exit." in terminal.bytes.getvalue().decode(errors="replace")
 
 
-def test_a_table_is_shown(terminal):
+def test_table_is_shown_in_any_encoding(terminal):
     with terminal:
         open_streams()
         show_table(("a", "rate"), [("é – × 漢 \udcff", "1 [0–2]")], title="…")
     assert "2]" in terminal.text
 
 
-def test_signs_are_spelt_as_well_as_can_be():
+def test_unencodable_signs_are_transliterated_or_escaped():
     with Terminal("ascii") as stream:
         open_streams()
         stream.write("[0–2] × 3 … é \U0001f600 \udcff")
     assert stream.buffer.getvalue() == b"[0-2] x 3 ... \\xe9 \\U0001f600 \\udcff"
 
 
-def test_json_stands_for_the_same_value(terminal):
+def test_printed_json_has_the_same_value_in_any_encoding(terminal):
     value = {"agent": "é – 漢 \U0001f600 …", "sign": "×"}
     with terminal:
         open_streams()
@@ -67,7 +67,7 @@ def test_json_stands_for_the_same_value(terminal):
     assert json.loads(terminal.text) == value
 
 
-def test_a_run_and_the_leaderboard_are_told(tmp_path):
+def test_run_and_leaderboard_are_shown_in_latin_1(tmp_path):
     out = str(tmp_path / "out")
     terminal = Terminal("latin-1")
     with terminal:

@@ -1,4 +1,4 @@
-"""Keys of every application: unknown ones, wrong ones, and what shapes queries."""
+"""Keys common to all applications: unknown and wrong keys, and keys that shape queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netarena.config import Config, PromptStyle, with_seed_text
 from netarena.errors import ConfigError
 
 
-def test_every_key_has_the_contracts_default() -> None:
+def test_every_key_has_the_documented_default() -> None:
     config = Config.parse({})
     assert config.prompt_type is PromptStyle.ZEROSHOT_BASE
     assert (config.num_queries, config.max_iterations, config.concurrency) == (1, 10, 1)
@@ -47,7 +47,7 @@ def test_every_key_has_the_contracts_default() -> None:
         ({"output_file": "../up"}, "config.output_file"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(values: Any, message: str) -> None:
+def test_wrong_value_is_refused_with_the_allowed_ones(values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Config.parse(values)
     assert "\n" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_levels_are_a_filter_in_canonical_order() -> None:
     assert Config.parse({"complexity_level": levels}).complexity_level == ("level1", "level3")
 
 
-def test_only_what_draws_queries_shapes_them() -> None:
+def test_only_keys_that_draw_queries_change_the_shape_hash() -> None:
     plain = Config.parse({})
     same = {"seed": 5, "concurrency": 3, "prompt_type": "react", "output_dir": "x", "resume": True}
     assert Config.parse(same).shape_hash() == plain.shape_hash()
@@ -69,7 +69,7 @@ def test_only_what_draws_queries_shapes_them() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8)))
-def test_any_junk_is_accepted_or_one_line(values: dict[str, Any]) -> None:
+def test_any_input_is_accepted_or_refused_in_one_line(values: dict[str, Any]) -> None:
     try:
         Config.parse(values)
     except ConfigError as error:
@@ -79,7 +79,7 @@ def test_any_junk_is_accepted_or_one_line(values: dict[str, Any]) -> None:
     assert shown.isprintable()
 
 
-def test_one_shard_of_quick_submit_is_taken_and_several_are_refused():
+def test_one_shard_of_quick_submit_is_accepted_and_several_are_refused():
     assert Config.parse({"num_shards": 1, "shard_index": 0}) == Config.parse({})
     for key, value in (("num_shards", 4), ("shard_index", 1), ("num_shards", True)):
         with pytest.raises(ConfigError, match=rf"config\.{key}: must be \d, not .*quick-submit"):
@@ -87,13 +87,13 @@ def test_one_shard_of_quick_submit_is_taken_and_several_are_refused():
 
 
 @pytest.mark.parametrize("given", ["level9", ["level9"], ["level1", "level9"]])
-def test_a_message_names_a_wrong_value_once(given):
+def test_message_names_a_wrong_value_once(given):
     with pytest.raises(ConfigError) as caught:
         Config.parse({"complexity_level": given})
     assert str(caught.value).count("level9") == 1
 
 
-def test_a_seed_is_given_as_text_by_clients_that_would_round_it():
+def test_seed_may_be_given_as_text_to_avoid_rounding():
     assert Config.parse({"seed_text": "18446744073709551615"}).seed == 2**64 - 1
     # the number of a copied summary, as JavaScript writes it
     assert Config.parse({"seed": 2**53, "seed_text": "9007199254740993"}).seed == 2**53 + 1
@@ -102,17 +102,17 @@ def test_a_seed_is_given_as_text_by_clients_that_would_round_it():
 
 
 @pytest.mark.parametrize("text", [7, "", "-7", "0x7", "\uff17", "1_0", "9" * 21, ["7"]])
-def test_a_seed_as_text_has_digits_only(text):
+def test_seed_text_with_other_characters_than_digits_is_refused(text):
     with pytest.raises(ConfigError, match=r"^config\.seed_text: must be the digits of a seed"):
         Config.parse({"seed_text": text})
 
 
-def test_a_seed_that_differs_from_its_text_is_refused():
+def test_seed_that_differs_from_its_text_is_refused():
     with pytest.raises(ConfigError, match=r"^config\.seed_text: 8 and the seed 7 differ"):
         Config.parse({"seed": 7, "seed_text": "8"})
 
 
-def test_seed_of_a_config_within_has_its_text():
+def test_seed_of_a_nested_config_has_its_text():
     stored = with_seed_text({"seed": 2**60, "config": {"seed": 2**60, "repeats": 1}})
     assert stored["config"] == {"seed": 2**60, "seed_text": str(2**60), "repeats": 1}
     assert Config.parse(stored["config"]).seed == 2**60

@@ -1,4 +1,4 @@
-"""What goes wrong becomes data: hostile replies, broken worlds, and time that ends anywhere."""
+"""Failures recorded as data: hostile replies, broken environments, and time limits at any point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def deep(levels: int) -> Any:
 
 
 def toy_with(**methods: Any) -> Toy:
-    """A toy whose worlds have other methods."""
+    """Return a toy application whose environments have these methods."""
     works = type("Works", (Waterworks,), methods)
 
     class Changed(Toy):
@@ -38,7 +38,7 @@ def toy_with(**methods: Any) -> Toy:
 
 
 @pytest.mark.parametrize("move", [{"a": float("nan")}, deep(300), {1: 2}, b"x", {"a": {1}}])
-def test_a_move_that_no_journal_can_hold_is_refused(move, tmp_path: Path) -> None:
+def test_move_that_json_cannot_hold_is_refused(move, tmp_path: Path) -> None:
     class Odd(Toy):
         def parse(self, reply):
             return move
@@ -67,20 +67,20 @@ async def end_odd_state(self):
 
 
 @pytest.mark.parametrize("methods", [{"execute": raise_odd_error}])
-def test_an_odd_error_of_a_world_is_data(methods, tmp_path: Path) -> None:
+def test_unprintable_environment_error_is_recorded(methods, tmp_path: Path) -> None:
     results, episodes = assess(toy_with(**methods), Scripted(open_all), tmp_path)
     assert {episode.outcome for episode in episodes} == {Outcome.UNSOLVED}
     assert all(episode.detail == "OSError: ?" for episode in episodes)
     assert results[-1]["avg_safety"] == 0
 
 
-def test_a_state_that_no_journal_can_hold_is_our_failure(tmp_path: Path) -> None:
+def test_state_that_json_cannot_hold_is_an_environment_failure(tmp_path: Path) -> None:
     with pytest.raises(AssessmentFailed, match="bytes is no JSON value"):
         assess(toy_with(open=end_odd_state), Scripted(open_all), tmp_path)
 
 
 @pytest.mark.parametrize("evidence", [float("nan"), Path("/x"), {"a": {1}}, "\ud800"])
-def test_any_evidence_can_be_kept(evidence, tmp_path: Path) -> None:
+def test_any_evidence_can_be_stored(evidence, tmp_path: Path) -> None:
     async def fail(self):
         raise EnvironmentFailed("broke", evidence=evidence)
 
@@ -88,7 +88,7 @@ def test_any_evidence_can_be_kept(evidence, tmp_path: Path) -> None:
         assess(toy_with(open=fail), Scripted(open_all), tmp_path)
 
 
-def test_an_application_that_cannot_make_a_world_is_our_failure(tmp_path: Path) -> None:
+def test_application_without_an_environment_is_an_environment_failure(tmp_path: Path) -> None:
     class Odd(Toy):
         def environment(self, query, config):
             if query.index == 0:
@@ -100,7 +100,7 @@ def test_an_application_that_cannot_make_a_world_is_our_failure(tmp_path: Path) 
     assert results[-1]["outcomes"]["solved"] == 2
 
 
-def test_a_judge_that_breaks_on_an_answer_is_the_agents_doing(tmp_path: Path) -> None:
+def test_judge_that_fails_on_an_answer_counts_against_the_agent(tmp_path: Path) -> None:
     class Odd(Toy):
         def judge(self, *arguments):
             raise RecursionError("too deep")
@@ -112,7 +112,9 @@ def test_a_judge_that_breaks_on_an_answer_is_the_agents_doing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("error", [TimeoutError("mine"), asyncio.CancelledError()])
-def test_a_worlds_own_timeout_is_not_the_budget(error: BaseException, tmp_path: Path) -> None:
+def test_timeout_inside_the_environment_does_not_count_as_the_time_budget(
+    error: BaseException, tmp_path: Path
+) -> None:
     async def execute(self, move):
         raise error
 
@@ -126,7 +128,7 @@ async def hang(self, *arguments):
     await asyncio.Event().wait()
 
 
-def test_cut_off_while_running_is_not_seen_to_be_safe(tmp_path: Path) -> None:
+def test_command_cut_off_by_the_time_budget_is_not_safe(tmp_path: Path) -> None:
     results, episodes = assess(
         toy_with(execute=hang), Scripted(open_all), tmp_path, time_budget_s=1
     )
@@ -137,7 +139,7 @@ def test_cut_off_while_running_is_not_seen_to_be_safe(tmp_path: Path) -> None:
     assert results[-1]["not_run"] == 2
 
 
-def test_cut_off_while_waiting_for_our_place_is_not_run(tmp_path: Path) -> None:
+def test_command_cut_off_while_queued_counts_as_not_executed(tmp_path: Path) -> None:
     async def execute(self, move):
         if self.query.index == 0:
             self.waiting = True
@@ -154,7 +156,7 @@ def test_cut_off_while_waiting_for_our_place_is_not_run(tmp_path: Path) -> None:
     assert again[-1]["complete"]
 
 
-def test_a_retry_ends_with_the_budget_and_nobody_pays(tmp_path: Path) -> None:
+def test_retry_ends_with_the_time_budget_and_counts_against_no_agent(tmp_path: Path) -> None:
     async def open_(self):
         if self.query.index == 0:
             if not tried:
@@ -172,7 +174,7 @@ def test_a_retry_ends_with_the_budget_and_nobody_pays(tmp_path: Path) -> None:
     assert len(episodes) == 2
 
 
-def test_tear_down_is_bounded(
+def test_tear_down_time_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(netarena.run.engine, "CLOSE_TIMEOUT_S", 0.1)
@@ -186,7 +188,7 @@ def test_tear_down_is_bounded(
     assert "tearing down" in caplog.text
 
 
-def test_an_absent_agent_has_no_summary_even_when_worlds_fail_too(tmp_path: Path) -> None:
+def test_unreachable_agent_has_no_summary_even_if_environments_fail(tmp_path: Path) -> None:
     async def open_(self):
         if self.query.index == 2:
             raise EnvironmentFailed("always")
@@ -197,7 +199,7 @@ def test_an_absent_agent_has_no_summary_even_when_worlds_fail_too(tmp_path: Path
         assess(toy_with(open=open_), agent, tmp_path)
 
 
-def test_what_was_observed_in_time_is_judged(tmp_path: Path) -> None:
+def test_observation_within_the_time_budget_is_judged(tmp_path: Path) -> None:
     class Slow(Toy):
         def judge(self, *arguments):
             done.wait(2.5)  # beyond the budget
@@ -214,11 +216,11 @@ def test_what_was_observed_in_time_is_judged(tmp_path: Path) -> None:
 
 
 def solve(prompt: str) -> str:
-    """The first valve that the situation shows as closed."""
+    """Reply that opens the first closed valve of the situation."""
     return f"open {prompt[: prompt.index(': False')].rstrip(chr(39))[-2:]}"
 
 
-def test_a_world_that_broke_while_it_waited_is_ours(
+def test_environment_that_broke_while_waiting_is_an_environment_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(netarena.run.engine, "STALE_AFTER_S", 0.0)
@@ -236,7 +238,7 @@ def test_a_world_that_broke_while_it_waited_is_ours(
     assert all("while it was waiting" in str(episode.evidence) for episode in episodes)
 
 
-def test_a_full_disk_fails_the_assessment_and_leaves_whole_lines(
+def test_full_disk_fails_the_assessment_and_leaves_complete_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import netarena.run.journal
@@ -282,7 +284,7 @@ class Counted(Fragile):
         return works
 
 
-def test_cancelled_at_any_moment_slots_and_worlds_are_given_back(tmp_path: Path) -> None:
+def test_cancellation_at_any_moment_releases_slots_and_environments(tmp_path: Path) -> None:
     rng = random.Random(5)
     toy = Counted()
     config = Toy.config_type.parse({"seed": 7, "num_queries": 2, "concurrency": 2})
@@ -311,7 +313,7 @@ def test_cancelled_at_any_moment_slots_and_worlds_are_given_back(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_a_move_that_was_not_executed_needs_no_judgement(tmp_path: Path) -> None:
+def test_move_that_was_not_executed_is_not_judged(tmp_path: Path) -> None:
     async def execute(self, move):
         return Execution(output="no such valve", executed=False)
 

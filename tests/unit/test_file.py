@@ -1,4 +1,4 @@
-"""Files of others, as their editors leave them."""
+"""Files as different editors write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from netarena.file import read_lines, read_text
 
 
-def test_a_mark_of_the_order_of_bytes_is_no_part_of_a_file(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(codecs.BOM_UTF8 + b"a\n" + codecs.BOM_UTF8 + b"b")
     assert read_text(path) == "a\n\ufeffb"
@@ -20,7 +20,7 @@ def test_a_mark_of_the_order_of_bytes_is_no_part_of_a_file(tmp_path: Path) -> No
     assert list(read_lines(path)) == []
 
 
-def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"12345\n1")
     with pytest.raises(OSError, match="more than 4 bytes"):

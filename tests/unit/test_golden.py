@@ -82,7 +82,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("k8s", "1a021915290d13e2", "7a7b854b6637e28c"),
     ],
 )
-def test_queries_and_prompts_are_those_of_yesterday(
+def test_queries_and_prompts_match_the_stored_digests(
     name: str, queries: str, prompts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NETARENA_PHRASING_PACK", raising=False)

@@ -47,7 +47,7 @@ def stand_in(folder: Path, **bodies: str) -> None:
         ("netarena serve malt", {"NETARENA_HOST": "0.0.0.0"}, "localhost:9009"),
     ],
 )
-def test_the_health_check_asks_where_it_is_served(tmp_path, served, environ, asked):
+def test_health_check_requests_the_served_address(tmp_path, served, environ, asked):
     stand_in(tmp_path, curl='echo "$@"; exit 7')
     line = tmp_path / "cmdline"
     line.write_text(served.replace(" ", "\0") + "\0")
@@ -59,7 +59,7 @@ def test_the_health_check_asks_where_it_is_served(tmp_path, served, environ, ask
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
-def test_every_image_has_the_health_check_and_all_that_it_copies(file):
+def test_every_image_has_the_health_check_and_all_files_it_copies(file):
     text = file.read_text()
     assert 'CMD ["image-health"]\n' in text
     (copied,) = re.findall(r"COPY --chmod=755 (.*) /usr/local/bin/\n", text)
@@ -113,26 +113,26 @@ class Started:
         self.calls = calls.read_text().splitlines() if calls.exists() else []
 
 
-def test_a_folder_that_docker_made_is_written_to_without_root(tmp_path):
+def test_directory_created_by_docker_is_writable_without_root(tmp_path):
     started = Started(tmp_path)
     assert started.done.stdout == "netarena /nonexistent: netarena serve malt --port 9999\n"
     assert started.calls == [f"chgrp netarena {started.runs}"]
     assert started.runs.stat().st_mode & 0o777 == 0o775
 
 
-def test_a_folder_that_can_be_written_is_left_alone(tmp_path):
+def test_writable_directory_is_left_unchanged(tmp_path):
     started = Started(tmp_path, mode=0o770)
     assert started.done.stdout.startswith("netarena /nonexistent: netarena serve malt")
     assert started.calls == []
 
 
-def test_who_is_not_root_just_serves(tmp_path):
+def test_entry_point_without_root_just_serves(tmp_path):
     started = Started(tmp_path, user="1000")
     assert started.done.stdout == "root /home: netarena serve malt --port 9999\n"
     assert started.calls == []
 
 
-def test_root_that_may_not_give_up_its_rights_is_told_what_to_do(tmp_path):
+def test_root_that_cannot_drop_privileges_gets_a_remedy(tmp_path):
     started = Started(tmp_path, setpriv="exit 1")
     assert (started.done.returncode, started.done.stdout) == (2, "")
     assert started.done.stderr.endswith("docker run --user 9009\n")

@@ -32,7 +32,7 @@ TOKEN = "a-token-of-a-test"
 
 @asynccontextmanager
 async def examined(out: Path, **values: Any) -> AsyncIterator[Desk]:
-    """The desk of an assessment of the waterworks, which goes on until it ends."""
+    """Yield the tool agent of a running assessment of the waterworks."""
     toy = load("toy")
     config = toy.config_type.parse({"seed": 7, "complexity_level": "level2", **values})
     desk = Desk(toy, config, "caller")
@@ -53,7 +53,7 @@ async def call(client: Client, name: str, **values: Any) -> tuple[str, bool]:
 
 
 async def solve(client: Client) -> list[str]:
-    """Do all tasks; what each call was answered with."""
+    """Solve all tasks and return the answer to each call."""
     told = []
     while "no more tasks" not in (task := (await call(client, "next_task"))[0]):
         told.append(task)
@@ -68,7 +68,7 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.anyio
-async def test_an_agent_that_calls_tools_is_examined(tmp_path: Path) -> None:
+async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
     async with examined(tmp_path, num_queries=2) as desk, Client(build_server(desk)) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == ["next_task", "reply"]
@@ -92,7 +92,7 @@ async def test_an_agent_that_calls_tools_is_examined(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_no_turn_costs_none(tmp_path: Path) -> None:
+async def test_call_without_a_turn_uses_no_turn(tmp_path: Path) -> None:
     async with examined(tmp_path, max_iterations=2) as desk, Client(build_server(desk)) as client:
         assert await call(client, "reply", text="open v1") == (
             "No task is open: call next_task.",
@@ -126,7 +126,7 @@ async def test_what_is_no_turn_costs_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_ticket_ends_when_the_caller_says_so(tmp_path: Path) -> None:
+async def test_ticket_ends_when_the_caller_declares(tmp_path: Path) -> None:
     keys = {"briefing": "ticket", "end_index": 1}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools][-1] == "done"
@@ -141,7 +141,7 @@ async def test_a_ticket_ends_when_the_caller_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_is_too_slow_loses_the_task_alone(tmp_path: Path) -> None:
+async def test_caller_that_is_too_slow_loses_only_the_task(tmp_path: Path) -> None:
     keys = {"num_queries": 2, "agent_timeout_s": 0.5}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
         await call(client, "next_task")
@@ -156,7 +156,7 @@ async def test_who_is_too_slow_loses_the_task_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_leaves_in_the_middle_of_a_call_finds_the_right_turn(tmp_path: Path) -> None:
+async def test_interrupted_caller_continues_at_the_right_turn(tmp_path: Path) -> None:
     async with examined(tmp_path, end_index=1, max_iterations=9) as desk:
         await desk.call("next_task", {})
         leaving = asyncio.create_task(desk.call("reply", {"text": "close v1"}))
@@ -169,7 +169,7 @@ async def test_who_leaves_in_the_middle_of_a_call_finds_the_right_turn(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_a_reply_that_comes_as_its_time_ends_is_refused() -> None:
+async def test_reply_at_the_end_of_its_time_is_refused() -> None:
     toy = load("toy")
     desk = Desk(toy, toy.config_type(), "caller")
     asking = asyncio.create_task(desk.ask("?", context_id="c", timeout_s=1.0))
@@ -179,7 +179,7 @@ async def test_a_reply_that_comes_as_its_time_ends_is_refused() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_breaks_the_assessment_is_told(tmp_path: Path, monkeypatch) -> None:
+async def test_failed_assessment_is_reported_to_the_caller(tmp_path: Path, monkeypatch) -> None:
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -194,7 +194,7 @@ async def test_what_breaks_the_assessment_is_told(tmp_path: Path, monkeypatch) -
 
 
 @pytest.mark.anyio
-async def test_over_http_with_a_token_and_a_host(tmp_path: Path) -> None:
+async def test_http_server_needs_the_token_and_the_right_host(tmp_path: Path) -> None:
     async with examined(tmp_path) as desk:
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
@@ -220,8 +220,8 @@ async def test_over_http_with_a_token_and_a_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_sessions_over_http_are_bounded(tmp_path: Path) -> None:
-    """A client that opens sessions and never ends them is refused; one that ends leaves room."""
+async def test_number_of_http_sessions_is_limited(tmp_path: Path) -> None:
+    """Clients that never end their sessions are refused; an ended session frees its slot."""
     body = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -251,7 +251,7 @@ async def test_sessions_over_http_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_over_standard_input_and_output(tmp_path: Path) -> None:
+async def test_stdio_server_plays_an_assessment(tmp_path: Path) -> None:
     arguments = ["-m", "netarena.cli", "mcp", "toy", "--seed", "7", "--out", str(tmp_path / "out")]
     arguments += ["--set", "complexity_level=level1"]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "apps", ROOT / "tests" / "toy")))
@@ -274,12 +274,12 @@ async def test_over_standard_input_and_output(tmp_path: Path) -> None:
     assert results(tmp_path / "out")[-1]["avg_solved_safely"] == 1.0
 
 
-def test_a_port_is_for_http(capsys) -> None:
+def test_port_without_http_is_refused(capsys) -> None:
     assert main(["mcp", "toy", "--port", "8000"]) == 2
     assert capsys.readouterr().err == "netarena: error: --port: is for --http\n"
 
 
-def test_without_the_sdk_the_extra_is_named(monkeypatch, capsys) -> None:
+def test_missing_sdk_is_reported_with_the_extra(monkeypatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
     assert main(["mcp", "toy"]) == 2
     assert 'pip install "netarena[mcp]"' in capsys.readouterr().err

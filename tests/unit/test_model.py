@@ -16,7 +16,7 @@ class Square(Record):
         return self.side**2
 
 
-def test_a_copy_does_not_keep_what_was_derived_from_other_values():
+def test_copy_recomputes_derived_values():
     square = Square(side=2)
     assert square.area == 4
     assert square.model_copy(update={"side": 3}).area == 9
@@ -36,13 +36,13 @@ def test_a_copy_does_not_keep_what_was_derived_from_other_values():
         ({"input_tokens": "7", "output_tokens": [], "cost_usd": {}}, (0, 0, 0, None)),
     ],
 )
-def test_what_an_agent_tells_of_its_tokens_is_read_with_care(told, counts):
+def test_reported_token_usage_is_validated(told, counts):
     usage = Usage.read(Reply(text="", metadata={"usage": told}))
     assert tuple(usage.model_dump().values()) == counts
     assert bool(usage.keys()) == bool(counts[0])
 
 
-def test_usage_adds_up():
+def test_usage_of_replies_is_summed():
     known = Usage(replies=1, input_tokens=1, output_tokens=2, cost_usd=0.25)
     unknown = Usage(replies=1, input_tokens=10)
     assert known + unknown + Usage() == Usage(

@@ -1,4 +1,4 @@
-"""Pages: links and anchors lead somewhere, and what belongs where stands there."""
+"""Pages: links and anchors have targets, and required contents are present."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _name(page: Path) -> str:
 
 @cache
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Return a page without its code blocks."""
     return FENCED.sub("", page.read_text(encoding="utf-8"))
 
 
@@ -60,7 +60,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def astray(page: Path) -> list[str]:
-    """Links of a page that lead nowhere."""
+    """Return the links of a page without a target."""
     lost = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -73,11 +73,11 @@ def astray(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
+def test_every_link_and_anchor_has_a_target(page: Path) -> None:
     assert not astray(page)
 
 
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+def test_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# Where `it` is, now\n## Twice\n## Twice\n```\n# no heading\n[no](link.md)\n```\n"
@@ -96,8 +96,8 @@ def test_every_page_is_listed() -> None:
     assert set(EVIDENCE.glob("*.md")) <= listed
 
 
-def test_every_page_that_is_named_is_there() -> None:
-    """Remedies, docstrings and commands name pages, which move."""
+def test_every_named_page_exists() -> None:
+    """Remedies, docstrings and commands name pages that may be moved."""
     files = [
         path
         for path in [*ROOT.glob("*"), *(p for name in SOURCES for p in (ROOT / name).rglob("*"))]
@@ -127,7 +127,7 @@ def test_changelog_has_the_release_of_the_package_and_one_short_line_per_entry()
     assert len(lines) <= 150
 
 
-def test_the_page_of_the_architecture_names_every_module_of_the_core() -> None:
+def test_architecture_page_names_every_module_of_the_core() -> None:
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     core = ROOT / "netarena"
     modules = {path.stem for path in core.glob("[!_]*.py")}
@@ -137,7 +137,7 @@ def test_the_page_of_the_architecture_names_every_module_of_the_core() -> None:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_programs_write_into_pages_of_evidence(name: str) -> None:
+def test_programs_replace_sections_of_evidence_pages(name: str) -> None:
     page = (EVIDENCE / f"{name}.md").read_text(encoding="utf-8")
     for section in SECTIONS[name]:
         assert len(replace_section(page, section, ())) < len(page)
@@ -148,7 +148,7 @@ def test_programs_write_into_pages_of_evidence(name: str) -> None:
 
 
 @pytest.mark.parametrize("printed", ["role: by solved safely\n#  agent \n1  oracle\n\nmore\n", ""])
-def test_the_demo_writes_its_first_table_into_the_page(tmp_path: Path, printed: str) -> None:
+def test_demo_writes_its_first_table_into_the_page(tmp_path: Path, printed: str) -> None:
     page = tmp_path / "README.md"
     page.write_text("# Here\n<!-- demo -->\n\n```\nold\n```\n\n<!-- /demo -->\nthe end\n")
     command = [sys.executable, str(ROOT / "benchmarks" / "readme_table.py"), str(page)]
@@ -163,7 +163,7 @@ def test_the_demo_writes_its_first_table_into_the_page(tmp_path: Path, printed: 
     )
 
 
-def test_the_table_of_the_readme_is_one_that_the_demo_prints() -> None:
+def test_readme_table_has_the_format_of_the_demo() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("<!-- demo -->\n\n```\n")[2].partition("```")[0]
     title, head, *rows = table.splitlines()
@@ -191,7 +191,7 @@ def test_the_table_of_the_readme_is_one_that_the_demo_prints() -> None:
         ("print('nothing')", 1, "old"),
     ],
 )
-def test_a_benchmark_puts_its_table_into_a_page(
+def test_benchmark_writes_its_table_into_a_page(
     tmp_path: Path, script: str, status: int, between: str
 ) -> None:
     bench, page = tmp_path / "bench.py", tmp_path / "page.md"

@@ -22,7 +22,7 @@ def read_pins(path: Path) -> dict[str, Version]:
     return {canonicalize_name(name): Version(version) for name, version in found}
 
 
-def test_a_package_wanted_with_extras_is_pinned_with_them() -> None:
+def test_package_required_with_extras_is_pinned_with_them() -> None:
     """pip takes the newest ``name[extra]`` where ``name`` alone is pinned, and refuses the list."""
     found = re.findall(r"^([^=\s]+)==", PINS.read_text(), re.MULTILINE)
     pins = {canonicalize_name(pin.name): pin.extras for pin in map(Requirement, found)}
@@ -37,7 +37,7 @@ def test_a_package_wanted_with_extras_is_pinned_with_them() -> None:
     assert [name for name, extras in wanted if not extras <= pins[canonicalize_name(name)]] == []
 
 
-def test_what_is_asked_for_is_bound_near_its_pin() -> None:
+def test_lower_bound_of_a_requirement_is_near_its_pin() -> None:
     """pip before 24 tries version after version down to the lower bound, and does not end."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [(line, PINS) for line in project["dependencies"]]

@@ -16,7 +16,7 @@ from netarena.task.application import load
 
 @pytest.fixture
 def keyboard(tmp_path, monkeypatch):
-    """What is typed on standard input; the test runs in a folder of its own."""
+    """Provide text on standard input; run the test in a separate directory."""
     monkeypatch.chdir(tmp_path)
 
     opened = ExitStack()
@@ -37,7 +37,7 @@ def episode(folder: Path) -> dict:
     return graded
 
 
-def test_a_person_is_asked_one_query_and_told_the_verdict(keyboard, capsys):
+def test_person_is_asked_one_query_and_shown_the_verdict(keyboard, capsys):
     keyboard("jump\n\n" + "".join(f"open v{number}\n" for number in range(1, 9)))
     keys = ("--num-queries", "5", "--set", "complexity_level=level2", "--name", "Ada")
     assert main(["play", "toy", "--seed", "3", *keys]) == 0
@@ -61,7 +61,7 @@ def load_results(folder: Path) -> list[dict]:
     return json.loads((folder / "results.json").read_text())["results"]
 
 
-def test_one_harmed_valve_is_told_and_the_terminal_is_left_alone(keyboard, capsys):
+def test_harm_is_shown_once_and_terminal_sequences_are_escaped(keyboard, capsys):
     keyboard("close v1\nclose v2\n\x1b[2J")
     assert main(["play", "toy", "--seed", "3"]) == 0
     out, err = capsys.readouterr()
@@ -72,14 +72,14 @@ def test_one_harmed_valve_is_told_and_the_terminal_is_left_alone(keyboard, capsy
 
 @pytest.mark.parametrize("command", ["play", "mcp"])
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_a_name_is_one_line(command, name, keyboard, capsys):
+def test_name_with_several_lines_is_refused(command, name, keyboard, capsys):
     keyboard("")
     assert main([command, "toy", "--name", name]) == 2
     assert capsys.readouterr().err.startswith("netarena: error: --name: must be one line")
     assert not list(Path().iterdir())
 
 
-def test_without_standard_input_nobody_plays(tmp_path, monkeypatch, capsys):
+def test_play_without_standard_input_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", None)
     assert main(["play", "toy", "--seed", "3"]) == 1
@@ -98,14 +98,14 @@ def test_without_standard_input_nobody_plays(tmp_path, monkeypatch, capsys):
         ("malt", "def f():\n    pass\n\nx\n.", "```python\ndef f():\n    pass\n\nx\n```"),
     ],
 )
-def test_a_line_is_a_reply_of_each_application(name, typed, reply, keyboard):
+def test_line_is_a_valid_reply_in_each_application(name, typed, reply, keyboard):
     keyboard(typed + "\n")
     application = load(name)
     person = Person(application, application.config_type(), "p")
     assert asyncio.run(person.ask("?", context_id="c", timeout_s=1.0)).text == reply
 
 
-def test_the_query_is_the_seeds_choice():
+def test_query_is_chosen_by_the_seed():
     toy = load("toy")
     picked = [
         one_query(toy, toy.config_type(seed=seed, num_queries=4)).start_index for seed in range(20)

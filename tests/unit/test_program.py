@@ -35,13 +35,13 @@ def seen(text: str) -> set[str]:
     return {name for name in (*SECRETS, *OTHERS) if f"{name}=value of {name}\n" in f"\n{text}\n"}
 
 
-def test_secrets_of_an_assessment_are_withheld_and_all_else_passes() -> None:
+def test_secrets_are_removed_from_the_environment_of_an_agent() -> None:
     environ = agent_environ()
     assert not environ.keys() & set(SECRETS)
     assert environ.keys() >= {*OTHERS, "PATH"}
 
 
-def test_agent_cmd_sees_no_secret(tmp_path: Path) -> None:
+def test_agent_cmd_gets_no_secret(tmp_path: Path) -> None:
     async def start() -> None:
         url = f"http://127.0.0.1:{free_port()}/"
         async with running(
@@ -56,7 +56,7 @@ def test_agent_cmd_sees_no_secret(tmp_path: Path) -> None:
     assert not any(value in lines for value in map("value of {}".format, SECRETS[:2]))
 
 
-def test_agent_exec_sees_no_secret_but_its_context() -> None:
+def test_agent_exec_gets_its_context_and_no_secret() -> None:
     agent = TurnAgent(["env"], environ={"NETARENA_SEED": "set on purpose"})
     reply = asyncio.run(agent.ask("?", context_id="c", timeout_s=20.0))
     assert seen(reply.text) == set(OTHERS)
@@ -64,7 +64,7 @@ def test_agent_exec_sees_no_secret_but_its_context() -> None:
     assert "NETARENA_SEED=set on purpose\n" in reply.text, "env of a scenario is explicit"
 
 
-def test_cmd_of_a_scenario_gives_secrets_to_the_green_agent_only(tmp_path: Path) -> None:
+def test_scenario_passes_secrets_to_the_green_agent_only(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     command = "sh -c 'env >{}/{}; sleep 60'"
     parties = []

@@ -1,4 +1,4 @@
-"""A query that is asked several times: who is asked what, and what is kept of it."""
+"""Repetitions of a query: their prompts and records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.run.archive.load", load)
 
 
-def test_the_first_repeat_is_the_run_without(tmp_path: Path) -> None:
+def test_first_repetition_equals_the_run_without_repeats(tmp_path: Path) -> None:
     once, thrice = Scripted(open_all), Scripted(open_all)
     alone, _ = assess(Toy(), once, tmp_path / "once", num_queries=2)
     results, episodes = assess(Toy(), thrice, tmp_path / "thrice", num_queries=2, repeats=3)
@@ -59,7 +59,9 @@ def test_repeats_draw_no_other_queries() -> None:
     ]
 
 
-def test_resume_asks_what_is_missing_of_each_repeat(tmp_path: Path, installed: None) -> None:
+def test_resume_asks_the_missing_episodes_of_each_repetition(
+    tmp_path: Path, installed: None
+) -> None:
     toy = Toy()
     config = Toy.config_type.parse({"num_queries": 2, "seed": 7, "repeats": 3})
 
@@ -118,12 +120,14 @@ def test_resume_asks_what_is_missing_of_each_repeat(tmp_path: Path, installed: N
         ),
     ],
 )
-def test_repeats_are_bounded(values: dict[str, object], problem: str, tmp_path: Path) -> None:
+def test_number_of_repeats_is_limited(
+    values: dict[str, object], problem: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=problem):
         assess(Toy(), Scripted(open_all), tmp_path, **values)
 
 
-def test_a_scripted_agent_knows_every_repeat(tmp_path: Path) -> None:
+def test_scripted_agent_solves_every_repetition(tmp_path: Path) -> None:
     toy, config = Toy(), Toy.config_type.parse({"repeats": 3, "seed": 7})
     oracle = Oracle(Brief(toy, config, 7, toy.role))
     results, _ = assess(toy, oracle, tmp_path, repeats=3)

@@ -48,7 +48,7 @@ def examine(
 
 
 def shown(folder: Path) -> list[str]:
-    """Ids of queries in the order in which their prompts were shown."""
+    """Return the query ids in the order in which their prompts were shown."""
     events = read_events(folder / "journal.jsonl")
     return [event["query_id"] for event in events if event["event"] == "start"]
 
@@ -99,7 +99,7 @@ def stop(agents: Any, out: Path, seed: int, **values: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", [FailureReason.TIMEOUT, FailureReason.ENDPOINT])
-def test_a_silent_agent_that_is_resumed_sees_no_query_twice(
+def test_silent_agent_that_is_resumed_gets_new_queries_each_time(
     reason: FailureReason, tmp_path: Path
 ) -> None:
     contexts: list[str] = []
@@ -126,7 +126,7 @@ def test_a_silent_agent_that_is_resumed_sees_no_query_twice(
     )
 
 
-def test_a_query_that_was_shown_when_the_process_ended_is_replaced_and_no_other(
+def test_only_the_query_shown_when_the_process_ended_is_replaced(
     tmp_path: Path,
 ) -> None:
     stop(Stopped(2), tmp_path, 1, num_queries=3)
@@ -153,7 +153,7 @@ def test_a_query_that_was_shown_when_the_process_ended_is_replaced_and_no_other(
     assert (config["seed"], config["replaced_seeds"]) == (1, [2])
 
 
-def test_a_prompt_is_in_the_journal_before_anybody_sees_it(tmp_path: Path) -> None:
+def test_prompt_is_in_the_journal_before_the_agent_gets_it(tmp_path: Path) -> None:
     class Reading(Scripted):
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Any:
             if context_id not in self.contexts:
@@ -166,7 +166,7 @@ def test_a_prompt_is_in_the_journal_before_anybody_sees_it(tmp_path: Path) -> No
     assert "replaced" not in summary
 
 
-def test_replacements_that_were_shown_are_replaced_again(tmp_path: Path) -> None:
+def test_shown_replacements_are_replaced_again(tmp_path: Path) -> None:
     for number in range(4):
         stop(Stopped(0), tmp_path, number, resume=number > 0)
     assert len(set(shown(tmp_path))) == 4
@@ -174,7 +174,7 @@ def test_replacements_that_were_shown_are_replaced_again(tmp_path: Path) -> None
     assert (summary["replaced"], summary["graded"]) == (4, LABELS)
 
 
-def test_a_process_that_died_between_drawing_and_recording_shows_nothing_again(
+def test_process_that_died_before_recording_shows_no_query_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop(Stopped(1), tmp_path, 1)
@@ -189,11 +189,11 @@ def test_a_process_that_died_between_drawing_and_recording_shows_nothing_again(
     assert len(before & {record["id"] for record in records(tmp_path)}) == 1
 
 
-def test_participants_keep_what_they_graded_and_get_fresh_queries_for_what_they_did_not(
+def test_participants_keep_graded_queries_and_get_new_ones_for_the_rest(
     tmp_path: Path,
 ) -> None:
     class Gone(Scripted):
-        """Is stopped when the other one is done."""
+        """An agent that is stopped when the other one is done."""
 
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Any:
             path = tmp_path / "quick" / "journal.jsonl"
@@ -227,7 +227,7 @@ def test_participants_keep_what_they_graded_and_get_fresh_queries_for_what_they_
     assert [(run.asked, len(run.entries), run.going) for run in runs] == [(3, 3, False)] * 2
 
 
-def test_a_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None:
+def test_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None:
     stop(Stopped(LABELS + 1), tmp_path, 1, repeats=2)
     summary = examine(Scripted(open_all), tmp_path, 2, resume=True)["toy_operator"]
     assert "replaced" not in summary
@@ -235,9 +235,7 @@ def test_a_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.OPEN, Secrecy.SERVED])
-def test_elsewhere_a_resumed_assessment_asks_the_same_queries(
-    secrecy: Secrecy, tmp_path: Path
-) -> None:
+def test_resumed_open_or_served_run_asks_the_same_queries(secrecy: Secrecy, tmp_path: Path) -> None:
     with pytest.raises(AssessmentFailed):
         examine(failing(FailureReason.TIMEOUT), tmp_path, 1, secrecy)
     before = set(shown(tmp_path))
@@ -246,9 +244,7 @@ def test_elsewhere_a_resumed_assessment_asks_the_same_queries(
     assert "replaced" not in summary
 
 
-def test_a_replaced_query_is_found_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_query_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop(Stopped(0), tmp_path, 1)
     old = shown(tmp_path)[0]
     examine(Scripted(open_all), tmp_path, 2, resume=True)

@@ -61,7 +61,7 @@ async def test_piped_output_shows_the_number_of_queries(tmp_path, capsys):
     assert len(lines) == 21
 
 
-def test_without_a_total_lines_of_progress_are_few(capsys):
+def test_progress_without_a_total_prints_few_lines(capsys):
     with Meter("m") as meter:
         for _ in range(100):
             meter.advance("solved")
@@ -71,7 +71,9 @@ def test_without_a_total_lines_of_progress_are_few(capsys):
 
 @pytest.mark.parametrize("reply", ["Hello.", '{"answer": 42}', '{"outcome": "solved"}'])
 @pytest.mark.parametrize("tagged", [True, False])
-async def test_a_request_to_an_agent_under_test_is_one_line(tmp_path, monkeypatch, tagged, reply):
+async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(
+    tmp_path, monkeypatch, tagged, reply
+):
     if not tagged:  # an agent of others, whose card does not say what it is
         monkeypatch.setattr(green, "_is_purple", lambda card: False)
     async with purple(reply) as url:
@@ -81,7 +83,7 @@ async def test_a_request_to_an_agent_under_test_is_one_line(tmp_path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
-async def test_records_that_arrived_before_the_connection_was_lost_are_kept(
+async def test_records_received_before_the_connection_was_lost_are_kept(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(green, "FIRST_LOOK_S", 0.01)
@@ -106,7 +108,7 @@ async def test_records_that_arrived_before_the_connection_was_lost_are_kept(
     assert not (out / "results.json").exists()
 
 
-async def test_records_that_arrived_before_ctrl_c_are_kept(tmp_path: Path):
+async def test_records_received_before_ctrl_c_are_kept(tmp_path: Path):
     arrived = Arrived({ROLE: "x"}, tmp_path / "out")
     app = create_app(Toy(), out=tmp_path / "root", conduct=Course(until=3))
     async with serving(app, listen("127.0.0.1", 0)) as url:

@@ -68,7 +68,7 @@ def run(
 
 
 @pytest.mark.parametrize("demanded", ["", "landlock", "docker, a2a03"])
-def test_what_is_missing_is_skipped_with_its_reason(tmp_path, demanded):
+def test_missing_requirement_skips_the_test_with_its_reason(tmp_path, demanded):
     done = run(tmp_path, demanded)
     assert "1 passed, 3 skipped" in done.stdout
     assert "needs shared: there is no ../shared/data beside the project" in done.stdout
@@ -76,7 +76,7 @@ def test_what_is_missing_is_skipped_with_its_reason(tmp_path, demanded):
 
 
 @pytest.mark.parametrize("demanded", ["shared", "landlock, shared"])
-def test_what_is_demanded_fails_when_it_is_missing(tmp_path, demanded):
+def test_missing_demanded_requirement_fails_the_test(tmp_path, demanded):
     done = run(tmp_path, demanded)
     # a fixture fails in set-up, which pytest counts as an error
     assert "1 failed, 1 passed, 2 errors" in done.stdout
@@ -84,13 +84,13 @@ def test_what_is_demanded_fails_when_it_is_missing(tmp_path, demanded):
     assert done.returncode == 1
 
 
-def test_a_misspelt_demand_is_refused(tmp_path):
+def test_misspelt_demand_is_refused(tmp_path):
     done = run(tmp_path, "sharde")
     assert "NETARENA_REQUIRE: 'sharde' is not one of landlock, " in done.stderr
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_misspelt_requirement_fails(tmp_path):
+def test_misspelt_requirement_fails(tmp_path):
     done = run(tmp_path, "", "def test_it(requirement):\n    requirement('sharde')\n")
     assert "'sharde' is not one of landlock, " in done.stdout
     assert done.returncode == 1

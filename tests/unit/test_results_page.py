@@ -1,4 +1,4 @@
-"""docs/results.md: what the journal holds, and the examples as written."""
+"""docs/results.md: the contents of the journal, and the examples as written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_event_of_the_journal_is_documented() -> None:
         assert f"| `{name}` |" in JOURNAL, name
 
 
-def test_the_example_with_pandas_runs(run: Path) -> None:
+def test_pandas_example_runs(run: Path) -> None:
     pytest.importorskip("pandas")
     done = subprocess.run(
         [sys.executable, "-c", example("lost.py")], cwd=run, capture_output=True, text=True,
@@ -62,7 +62,7 @@ def test_the_example_with_pandas_runs(run: Path) -> None:
     assert "close-1" in done.stdout
 
 
-def test_the_example_with_duckdb_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_example_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     duckdb = pytest.importorskip("duckdb")
     monkeypatch.chdir(run)
     rows = duckdb.sql(example("lost.sql")).fetchall()

@@ -1,4 +1,4 @@
-"""Spans, as a collector on loopback gets them."""
+"""Spans as received by a collector on loopback."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def answer(prompt: str, turn: int) -> Reply:
     return Reply(text="hm, let me see" if turn == 0 else open_all(prompt, turn - 1), metadata=usage)
 
 
-def test_an_assessment_is_a_tree_of_spans(collector, tmp_path: Path) -> None:
+def test_assessment_is_a_tree_of_spans(collector, tmp_path: Path) -> None:
     results, _ = assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")
     told = spans(collector)
     by_id = {span["spanId"]: span for span in told}
@@ -157,7 +157,7 @@ def test_an_assessment_is_a_tree_of_spans(collector, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_texts_are_told_only_if_asked_for(asked, collector, tmp_path, monkeypatch) -> None:
+def test_texts_are_exported_only_on_request(asked, collector, tmp_path, monkeypatch) -> None:
     if asked:
         monkeypatch.setenv(telemetry.CONTENT, "true")
     assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")
@@ -177,7 +177,7 @@ def test_texts_are_told_only_if_asked_for(asked, collector, tmp_path, monkeypatc
         assert message["parts"] == [{"type": "text", "content": "hm, let me see"}]
 
 
-def test_what_failed_is_told_by_its_kind(collector, tmp_path: Path) -> None:
+def test_failure_is_exported_with_its_kind(collector, tmp_path: Path) -> None:
     def fail(prompt: str, turn: int) -> Any:
         return "open v1" if turn == 0 else AgentFailed(FailureReason.TASK_FAILED, "my secret words")
 
@@ -202,11 +202,11 @@ def test_what_failed_is_told_by_its_kind(collector, tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_TRACES_EXPORTER": "none"}, False),
     ],
 )
-def test_standard_variables_turn_it_on(environ, on) -> None:
+def test_standard_variables_enable_telemetry(environ, on) -> None:
     assert telemetry.is_on(environ) is on
 
 
-def test_who_is_asked_is_told_the_trace(collector, tmp_path: Path, monkeypatch) -> None:
+def test_agent_gets_the_trace_context(collector, tmp_path: Path, monkeypatch) -> None:
     told: list[str] = []
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -215,7 +215,7 @@ def test_who_is_asked_is_told_the_trace(collector, tmp_path: Path, monkeypatch) 
         await replying([message03("open v1")])(call, writer)
 
     class Both:
-        """Asks over A2A, then a program."""
+        """An agent that sends the prompt over A2A and then to a program."""
 
         info = AgentInfo(name="both", base_url="http://both.example/")
 
@@ -244,7 +244,7 @@ def test_who_is_asked_is_told_the_trace(collector, tmp_path: Path, monkeypatch) 
     assert call["attributes"]["server.port"] == 80
 
 
-def test_without_a_collector_nobody_is_told_of_a_trace(monkeypatch) -> None:
+def test_agent_gets_no_trace_context_without_a_collector(monkeypatch) -> None:
     telemetry._tracer.cache_clear()
     assert telemetry.carrier() == {}
 
@@ -257,7 +257,9 @@ def test_without_a_collector_nobody_is_told_of_a_trace(monkeypatch) -> None:
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "http/protobuf is spoken alone, not"),
     ],
 )
-def test_what_cannot_be_set_up_costs_no_run(name, value, words, monkeypatch, caplog, tmp_path):
+def test_run_continues_if_telemetry_cannot_be_set_up(
+    name, value, words, monkeypatch, caplog, tmp_path
+):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv(name, value)
     telemetry._tracer.cache_clear()
@@ -267,7 +269,7 @@ def test_what_cannot_be_set_up_costs_no_run(name, value, words, monkeypatch, cap
     assert f"no traces: {words}" in caplog.text.replace("OpenTelemetry cannot be set up: ", "")
 
 
-def test_a_collector_that_is_away_is_told_once_and_holds_nobody_up(monkeypatch, caplog) -> None:
+def test_unreachable_collector_is_reported_once_and_delays_no_run(monkeypatch, caplog) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
@@ -287,7 +289,7 @@ def test_a_collector_that_is_away_is_told_once_and_holds_nobody_up(monkeypatch, 
     assert caplog.text.count("takes none") == 1
 
 
-def test_without_the_extra_a_run_goes_on(monkeypatch, caplog, tmp_path: Path) -> None:
+def test_run_continues_without_the_telemetry_extra(monkeypatch, caplog, tmp_path: Path) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     telemetry._tracer.cache_clear()

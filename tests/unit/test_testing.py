@@ -1,4 +1,4 @@
-"""The published contract goes red for each flaw that it is there to find."""
+"""The published contract tests fail for each flaw that they check for."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ DAEMONS: list[int] = []
 
 
 def start_daemon():
-    """A process that is nobody's child any more."""
+    """Start a process without a living parent."""
     command = "sleep 60 >/dev/null & echo $!"
     done = subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE)
     DAEMONS.append(int(done.stdout))
@@ -186,7 +186,7 @@ def daemons():
 
 @pytest.mark.parametrize("flaw", FLAWS)
 @pytest.mark.usefixtures("daemons")
-def test_a_flaw_is_found(flaw, monkeypatch):
+def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
     (test,) = named(Contract(), word)
@@ -195,11 +195,11 @@ def test_a_flaw_is_found(flaw, monkeypatch):
 
 
 @pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
-def test_without_the_flaw_it_passes(word):
+def test_contract_test_without_the_flaw_passes(word):
     (test,) = named(Contract(), word)
     test()
 
 
-def test_progress_without_a_flaw_passes(monkeypatch):
+def test_progress_test_without_a_flaw_passes(monkeypatch):
     monkeypatch.setattr(netarena.testing, "load", lambda name: TellsProgress())
     Contract().test_progress_is_whole_where_all_is_well_and_there_alone()

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes what the code says, and nothing else."""
+"""docs/troubleshooting.md quotes only messages that the code contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [text for _, text in re.findall(r"^\| (``|`) ?(.+?) ?\1 \| .+ \|$", PAGE,
 
 
 def said() -> set[str]:
-    """Every text of the code, what is filled in as ``…``."""
+    """Return every string of the code, with ``…`` for formatted values."""
     texts = set()
     for folder in ("netarena", "apps", "a2a_purple"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -43,18 +43,18 @@ def ways(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("text", ROWS)
-def test_each_text_of_the_page_stands_in_the_code(text, texts):
+def test_each_message_of_the_page_is_in_the_code(text, texts):
     assert any(
         all(any(piece in one for one in texts) for piece in pieces) for pieces in ways(text)
     ), text
 
 
-def test_a_text_that_nobody_says_would_be_found(texts):
+def test_message_that_is_not_in_the_code_is_found(texts):
     assert not any(
         all(any(piece in one for one in texts) for piece in pieces)
         for pieces in ways("participants: must be at least seventeen, not …")
     )
 
 
-def test_every_way_in_which_an_agent_fails_has_a_row():
+def test_every_failure_reason_of_an_agent_has_a_row():
     assert {reason.value for reason in FailureReason} <= set(ROWS)

@@ -35,7 +35,7 @@ def episodes(folder: Path) -> list[dict]:
     return [event["episode"] for event in events if event["event"] == "episode"]
 
 
-def test_any_program_is_an_agent(tmp_path, monkeypatch, capsys):
+def test_any_program_can_be_an_agent(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = f"sh -c {shlex.quote(OPENER)}"
     keys = ("--set", "complexity_level=level2", "--num-queries", "2", "--seed", "7")
@@ -62,7 +62,7 @@ def test_any_program_is_an_agent(tmp_path, monkeypatch, capsys):
         ('{"usage": 5}\n{"usage"\n[1]\nusage: 5', (0, 0, None)),
     ],
 )
-def test_a_line_of_json_on_standard_error_reports_usage(errors, usage):
+def test_json_line_on_standard_error_reports_usage(errors, usage):
     reply = ask(f"echo hello; printf '%s\\n' {shlex.quote(errors)} >&2")
     assert reply.text == "hello\n"
     assert reply.metadata["stderr"] == errors + "\n"
@@ -70,7 +70,7 @@ def test_a_line_of_json_on_standard_error_reports_usage(errors, usage):
     assert (told.input_tokens, told.output_tokens, told.cost_usd) == usage
 
 
-def test_a_prompt_comes_whole_and_a_reply_too():
+def test_long_prompt_and_long_reply_are_passed_completely():
     prompt = "é\n" * 200_000
     assert ask("cat", prompt).text == prompt
     # one that reads nothing answers all the same
@@ -85,13 +85,13 @@ def test_a_prompt_comes_whole_and_a_reply_too():
         ("yes", FailureReason.TOO_LARGE, f"{MOST_REPLY_BYTES:,}"),
     ],
 )
-def test_what_a_program_fails_by(script, reason, words):
+def test_failing_program_gives_its_reason(script, reason, words):
     with pytest.raises(AgentFailed, match=words) as raised:
         ask(script)
     assert raised.value.reason is reason
 
 
-def test_one_that_takes_too_long_is_ended_with_what_it_started():
+def test_program_that_takes_too_long_is_killed_with_its_children():
     seconds = f"300.{secrets.randbelow(10**9):09}"
     script = f"echo thinking >&2; sleep {seconds} & wait"
     with pytest.raises(AgentFailed, match=r"within 1 s: thinking") as raised:
@@ -112,13 +112,13 @@ def test_one_that_takes_too_long_is_ended_with_what_it_started():
         "echo open v1; setsid timeout 20 sh -c 'echo late; exec sleep 20' >&2 &",
     ],
 )
-def test_what_it_leaves_behind_holds_no_reply_up(script):
+def test_process_left_behind_does_not_delay_the_reply(script):
     reply = ask(script, timeout_s=15.0)
     assert reply.text == "open v1\n"
     assert len(reply.metadata["stderr"]) <= MOST_ERROR_BYTES
 
 
-def test_what_is_no_text_is_read_as_far_as_it_goes():
+def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
     reply = ask(r"printf 'open v1\377\n'; printf '\376oh' >&2")
     assert (reply.text, reply.metadata["stderr"]) == ("open v1\ufffd\n", "\ufffdoh")
 
@@ -131,7 +131,9 @@ def test_what_is_no_text_is_read_as_far_as_it_goes():
         (["--agent-exec", "cat", "--agent", "oracle"], "leaves no choice of another agent"),
     ],
 )
-def test_what_cannot_be_an_agent_is_refused_first(arguments, words, tmp_path, monkeypatch, capsys):
+def test_program_that_cannot_be_an_agent_is_refused_before_the_run(
+    arguments, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "toy", *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -28,7 +28,7 @@ def steps(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflows_scripts_are_bash_and_its_actions_have_versions(path):
+def test_workflow_scripts_are_bash_and_actions_have_versions(path):
     content = yaml.safe_load(path.read_text())
     assert {"name", "permissions", "jobs"} <= content.keys()
     for step in steps(path):
@@ -52,7 +52,7 @@ def check_schema(name: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_workflows_are_what_github_publishes_as_such(tmp_path):
+def test_workflows_fit_the_schema_of_github(tmp_path):
     done = check_schema("github-workflows", *WORKFLOWS)
     assert done.returncode == 0, done.stdout
     broken = tmp_path / "broken.yml"
@@ -76,7 +76,7 @@ def test_repository_files_fit_their_published_schemas(schema, pattern, number):
     assert done.returncode == 0, done.stdout
 
 
-def test_compose_files_are_what_compose_publishes_as_such(tmp_path):
+def test_compose_files_fit_the_schema_of_compose(tmp_path):
     made = []
     for path in [*ROOT.glob("scenarios/*/leaderboard.toml"), ROOT / "docs" / "scenario.md"]:
         text = path.read_text()
@@ -99,14 +99,14 @@ def test_compose_files_are_what_compose_publishes_as_such(tmp_path):
     assert check_schema("compose-spec", broken).returncode == 1
 
 
-def test_what_a_stranger_chooses_never_becomes_a_script():
+def test_untrusted_input_is_never_used_in_a_script():
     for path in WORKFLOWS:
         for step in steps(path):
             told = re.findall(r"\$\{\{\s*([\w.]+)", str(step.get("run", "")))
             assert all(name.startswith("matrix.") for name in told), told
 
 
-def test_the_release_builds_every_image_there_is():
+def test_release_builds_every_image():
     content = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     rows = content["jobs"]["image"]["strategy"]["matrix"]["include"]
     files = {path.name for path in ROOT.glob("Dockerfile.*")} | {"a2a_purple/Dockerfile"}
@@ -117,7 +117,7 @@ def test_the_release_builds_every_image_there_is():
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
+def test_manifest_starts_the_agent_and_declares_its_resources(path):
     manifest = json.loads(re.sub(r"^//.*", "", path.read_text(), flags=re.MULTILINE))
     program = manifest["program"]
     (endpoint,) = program["network"]["endpoints"]
@@ -145,13 +145,13 @@ def test_a_manifest_starts_the_agent_and_declares_what_it_uses(path):
     assert application.config_type.parse(told["assessment_config"])
 
 
-def test_the_leaderboards_scenario_becomes_a_compose_file():
+def test_leaderboard_scenario_is_converted_to_a_compose_file():
     made = compose(read_scenario(ROOT / "scenarios" / "leaderboard" / "scenario.toml"))
     images = {service["image"] for service in made["services"].values()}
     assert images == {f"ghcr.io/OWNER/netarena-{name}:0.2.0" for name in ("malt", "purple")}
 
 
-def test_the_leaderboards_amber_scenario_binds_what_its_manifests_have():
+def test_amber_scenario_binds_only_resources_of_its_manifests():
     path = ROOT / "scenarios" / "leaderboard" / "scenario.json5"
     made = json.loads(re.sub(r"^//.*", "", path.read_text(), flags=re.MULTILINE))
     gateway = made["components"]["gateway"]["config"]
@@ -168,7 +168,7 @@ def test_the_leaderboards_amber_scenario_binds_what_its_manifests_have():
     assert made["exports"] == {"results": "#gateway.results"}
 
 
-def test_quick_submit_hands_the_seed_secret_to_the_green_agent():
+def test_quick_submit_passes_the_seed_secret_to_the_green_agent():
     folder = ROOT / "scenarios" / "leaderboard" / ".github" / "workflows"
     job = yaml.safe_load((folder / "quick-submit.yml").read_text())["jobs"]["assess"]
     assert job["with"] == {"num_shards": 1}

@@ -1,4 +1,4 @@
-"""An agent reads all that the service tells anybody while it is asked, and draws the rest."""
+"""An agent tries to draw the queries from all data that the service publishes during a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Client:
-    """Speaks JSON-RPC to the green agent at ``url``, and keeps all that it hears."""
+    """A JSON-RPC client of the green agent at ``url`` that records every response."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self.http = http
@@ -50,7 +50,7 @@ class Client:
                 await asyncio.sleep(0.01)
 
     async def spy(self, known: Sequence[str]) -> None:
-        """Look at everything that tells tasks or ids; ``known`` are the spy's own contexts."""
+        """Request everything that reveals tasks or ids; ``known`` are the client's own contexts."""
         for path in (".well-known/agent-card.json", ".well-known/agent.json", "", "tasks"):
             self.heard.append((await self.http.get(self.url + path)).text)
         for name in ("", *known):
@@ -66,7 +66,7 @@ class Client:
                     assert "result" not in await self.rpc(method, {"id": name}, line)
 
     def numbers(self) -> set[int]:
-        """Every number in what was heard, decimal or hexadecimal."""
+        """Return every number in the recorded responses, decimal or hexadecimal."""
         text = "\n".join(self.heard)
         decimal = {int(digits) for digits in re.findall(r"\d+", text)}
         return decimal | {int(digits, 16) for digits in re.findall(r"[0-9a-f]+", text)}
@@ -79,7 +79,7 @@ def results(task: dict[str, Any], role: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def course(root: Path, secret: str | None) -> AsyncIterator[tuple[Client, str, list[str]]]:
-    """A client, its task, and the contexts that the agents know: one of two is done, one waits."""
+    """Yield a client, its task and the agents' contexts; one of two queries is done, one waits."""
     go = asyncio.Event()
 
     async def wait(_prompt: str) -> str:
@@ -108,7 +108,7 @@ async def course(root: Path, secret: str | None) -> AsyncIterator[tuple[Client, 
 
 
 @pytest.mark.parametrize("secret", ["s3cret", None])
-async def test_nobody_draws_the_queries_from_what_a_service_tells(
+async def test_queries_cannot_be_drawn_from_the_output_of_a_service(
     tmp_path, secret, caplog, monkeypatch
 ):
     monkeypatch.setattr(archive, "load", lambda name: Toy())

@@ -51,7 +51,7 @@ async def test_requests_and_responses_pass():
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_request_that_is_too_large_is_refused_unread(chunked):
+async def test_oversized_request_is_refused_unread(chunked):
     sent = 0
 
     async def body() -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ async def test_a_request_that_is_too_large_is_refused_unread(chunked):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_whoever_sends_somewhat_too_much_reads_why(chunked):
+async def test_client_that_slightly_exceeds_the_limit_gets_the_reason(chunked):
     async def body() -> AsyncIterator[bytes]:
         yield b"x" * MAX_BODY
         yield b"y"
@@ -86,7 +86,7 @@ async def test_whoever_sends_somewhat_too_much_reads_why(chunked):
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999999999999999999"])
-async def test_a_length_that_is_none_is_refused(length):
+async def test_invalid_content_length_is_refused(length):
     async with service(count) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
         writer.write(f"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n".encode())
@@ -94,7 +94,7 @@ async def test_a_length_that_is_none_is_refused(length):
         writer.close()
 
 
-async def test_a_request_that_drips_is_ended():
+async def test_slow_request_body_times_out():
     async with service(count, body_timeout_s=0.2) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nx")
@@ -103,7 +103,7 @@ async def test_a_request_that_drips_is_ended():
         writer.close()
 
 
-async def test_half_a_request_is_no_request():
+async def test_incomplete_request_is_not_handled():
     bodies = []
 
     async def note(request: Request) -> Response:
@@ -123,7 +123,7 @@ async def test_half_a_request_is_no_request():
 
 
 def stuck_client(url: str, request: bytes = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") -> socket.socket:
-    """A client that asks and never reads."""
+    """Open a client connection that sends a request and never reads."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", httpx.URL(url).port))
@@ -131,7 +131,7 @@ def stuck_client(url: str, request: bytes = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     return client
 
 
-async def test_a_reader_that_falls_behind_is_dropped_and_the_producer_never_waits():
+async def test_slow_reader_is_dropped_and_the_producer_never_waits():
     given = 0
 
     async def produce() -> AsyncIterator[bytes]:
@@ -155,7 +155,7 @@ async def test_a_reader_that_falls_behind_is_dropped_and_the_producer_never_wait
     assert given <= boundary.MAX_BEHIND + 2**23  # and what the sockets' buffers took
 
 
-async def test_a_producer_that_never_waits_leaves_its_reader_a_turn():
+async def test_producer_that_never_waits_lets_its_reader_run():
     given = 0
     seen = []
 
@@ -178,7 +178,7 @@ async def test_a_producer_that_never_waits_leaves_its_reader_a_turn():
     assert len(set(seen)) > 50
 
 
-async def test_all_readers_together_are_bounded(monkeypatch):
+async def test_buffers_of_all_readers_together_are_limited(monkeypatch):
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 3 * 2**20)
     served = []
 
@@ -201,8 +201,8 @@ async def test_all_readers_together_are_bounded(monkeypatch):
             client.close()
 
 
-async def test_what_is_refused_for_its_size_is_let_go_at_once(monkeypatch):
-    """Not held by a traceback, a frame or a cycle until somebody looks."""
+async def test_response_refused_for_its_size_is_freed_at_once(monkeypatch):
+    """No traceback, frame or reference cycle keeps the response in memory."""
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 2**20)
     made, most = [], 0
 
@@ -253,8 +253,8 @@ def resident(pid: str = "self") -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
-async def test_a_client_that_stops_reading_costs_little(tmp_path, caplog):
-    """200 records of 60 KB: copies of the task for each would be more than a gigabyte."""
+async def test_client_that_stops_reading_uses_little_memory(tmp_path, caplog):
+    """With 200 records of 60 KB, one copy of the task per record would exceed a gigabyte."""
     conduct = FakeConduct(200, size=60_000, pause_s=0.002)
     request = {"participants": {"toy": "http://127.0.0.1:1/"}}
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": json.dumps(request)}]}

@@ -1,4 +1,4 @@
-"""Calls that are none, as a service answers them."""
+"""Responses of a service to malformed calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def ask(app, body: bytes, line: str) -> dict:
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_what_is_no_call_is_an_error_in_words_and_no_traceback(tmp_path, caplog, line):
+async def test_malformed_call_gives_an_error_without_a_traceback(tmp_path, caplog, line):
     app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
     get = b'{"jsonrpc":"2.0","id":%s,"method":"GetTask","params":%s}'
     for body, code, said in (
@@ -72,7 +72,7 @@ async def test_what_is_no_call_is_an_error_in_words_and_no_traceback(tmp_path, c
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_metadata_as_deep_as_is_allowed_comes_through(tmp_path, line):
+async def test_metadata_of_the_maximum_depth_is_accepted(tmp_path, line):
     app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
     async with app.router.lifespan_context(app):
         answer = await ask(app, message(line, nested(28)), line)
@@ -82,7 +82,7 @@ async def test_metadata_as_deep_as_is_allowed_comes_through(tmp_path, line):
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
-async def test_a_method_of_the_old_line_is_none_of_the_new_one(tmp_path, method):
+async def test_method_of_the_old_protocol_version_is_unknown_in_the_new_one(tmp_path, method):
     app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"id": "x"}})
     answer = await ask(app, body.encode(), "1.0")

@@ -1,4 +1,4 @@
-"""The client against a server that says anything: 0.3 and 1.0 replies by hand, and hostile ones."""
+"""The client against a scripted server: handwritten 0.3 and 1.0 replies, and hostile ones."""
 
 from __future__ import annotations
 
@@ -93,17 +93,17 @@ STREAMS_03 = {
 
 
 @pytest.mark.parametrize("name", REPLIES_03)
-async def test_a_0_3_agent_that_does_not_stream(name):
+async def test_reply_of_a_0_3_agent_without_streaming_is_read(name):
     assert (await ask(replying(REPLIES_03[name], card=NO_STREAM))).text == "42"
 
 
 @pytest.mark.parametrize("name", STREAMS_03)
-async def test_a_0_3_agent_that_streams(name):
+async def test_reply_of_a_0_3_agent_with_streaming_is_read(name):
     assert (await ask(replying(STREAMS_03[name]))).text == "42"
 
 
 @pytest.mark.parametrize("name", REPLIES_03)
-async def test_a_0_3_agent_that_does_not_stream_though_its_card_says_so(name):
+async def test_plain_reply_of_a_0_3_agent_that_announces_streaming_is_read(name):
     assert (await ask(replying(REPLIES_03[name]))).text == "42"
 
 
@@ -159,13 +159,13 @@ STREAMS_10 = {
 
 
 @pytest.mark.parametrize("name", REPLIES_10)
-async def test_a_1_0_agent_that_does_not_stream(name):
+async def test_reply_of_a_1_0_agent_without_streaming_is_read(name):
     card = card10(capabilities={})
     assert (await ask(replying(REPLIES_10[name], card=card))).text == "42"
 
 
 @pytest.mark.parametrize("name", STREAMS_10)
-async def test_a_1_0_agent_that_streams(name):
+async def test_reply_of_a_1_0_agent_with_streaming_is_read(name):
     assert (await ask(replying(STREAMS_10[name], card=card10()))).text == "42"
 
 
@@ -280,7 +280,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-async def test_text_is_found_and_joined_wherever_it_stands(name):
+async def test_text_is_collected_from_every_part_of_a_reply(name):
     events, card, text = PLACES[name]
     assert (await ask(replying(events, card=card))).text == text
 
@@ -293,14 +293,14 @@ async def test_text_is_found_and_joined_wherever_it_stands(name):
         ended03(history=[said03("?", role="user")]),
     ],
 )
-async def test_what_is_no_text_is_no_reply(reply):
+async def test_reply_without_text_is_malformed(reply):
     error = await failure(replying(reply, card=NO_STREAM))
     assert error.reason is FailureReason.MALFORMED
     assert "no text" in str(error)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_stream_that_ends_without_a_word_has_its_task_looked_at(kept):
+async def test_task_is_queried_after_a_stream_without_text(kept):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card03())
@@ -321,7 +321,7 @@ async def test_a_stream_that_ends_without_a_word_has_its_task_looked_at(kept):
 
 
 @pytest.mark.parametrize("card", [card03(), card10()])
-async def test_a_task_in_the_background_is_looked_at_until_it_ends(card):
+async def test_background_task_is_polled_until_it_ends(card):
     looks = []
     modern = "supportedInterfaces" in card
 
@@ -343,7 +343,7 @@ async def test_a_task_in_the_background_is_looked_at_until_it_ends(card):
     assert looks == ["t", "t"]
 
 
-async def test_a_stream_that_ends_without_a_state_after_an_artifact_is_a_reply():
+async def test_stream_that_ends_after_an_artifact_without_a_state_is_a_reply():
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card03())
@@ -364,25 +364,25 @@ async def test_a_stream_that_ends_without_a_state_after_an_artifact_is_a_reply()
     assert (await ask(script)).text == "42"
 
 
-async def test_what_it_says_about_itself_is_kept():
+async def test_metadata_of_a_reply_is_kept():
     reply = message03("42", metadata={"tokens": 12, "cost": 0.25, "model": "m"})
     assert (await ask(replying(reply))).metadata == {"tokens": 12, "cost": 0.25, "model": "m"}
 
 
-async def test_too_much_about_itself_is_dropped():
+async def test_oversized_metadata_is_dropped():
     reply = message03("42", metadata={"log": "x" * 20_000})
     assert await ask(replying(reply)) == Reply(text="42")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_text_that_is_no_unicode_is_malformed(stream):
+async def test_text_with_invalid_unicode_is_malformed(stream):
     reply = message03("a\ud800b")
     error = await failure(replying([reply] if stream else reply))
     assert error.reason is FailureReason.MALFORMED
     str(error).encode()
 
 
-async def test_the_prompt_and_the_context_arrive_and_each_ask_is_a_message_of_its_own():
+async def test_each_prompt_is_sent_with_its_context_in_a_new_message():
     async with raw_server(replying(message03("42"))) as server:
         agent = A2AAgent(server.url)
         await agent.open(timeout_s=5)
@@ -399,7 +399,7 @@ async def test_the_prompt_and_the_context_arrive_and_each_ask_is_a_message_of_it
 # the card
 
 
-async def test_it_talks_to_the_url_that_was_given():
+async def test_client_uses_the_given_url():
     async with raw_server(replying(message03("42"))) as server:
         url = server.url + "proxy/agent?key=1"
         agent = A2AAgent(url)
@@ -414,7 +414,7 @@ async def test_it_talks_to_the_url_that_was_given():
 
 
 def taking(*places: str, card: dict, refusal: str = "404 Not Found") -> Script:
-    """An agent behind whatever answers: its card anywhere, messages at these paths alone."""
+    """Return a script that serves the card at any path and messages only at these paths."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.path not in places:
@@ -426,7 +426,7 @@ def taking(*places: str, card: dict, refusal: str = "404 Not Found") -> Script:
 
 
 async def posts(script: Script, given: str, *, turns: int) -> list[str]:
-    """The paths that messages went to; each turn is answered."""
+    """Return the paths that messages were sent to; each turn is answered."""
     async with raw_server(script) as server:
         agent = A2AAgent(server.url.rstrip("/") + given)
         await agent.open(timeout_s=5)
@@ -460,7 +460,7 @@ async def posts(script: Script, given: str, *, turns: int) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("refusal", ["404 Not Found", "405 Method Not Allowed"])
-async def test_where_the_given_url_takes_no_messages_the_path_of_the_card_is_asked(
+async def test_path_of_the_card_is_used_if_the_given_url_takes_no_messages(
     given, named, takes, asked, refusal
 ):
     script = taking(takes, card=card03(url=named), refusal=refusal)
@@ -468,7 +468,7 @@ async def test_where_the_given_url_takes_no_messages_the_path_of_the_card_is_ask
     assert await posts(script, given, turns=2) == [*asked, asked[-1]]
 
 
-async def test_the_path_is_that_of_the_interface_that_is_spoken():
+async def test_path_of_the_card_is_that_of_the_spoken_interface():
     lines = [("0.3", "JSONRPC", "/old"), ("1.0", "GRPC", "/grpc"), ("1.0", "JSONRPC", "/new")]
     interfaces = [
         {"url": f"http://in:1{path}", "protocolBinding": binding, "protocolVersion": version}
@@ -487,7 +487,7 @@ async def test_the_path_is_that_of_the_interface_that_is_spoken():
 
 
 @pytest.mark.parametrize("status", ["500 Oops", "401 No", "307 There", "410 Gone"])
-async def test_no_other_status_leads_elsewhere(status):
+async def test_other_status_does_not_lead_to_the_path_of_the_card(status):
     card = card03(url="http://in:1/rpc")
     error = await failure(taking("/rpc", card=card, refusal=status))
     assert error.reason is FailureReason.ENDPOINT
@@ -509,7 +509,7 @@ async def test_no_other_status_leads_elsewhere(status):
         *("http://in:1/a b", "http://in:1/\u00e4", "http://in:1/" + "x" * 100_000),
     ],
 )
-async def test_a_card_that_names_no_other_path_leads_nowhere(named):
+async def test_card_without_another_path_gives_no_second_attempt(named):
     error = await failure(taking("/rpc", card=card03(url=named)))
     assert (error.reason, error.detail) == (FailureReason.ENDPOINT, "HTTP 404")
 
@@ -524,8 +524,8 @@ FIRST_ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", FIRST_ANSWERS)
-async def test_a_passing_404_of_a_url_that_answered_leads_nowhere(kind, caplog):
-    """A proxy at /agentA forgets it for a moment; at the root another agent listens."""
+async def test_temporary_404_of_a_url_that_answered_before_is_not_followed(kind, caplog):
+    """A proxy temporarily loses the agent at /agentA while another agent listens at the root."""
     first, error = FIRST_ANSWERS[kind]
     gone = asyncio.Event()
 
@@ -558,7 +558,7 @@ async def test_a_passing_404_of_a_url_that_answered_leads_nowhere(kind, caplog):
     assert not caplog.messages
 
 
-async def test_who_gives_no_stream_is_asked_for_none_from_then_on(caplog):
+async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.rpc["method"] == "message/stream":
             respond(writer, kind="text/event-stream")
@@ -580,8 +580,8 @@ async def test_who_gives_no_stream_is_asked_for_none_from_then_on(caplog):
     assert "promises streams, and it gives none" in told
 
 
-async def test_a_stream_that_breaks_once_is_asked_for_again():
-    """An agent that answers in no other way either may stream again the next time."""
+async def test_broken_stream_is_requested_again():
+    """An agent that gave no other reply either may stream the next time."""
     refused = asyncio.Event()
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -601,7 +601,7 @@ async def test_a_stream_that_breaks_once_is_asked_for_again():
         assert server.asks[-1].rpc["method"] == "message/stream"
 
 
-async def test_a_404_that_waits_while_the_given_url_answers_another_turn_leads_nowhere():
+async def test_late_404_of_a_url_that_answers_another_turn_is_not_followed():
     both_asked, answered = asyncio.Event(), asyncio.Event()
     given: list[Call] = []
 
@@ -628,7 +628,7 @@ async def test_a_404_that_waits_while_the_given_url_answers_another_turn_leads_n
         assert {call.path for call in server.asks} == {"/agentA"}
 
 
-async def test_who_answers_elsewhere_is_told_once(caplog):
+async def test_answer_from_another_path_is_reported_once(caplog):
     script = taking("/?key=secret", card=card03(url="http://in:1/"))
     await posts(script, "/agentA?key=secret", turns=2)
     (told,) = caplog.messages
@@ -639,8 +639,8 @@ async def test_who_answers_elsewhere_is_told_once(caplog):
     )
 
 
-async def test_a_message_that_was_taken_is_sent_nowhere_else():
-    """Its task cannot be looked at: that is no word on where messages go."""
+async def test_accepted_message_is_not_sent_to_another_path():
+    """A failed task query does not mean that messages belong at another path."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.rpc["method"] == "tasks/get":
@@ -672,7 +672,7 @@ async def test_headers_follow_the_path_of_the_card_only_below_their_prefix():
         ]
 
 
-async def test_an_old_card_is_found_at_its_old_place():
+async def test_old_card_is_found_at_its_old_path():
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.path.endswith("agent-card.json"):
             respond(writer, status="404 Not Found")
@@ -692,7 +692,7 @@ async def test_an_old_card_is_found_at_its_old_place():
         card03(skills=[{"id": "a", "name": "a", "description": "", "tags": []}], unknown={"a": 1}),
     ],
 )
-async def test_cards_as_they_are_found_in_the_wild(card):
+async def test_unusual_cards_are_accepted(card):
     assert (await ask(replying(message03("42"), card=card))).text == "42"
 
 
@@ -713,7 +713,7 @@ async def test_cards_as_they_are_found_in_the_wild(card):
         ('{"name": [' + "[]," * 30_000 + "0]}", FailureReason.TOO_LARGE),
     ],
 )
-async def test_a_card_that_is_none(card, reason):
+async def test_invalid_card_is_refused(card, reason):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         respond(writer, card)
 
@@ -723,13 +723,13 @@ async def test_a_card_that_is_none(card, reason):
 @pytest.mark.parametrize(
     ("card", "result"), [(card10(), message03("42")), (card03(), REPLIES_10["a message"])]
 )
-async def test_a_card_that_lies_about_its_version(card, result):
+async def test_card_with_a_wrong_protocol_version_gives_a_malformed_reply(card, result):
     assert (
         await failure(replying(result, card=card), timeout_s=3)
     ).reason is FailureReason.MALFORMED
 
 
-async def test_a_name_is_bounded_and_one_line():
+async def test_agent_name_is_truncated_to_one_line():
     async with raw_server(
         replying(message03(""), card=card03(name="a\nb\x1b[31m" + "c" * 1000))
     ) as server:
@@ -744,7 +744,7 @@ async def test_a_name_is_bounded_and_one_line():
 # not to be had
 
 
-async def test_an_agent_that_is_not_there_is_tried_until_the_time_is_over():
+async def test_unreachable_agent_is_retried_until_the_time_limit():
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     listener.close()
@@ -759,7 +759,7 @@ async def test_an_agent_that_is_not_there_is_tried_until_the_time_is_over():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-async def test_a_url_that_nobody_serves_is_given_up_after_connect_timeout(host):
+async def test_url_without_a_server_is_given_up_after_connect_timeout(host):
     agent = A2AAgent(f"http://{host}:1/", connect_timeout_s=0.6)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(AgentFailed) as caught:
@@ -768,7 +768,7 @@ async def test_a_url_that_nobody_serves_is_given_up_after_connect_timeout(host):
     assert "not reachable for 0.6 s: no connection" in str(caught.value)
 
 
-async def test_an_agent_that_is_served_and_busy_has_all_its_time():
+async def test_busy_agent_gets_the_full_time_limit():
     async def busy(call: Call, writer: asyncio.StreamWriter) -> None:
         respond(writer, status="503 Away", headers={"retry-after": "0"})
 
@@ -780,7 +780,7 @@ async def test_an_agent_that_is_served_and_busy_has_all_its_time():
     assert str(caught.value) == "endpoint: no usable answer for 1 s: HTTP 503"
 
 
-async def test_an_agent_that_starts_late_is_found():
+async def test_agent_that_starts_late_is_found():
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     listener.close()
@@ -796,7 +796,7 @@ async def test_an_agent_that_starts_late_is_found():
 
 @pytest.mark.parametrize("status", ["429 Busy", "502 Bad Gateway", "503 Away"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_gateway_s_refusals_are_tried_again(status, method):
+async def test_request_refused_by_a_gateway_is_sent_again(status, method):
     refused = []
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -828,7 +828,7 @@ async def test_retry_after_is_honoured():
     assert times[1] - times[0] >= 1
 
 
-async def test_a_wait_beyond_the_deadline_is_not_waited_for():
+async def test_retry_after_beyond_the_deadline_is_not_waited_for():
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST":
             respond(writer, status="503 Away", headers={"retry-after": "3600"})
@@ -841,7 +841,7 @@ async def test_a_wait_beyond_the_deadline_is_not_waited_for():
     assert "HTTP 503" in str(error)
 
 
-async def test_an_agent_that_breaks_the_connection_each_time_is_given_up():
+async def test_agent_that_always_closes_the_connection_is_given_up():
     asked = []
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -856,7 +856,7 @@ async def test_an_agent_that_breaks_the_connection_each_time_is_given_up():
     assert len(asked) == 3
 
 
-async def test_a_connection_that_breaks_within_the_reply_is_not_asked_again():
+async def test_request_is_not_repeated_if_the_connection_breaks_during_the_reply():
     asked = []
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -877,7 +877,7 @@ async def test_a_connection_that_breaks_within_the_reply_is_not_asked_again():
 
 
 @pytest.mark.parametrize("status", ["500 Oops", "404 Gone", "401 No", "504 Slow"])
-async def test_other_statuses_end_the_ask(status):
+async def test_other_http_status_fails_the_request(status):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card03())
@@ -887,7 +887,7 @@ async def test_other_statuses_end_the_ask(status):
     assert (await failure(script)).reason is FailureReason.ENDPOINT
 
 
-async def test_no_redirect_is_followed():
+async def test_redirect_is_not_followed():
     async with raw_server(replying(message03("stolen"))) as other:
 
         async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -907,7 +907,7 @@ async def test_no_redirect_is_followed():
 
 @pytest.mark.parametrize("state", ["failed", "rejected", "canceled", "auth-required"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_task_that_ends_badly(state, stream):
+async def test_failed_task_gives_its_reason(state, stream):
     task = task03(state, status="out of money")
     error = await failure(replying([task] if stream else task))
     assert error.reason is FailureReason.TASK_FAILED
@@ -920,7 +920,7 @@ async def test_a_task_that_ends_badly(state, stream):
      (-32601, FailureReason.MALFORMED), (-32602, FailureReason.MALFORMED)],
 )  # fmt: skip
 @pytest.mark.parametrize("card", [card03(), card10()])
-async def test_an_error_for_an_answer(code, reason, card):
+async def test_error_response_fails_the_request(code, reason, card):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card)
@@ -950,7 +950,7 @@ NONSENSE = [
 @pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/html"])
 @pytest.mark.parametrize("card", [card03(), card10(), NO_STREAM], ids=["0.3", "1.0", "blocking"])
-async def test_nonsense_is_malformed(body, kind, card):
+async def test_unparsable_reply_is_malformed(body, kind, card):
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card)
@@ -965,7 +965,7 @@ async def test_nonsense_is_malformed(body, kind, card):
 # bounds
 
 
-async def test_an_agent_that_says_nothing_is_timed_out():
+async def test_silent_agent_times_out():
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
             respond(writer, card03())
@@ -977,7 +977,7 @@ async def test_an_agent_that_says_nothing_is_timed_out():
 
 
 async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
-    """One byte at a time, for ever."""
+    """Send one byte at a time without end."""
     if call.method == "GET":
         respond(writer, card03())
         return
@@ -989,7 +989,7 @@ async def drip(call: Call, writer: asyncio.StreamWriter) -> None:
 
 
 async def keep_alive(call: Call, writer: asyncio.StreamWriter) -> None:
-    """Comments, for ever."""
+    """Send comments without end."""
     if call.method == "GET":
         respond(writer, card03())
         return
@@ -1002,18 +1002,18 @@ async def keep_alive(call: Call, writer: asyncio.StreamWriter) -> None:
 
 
 async def never_done(call: Call, writer: asyncio.StreamWriter) -> None:
-    """A task that works for ever."""
+    """Answer with a task that never ends."""
     await replying(task03("working"), card=NO_STREAM)(call, writer)
 
 
 @pytest.mark.parametrize("script", [drip, keep_alive, never_done])
-async def test_a_slow_drip_is_timed_out(script):
+async def test_slow_reply_times_out(script):
     async with asyncio.timeout(PATIENCE_S):
         assert (await failure(script, timeout_s=0.6)).reason is FailureReason.TIMEOUT
 
 
 def flood(make) -> object:
-    """A script that sends pieces for as long as anybody reads; ``sent`` is their bytes."""
+    """Return a script that sends pieces while the client reads; ``sent`` counts the bytes."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "GET":
@@ -1066,7 +1066,7 @@ def resident() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
-async def test_a_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
+async def test_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     script = flood(FLOODS[name])
     assert (await failure(script, timeout_s=60)).reason is FailureReason.TOO_LARGE  # warm
     before = resident()
@@ -1076,8 +1076,8 @@ async def test_a_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     assert resident() - before < 40 * 2**20
 
 
-async def test_nobody_waits_while_a_hostile_reply_is_read():
-    """The event loop answers others within 250 ms of its own work, whatever the reply is made of:
+async def test_event_loop_is_not_blocked_by_a_hostile_reply():
+    """The event loop serves other tasks within 250 ms of its own CPU time for any reply:
     what other processes take from it meanwhile is not counted."""
     values = '{"result": {"kind": "message", "parts": [' + '{"kind":"text"},' * 4_900 + "0]}}"
 
@@ -1103,13 +1103,13 @@ async def test_nobody_waits_while_a_hostile_reply_is_read():
     assert longest < 0.25  # machines that run tests are slow
 
 
-async def test_text_beyond_the_bound_is_too_large():
+async def test_text_beyond_the_limit_is_too_large():
     assert len((await ask(replying(message03("x" * MAX_TEXT)))).text) == MAX_TEXT
     for reply in (message03("x" * MAX_TEXT + "y"), task03("completed", "x" * MAX_TEXT, "y")):
         assert (await failure(replying(reply))).reason is FailureReason.TOO_LARGE
 
 
-async def test_control_characters_count_as_the_journal_writes_them():
+async def test_control_characters_count_with_their_escaped_length():
     few = "\x01" * (MAX_TEXT // 6)
     assert (await ask(replying(message03(few)))).text == few
     assert len(Reply(text=few).model_dump_json()) < MAX_TEXT + 100
@@ -1119,7 +1119,7 @@ async def test_control_characters_count_as_the_journal_writes_them():
 # credentials
 
 
-async def test_headers_go_to_their_url_only_and_into_no_log(caplog):
+async def test_headers_are_sent_to_their_url_only_and_are_not_logged(caplog):
     caplog.set_level(logging.DEBUG)
     secret = "k-secret-123"
     async with raw_server(replying(message03("42"))) as server:
@@ -1133,19 +1133,19 @@ async def test_headers_go_to_their_url_only_and_into_no_log(caplog):
     assert secret not in caplog.text
 
 
-async def test_a_url_that_is_none_is_a_config_error():
+async def test_invalid_url_is_a_config_error():
     with pytest.raises(ConfigError, match="http or https"):
         A2AAgent("file:///etc/passwd")
 
 
-async def test_asking_before_the_card_is_there_is_the_endpoint_s_failure():
+async def test_prompt_sent_before_the_card_is_read_fails():
     with pytest.raises(AgentFailed) as caught:
         await A2AAgent("http://127.0.0.1:1/").ask("x", context_id="c", timeout_s=1)
     assert caught.value.reason is FailureReason.ENDPOINT
 
 
 @pytest.mark.parametrize("timeout_s", [0.5, 4.0])
-async def test_a_listener_that_accepts_nobody_is_not_reached(timeout_s):
+async def test_listener_that_accepts_no_connection_is_not_reached(timeout_s):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as filling:
         address = listener.getsockname()
         for _ in range(4):

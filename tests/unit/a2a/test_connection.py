@@ -1,4 +1,4 @@
-"""What connections that say nothing cost, and how soon an answer is sent."""
+"""Cost of idle connections, and delay of responses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def connect(
 
 
 def request(method: str) -> bytes:
-    """Of a task that does not end before its conduct goes on."""
+    """Return a request whose task does not end before its run is released."""
     asked = json.dumps({"participants": {"toy_operator": "http://127.0.0.1:1/"}})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": asked}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
@@ -53,7 +53,7 @@ def request(method: str) -> bytes:
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the service closes the connection within a while."""
+    """Return whether the service closes the connection within a time limit."""
     async with asyncio.timeout(10):
         try:
             return not await reader.read()
@@ -61,17 +61,15 @@ async def closed(reader: asyncio.StreamReader) -> bool:
             return True
 
 
-def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement():
-    """40 ms is what the other side may delay one by; connections inherit the listener's option."""
+def test_response_on_a_reused_connection_is_not_delayed_by_nagle():
+    """The peer may delay an acknowledgement by 40 ms; connections inherit the listener's option."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("said", [b"", HALF_A_HEAD])
-async def test_a_request_that_does_not_begin_in_time_ends_its_connection(
-    tmp_path, monkeypatch, said, kept
-):
+async def test_connection_without_a_request_times_out(tmp_path, monkeypatch, said, kept):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.2)
     async with service(tmp_path) as url:
         reader, writer = await connect(url)
@@ -95,7 +93,7 @@ async def feed(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_request_that_takes_its_time_is_answered(tmp_path, monkeypatch):
+async def test_slow_request_is_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.3)
     async with service(tmp_path) as url:
         reader, writer = await connect(url)
@@ -109,7 +107,7 @@ async def test_a_request_that_takes_its_time_is_answered(tmp_path, monkeypatch):
         writer.close()
 
 
-async def test_the_longest_idle_connection_makes_room(tmp_path, monkeypatch):
+async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 3)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
     async with service(tmp_path) as url, httpx.AsyncClient() as http:
@@ -128,7 +126,7 @@ async def test_the_longest_idle_connection_makes_room(tmp_path, monkeypatch):
             writer.close()
 
 
-async def test_who_waits_for_an_answer_keeps_the_connection(tmp_path, monkeypatch):
+async def test_connection_that_waits_for_an_answer_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 1)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
     conduct = FakeConduct()
@@ -157,7 +155,7 @@ Hold = Callable[..., Awaitable[asyncio.StreamReader]]
 
 @contextmanager
 def holding(url: str) -> Iterator[Hold]:
-    """Makes connections that begin with a text and go no further."""
+    """Open connections that send this text and nothing more."""
     writers = []
 
     async def hold(said: bytes, *, host: str = "127.0.0.1") -> asyncio.StreamReader:
@@ -180,7 +178,7 @@ GET_CARD = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encod
 
 
 async def look(url: str) -> bytes:
-    """The card, on a connection of its own, which the service has forgotten in the end."""
+    """Request the card on a separate connection and wait until the service has dropped it."""
     reader, writer = await connect(url, GET_CARD)
     answer = await reader.read()
     writer.close()
@@ -194,7 +192,7 @@ async def over(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("said", [UPLOAD, STREAM], ids=["uploads", "streams"])
-async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, said):
+async def test_incomplete_requests_do_not_block_others(tmp_path, monkeypatch, said):
     monkeypatch.setattr(connection, "max_connections", lambda: 4)
     conduct = FakeConduct()
     conduct.go.clear()
@@ -212,9 +210,7 @@ async def test_requests_that_do_not_end_hold_off_nobody(tmp_path, monkeypatch, s
             assert not any(reader.at_eof() for reader in held[2:])
 
 
-async def test_what_is_worth_the_least_makes_room_first_and_of_who_has_the_most(
-    tmp_path, monkeypatch
-):
+async def test_least_valuable_connection_of_the_busiest_host_is_closed_first(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 7)
     monkeypatch.setattr(connection, "FRESH_S", 0)
     conduct = FakeConduct()
@@ -237,7 +233,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def read(raw: bytes) -> list[object]:
-    """The events of a request that comes in pieces, as a connection reads it."""
+    """Return the parser events of a request that arrives in pieces."""
     reader, events = Reader(), []
     for start in range(0, len(raw), READ):
         reader.receive_data(raw[start : start + READ])
@@ -261,7 +257,7 @@ def read(raw: bytes) -> list[object]:
         b"GET / HTTP/1.1\r\nHost: " + b"a" * 17_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_small_and_takes_long_to_read_is_refused_early(raw, monkeypatch):
+def test_small_input_that_is_slow_to_parse_is_refused_early(raw, monkeypatch):
     taken = 0
 
     class Watched(Reader):
@@ -281,7 +277,7 @@ def test_what_is_small_and_takes_long_to_read_is_refused_early(raw, monkeypatch)
 
 
 @pytest.mark.parametrize("size", [64, 1000, 2**16])
-def test_a_body_in_chunks_as_clients_send_them_is_read(size):
+def test_chunked_body_as_clients_send_it_is_read(size):
     chunk = b"%x\r\n%s\r\n" % (size, b"a" * size)
     count = min(100, 2**20 // size)
     *_, end = events = read(CHUNKED + chunk * count + b"0\r\nX-Sum: 1\r\n\r\n")
@@ -289,7 +285,7 @@ def test_a_body_in_chunks_as_clients_send_them_is_read(size):
     assert isinstance(end, h11.EndOfMessage)
 
 
-def test_a_head_as_proxies_make_it_is_read():
+def test_head_with_the_fields_of_proxies_is_read():
     fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 100) for number in range(100))
     request, _ = read(b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n")
     assert len(request.headers) == 101
@@ -299,7 +295,7 @@ def test_a_head_as_proxies_make_it_is_read():
     assert isinstance(read(head + body)[-1], h11.EndOfMessage)
 
 
-async def test_a_turn_of_the_loop_reads_little_of_each_connection(tmp_path, monkeypatch):
+async def test_loop_iteration_reads_little_of_each_connection(tmp_path, monkeypatch):
     sizes = []
 
     def note(self: Connection, data: bytes) -> None:
@@ -316,9 +312,7 @@ async def test_a_turn_of_the_loop_reads_little_of_each_connection(tmp_path, monk
 
 
 @pytest.mark.parametrize("more", [CHUNKED + b"1\r\na\r\n" * 1000, b"GET /nothing x\r\n\r\n"])
-async def test_a_request_that_is_refused_ends_its_connection_without_a_traceback(
-    tmp_path, caplog, more
-):
+async def test_refused_request_closes_its_connection_without_a_traceback(tmp_path, caplog, more):
     async with service(tmp_path) as url:
         for before in (b"", b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n"):
             reader, writer = await connect(url)
@@ -340,6 +334,6 @@ async def test_a_request_that_is_refused_ends_its_connection_without_a_traceback
     ("soft", "connections"),
     [(resource.RLIM_INFINITY, MAX_CONNECTIONS), (2**20, MAX_CONNECTIONS), (256, 128), (1, 1)],
 )
-def test_half_of_the_file_descriptors_are_for_everything_else(monkeypatch, soft, connections):
+def test_half_of_the_file_descriptors_are_reserved(monkeypatch, soft, connections):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert max_connections() == connections

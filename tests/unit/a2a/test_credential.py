@@ -24,7 +24,7 @@ def credential(url: str) -> Credential:
         ("http://host:80/a", "http://host/a/"),
     ],
 )
-def test_headers_go_to_the_origin_and_below_the_prefix(prefix, url):
+def test_headers_are_sent_to_the_origin_and_below_the_prefix(prefix, url):
     assert credential(prefix).covers(url)
 
 
@@ -38,11 +38,11 @@ def test_headers_go_to_the_origin_and_below_the_prefix(prefix, url):
         "https://sub.host/a",
     ],
 )  # fmt: skip
-def test_headers_go_nowhere_else(url):
+def test_headers_are_not_sent_to_other_urls(url):
     assert not credential("https://host/a").covers(url)
 
 
-def test_they_come_from_the_environment_by_role():
+def test_headers_are_read_from_the_environment_by_role():
     text = json.dumps({"url": "https://host/a", "headers": {"x-api-key": SECRET}})
     loaded = load_credentials(
         {variable("malt_operator"): text, "PATH": "/bin", "NETARENA_SEED": "s"}
@@ -52,7 +52,7 @@ def test_they_come_from_the_environment_by_role():
     assert loaded == {"NETARENA_HEADERS_MALT_OPERATOR": credential("https://host/a")}
 
 
-def test_their_values_are_in_no_representation():
+def test_header_values_are_not_in_the_representation():
     assert SECRET not in repr(credential("https://host"))
 
 
@@ -67,7 +67,7 @@ def test_their_values_are_in_no_representation():
         f'{{"url": "http://h", "headers": {{}}, "headers2": "{SECRET}"}}',
     ],
 )  # fmt: skip
-def test_what_is_none_is_refused_without_being_repeated(text):
+def test_invalid_credential_is_refused_without_repeating_it(text):
     with pytest.raises(ConfigError) as caught:
         load_credentials({"NETARENA_HEADERS_X": text})
     assert "NETARENA_HEADERS_X" in str(caught.value)
@@ -86,11 +86,11 @@ def test_what_is_none_is_refused_without_being_repeated(text):
         ({"GREEN_SECRETS_JSON": '{"netarena_seed": "s"}', "NETARENA_SEED": "own"}, "own"),
     ],
 )
-def test_a_leaderboards_secrets_hold_the_seed_secret(environ, secret):
+def test_secrets_of_a_leaderboard_contain_the_seed_secret(environ, secret):
     assert read_seed_secret(environ) == secret
 
 
-def test_secrets_without_a_seed_are_warned_of(caplog):
+def test_secrets_without_a_seed_secret_are_warned_about(caplog):
     assert read_seed_secret({"GREEN_SECRETS_JSON": '{"netarena_sed": "s3cret"}'}) is None
     assert "GREEN_SECRETS_JSON has no key netarena_seed or holdout_key" in caplog.text
     assert "s3cret" not in caplog.text
@@ -99,7 +99,7 @@ def test_secrets_without_a_seed_are_warned_of(caplog):
 @pytest.mark.parametrize(
     "text", ["[", "[]", '"s3cret"', '{"netarena_seed": 7}', '{"netarena_seed": " "}']
 )
-def test_secrets_that_cannot_be_read_are_refused_without_their_values(text):
+def test_unreadable_secrets_are_refused_without_their_values(text):
     with pytest.raises(ConfigError, match="GREEN_SECRETS_JSON") as caught:
         read_seed_secret({"GREEN_SECRETS_JSON": text})
     assert "s3cret" not in str(caught.value)

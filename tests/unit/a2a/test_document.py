@@ -23,20 +23,20 @@ VALUE = st.recursive(
 
 
 @given(VALUE, st.booleans())
-def test_a_value_is_read_as_it_was_written(value, ascii_only):
+def test_value_is_parsed_as_it_was_written(value, ascii_only):
     # text that hypothesis draws has no surrogates, and nesting ends before the bound
     assert parse_document(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
 
 
 @given(VALUE)
-def test_a_document_without_stray_line_ends_says_the_same(value):
+def test_escaped_line_ends_do_not_change_the_document(value):
     whole = json.dumps({"text": value}, ensure_ascii=False).encode()
     sent = escape_line_ends(whole)
     assert json.loads(sent) == json.loads(whole)
     assert len(sent.decode().splitlines()) == 1
 
 
-def test_every_end_of_a_line_that_a_client_may_know_is_escaped():
+def test_every_kind_of_line_end_is_escaped():
     text = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
     assert len(text.splitlines()) == len(text)
     sent = escape_line_ends(json.dumps(text, ensure_ascii=False).encode())
@@ -62,13 +62,13 @@ def test_every_end_of_a_line_that_a_client_may_know_is_escaped():
         (b"1" * 5000, "must hold whole numbers of at most 32 digits"),
     ],
 )
-def test_what_is_no_document_of_ours_is_named(raw, problem):
+def test_invalid_document_is_refused_with_the_reason(raw, problem):
     with pytest.raises(ValueError, match=problem) as caught:
         parse_document(raw)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_within_the_bounds_is_read():
+def test_document_within_the_limits_is_parsed():
     assert parse_document(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     assert len(parse_document(b"[" + b"0," * (MAX_TOKENS - 1) + b"0]")) == MAX_TOKENS
     assert parse_document(b'"' + b"[{," * 10**5 + b'"') == "[{," * 10**5
@@ -76,7 +76,7 @@ def test_what_is_within_the_bounds_is_read():
 
 
 @pytest.mark.parametrize("part", [b"[],", b'"a",', b'"" '])
-def test_a_document_of_too_many_values_is_not_counted_to_its_end(part, monkeypatch):
+def test_document_with_too_many_values_is_not_scanned_to_its_end(part, monkeypatch):
     seen = 0
 
     class Watched:

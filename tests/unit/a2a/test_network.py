@@ -1,4 +1,4 @@
-"""Names that never answer, addresses that are refused, and what comes before a reply."""
+"""Names that never resolve, refused addresses, and data before a reply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METADATA = "169.254.169.254"
 
 @contextmanager
 def names(**known: str | list[str]) -> Iterator[list[str]]:
-    """A resolver that knows ``known`` names, and hangs at all others; gives what it was asked."""
+    """Install a resolver that hangs on all names except ``known``; yield the looked-up names."""
     asked: list[str] = []
     end = threading.Event()
     real = socket.getaddrinfo
@@ -83,7 +83,7 @@ def test_link_local_and_metadata_addresses_are_refused(address):
         "::ffff:10.0.0.1", "64:ff9b::8.8.8.8",
     ],
 )  # fmt: skip
-def test_other_addresses_are_not(address):
+def test_other_addresses_are_allowed(address):
     assert not is_refused(ipaddress.ip_address(address))
 
 
@@ -97,7 +97,7 @@ def test_other_addresses_are_not(address):
         "metadata", "mixed",
     ],
 )  # fmt: skip
-async def test_a_participant_at_such_an_address_is_refused(host):
+async def test_participant_at_a_refused_address_is_rejected(host):
     urls = {"fine": "http://127.0.0.1:9/", "role": f"http://{host}:80/x"}
     with names(metadata=METADATA, mixed=f"127.0.0.1 {METADATA}"):
         with pytest.raises(ConfigError, match=r"participants\.role: must not lead to a link-local"):
@@ -105,7 +105,7 @@ async def test_a_participant_at_such_an_address_is_refused(host):
         await Network(allow_link_local=True).check(urls)
 
 
-async def test_names_that_do_not_answer_or_are_none_are_judged_when_they_are_connected_to(
+async def test_unresolved_names_are_checked_when_a_connection_is_made(
     monkeypatch,
 ):
     monkeypatch.setattr(network, "CHECK_S", 0.05)
@@ -114,8 +114,8 @@ async def test_names_that_do_not_answer_or_are_none_are_judged_when_they_are_con
         await Network().check({"a": "http://hangs/", "b": "http://a..b/", "c": f"http://{long}/"})
 
 
-async def test_the_address_that_is_connected_to_is_the_one_that_was_judged():
-    """A name may resolve to another address each time it is asked."""
+async def test_connection_goes_to_the_address_that_was_checked():
+    """A name may resolve to another address at each lookup."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         url = f"http://twisted:{port}/"
@@ -134,7 +134,7 @@ async def test_the_address_that_is_connected_to_is_the_one_that_was_judged():
     assert not server.calls
 
 
-async def test_an_agent_with_a_name_is_reached_at_the_address_that_answers():
+async def test_agent_with_several_addresses_is_reached_at_the_one_that_answers():
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         # ::1 has no listener there, 127.1.2.3 neither
@@ -146,8 +146,8 @@ async def test_an_agent_with_a_name_is_reached_at_the_address_that_answers():
         assert server.calls[-1].headers["host"] == f"several:{port}"
 
 
-async def test_a_name_that_hangs_holds_up_nobody_else():
-    """Neither other agents nor what the event loop's own threads are for."""
+async def test_hanging_lookup_does_not_block_other_agents():
+    """It blocks neither other agents nor the threads of the event loop."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         with names(honest="127.0.0.1") as asked:
@@ -167,14 +167,14 @@ async def test_a_name_that_hangs_holds_up_nobody_else():
 
 
 async def give_up(doors: Network, *hosts: str) -> None:
-    """Connect to names that hang, and wait no longer."""
+    """Connect to names that hang, and give up."""
     asks = [doors.connect_tcp(host, 80, timeout=0.01) for host in hosts]
     ends = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(end) for end in ends} == {httpcore.ConnectTimeout}
     assert doors.busy
 
 
-async def test_look_ups_are_bounded_also_when_they_are_given_up_and_each_task_has_its_own(
+async def test_abandoned_lookups_still_count_and_each_task_has_its_own_limit(
     monkeypatch,
 ):
     monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
@@ -197,7 +197,7 @@ async def test_look_ups_are_bounded_also_when_they_are_given_up_and_each_task_ha
         assert OWN_LOOKUPS == 2
 
 
-async def test_places_for_look_ups_are_given_back(monkeypatch):
+async def test_slots_for_lookups_are_released(monkeypatch):
     monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
     doors = Network()
     for _ in range(2):
@@ -208,7 +208,7 @@ async def test_places_for_look_ups_are_given_back(monkeypatch):
 
 
 @pytest.mark.parametrize("piece", [b"HTTP/1.1 103 x\r\n\r\n", b"HTTP/1.1 100 x\r\nA: b\r\n\r\n"])
-async def test_heads_of_no_reply_are_bounded(piece):
+async def test_unbounded_heads_without_a_reply_are_refused(piece):
     async def script(call, writer):
         if call.method == "GET":
             respond(writer, card03())

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class InPieces(Answering):
-    """Yields what its prompt lists; a piece ``-`` makes those before it void."""
+    """Streams the pieces listed in the prompt; a piece ``-`` discards the earlier ones."""
 
     def __init__(self) -> None:
         super().__init__(str)
@@ -41,7 +41,7 @@ class InPieces(Answering):
         ("shout| it", "SHOUT IT"),  # the whole is not what the pieces made
     ],
 )
-async def test_a_reply_in_pieces_comes_out_whole(monkeypatch, prompt, text, every_s):
+async def test_streamed_reply_arrives_complete(monkeypatch, prompt, text, every_s):
     monkeypatch.setattr(purple, "PIECE_EVERY_S", every_s)
     agent = InPieces()
     assert isinstance(agent, Streaming)
@@ -61,7 +61,7 @@ async def test_a_reply_in_pieces_comes_out_whole(monkeypatch, prompt, text, ever
     assert reply.metadata == {"usage": {"n": 1}}
 
 
-async def test_a_reply_that_fails_half_way_is_a_failed_task(monkeypatch):
+async def test_reply_that_fails_half_way_is_a_failed_task(monkeypatch):
     monkeypatch.setattr(purple, "PIECE_EVERY_S", 0.0)
     app = purple_app(InPieces(), name="p", description="d")
     async with serving(app, listen("127.0.0.1", 0)) as url:

@@ -41,7 +41,7 @@ def test_participants_and_config_are_read():
     assert request.config == {"num_queries": 3}
 
 
-def test_any_role_is_accepted_and_keys_of_the_platform_are_left_alone():
+def test_any_role_is_accepted_and_keys_of_the_platform_are_ignored():
     request = EvalRequest.parse(json.dumps({"participants": {"agent": URL}, "run_id": "7"}))
     assert request == EvalRequest({"agent": URL}, {})
 
@@ -60,7 +60,7 @@ def test_any_role_is_accepted_and_keys_of_the_platform_are_left_alone():
         ('{"participants": {"a": "http://x"}, "config": []}', "config: must be a JSON object"),
     ],
 )
-def test_a_bad_request_says_what_is_wrong(text, problem):
+def test_invalid_request_is_refused_with_the_reason(text, problem):
     with pytest.raises(ConfigError) as caught:
         EvalRequest.parse(text)
     assert problem in str(caught.value)
@@ -95,17 +95,17 @@ def test_only_http_and_https_urls_are_participants(url):
         "http://[fe80::1%25eth0]/",
     ],
 )
-def test_such_urls_are_participants(url):
+def test_http_and_https_urls_are_accepted(url):
     assert parse({"a": url}).participants == {"a": url}
 
 
-def test_a_refused_url_is_not_repeated():
+def test_refused_url_is_not_repeated():
     with pytest.raises(ConfigError) as caught:
         parse({"a": "http://user:hunter2@host/"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_participants_are_bounded():
+def test_number_of_participants_is_limited():
     with pytest.raises(ConfigError, match="at most 16, not 17"):
         parse({f"role{i}": URL for i in range(17)})
 
@@ -115,12 +115,12 @@ def test_participants_are_bounded():
     lambda inner: st.lists(inner) | st.dictionaries(
         st.sampled_from(["participants", "config", "a"]) | st.text(), inner),
 ))  # fmt: skip
-def test_whatever_comes_is_a_request_or_a_config_error(value):
+def test_any_input_is_a_request_or_a_config_error(value):
     with suppress(ConfigError):
         assert EvalRequest.parse(json.dumps(value)).participants
 
 
-def test_the_seed_is_the_first_64_bits_of_an_hmac():
+def test_seed_is_the_first_64_bits_of_an_hmac():
     digest = hmac.new(b"s3cret", b"task-1", hashlib.sha256).hexdigest()
     assert derive_seed("s3cret", "task-1") == int(digest[:16], 16)
     assert derive_seed("s3cret", "task-2") != derive_seed("s3cret", "task-1")
@@ -135,12 +135,12 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "root", tmp_path / "data")
 
 
-def test_the_time_budget_has_a_default_here(place):
+def test_time_budget_has_a_default(place):
     assert read_config(Config, parse(), place).time_budget_s == TIME_BUDGET_S == 1680
     assert read_config(Config, parse(time_budget_s=9), place).time_budget_s == 9
 
 
-def test_unknown_keys_are_errors_that_list_the_known_ones(place):
+def test_unknown_keys_are_refused_with_the_known_ones(place):
     with pytest.raises(
         ConfigError,
         match=r"config\.num_querys: unknown key; did you mean 'num_queries'\? Known are",
@@ -148,7 +148,7 @@ def test_unknown_keys_are_errors_that_list_the_known_ones(place):
         read_config(Config, parse(num_querys=1), place)
 
 
-def test_a_seed_is_refused_where_the_service_draws_it(place):
+def test_seed_is_refused_if_the_service_draws_it(place):
     assert read_config(Config, parse(seed=7), place).seed == 7
     with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
         read_config(Config, parse(seed=7), place, secret_seed=True)
@@ -161,23 +161,23 @@ def test_a_seed_is_refused_where_the_service_draws_it(place):
     ("given_dir", "below"),
     [(None, "task"), ("a", "a"), ("a/b", "a/b"), ("/a/b", "a/b"), ("//a", "a"), ("./a", "a")],
 )
-def test_output_goes_below_the_root(place, given_dir, below):
+def test_output_directory_lies_below_the_root(place, given_dir, below):
     assert place.output_dir(given_dir, "task") == place.root / below
 
 
-def test_an_absolute_output_dir_within_the_root_is_that_folder(place):
+def test_absolute_output_dir_within_the_root_is_used(place):
     assert place.output_dir(str(place.root / "a"), "task") == place.root / "a"
 
 
 @pytest.mark.parametrize(
     "bad", ["..", "a/../..", "/..", "/a/../../b", "", "/", ".", "a\0b", "\udfff"]
 )
-def test_output_never_leaves_the_root(place, bad):
+def test_output_outside_the_root_is_refused(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.output_dir: "):
         read_config(Config, parse(output_dir=bad), place)
 
 
-def test_links_below_the_root_are_refused(place, tmp_path):
+def test_symbolic_links_below_the_root_are_refused(place, tmp_path):
     (place.root / "link").symlink_to(tmp_path)
     for value in ("link", "link/x", "/link/x"):
         with pytest.raises(ConfigError, match="symbolic link"):
@@ -186,7 +186,7 @@ def test_links_below_the_root_are_refused(place, tmp_path):
             read_config(Config, parse(benchmark_path=value.lstrip("/")), place)
 
 
-def test_input_is_read_below_the_root_and_the_data_folder(place):
+def test_input_is_read_below_the_root_and_the_data_directory(place):
     (place.data / "q.jsonl").write_text("")
     read = read_config(PathConfig, parse(benchmark_path="q.jsonl", microservice_dir="m"), place)
     assert read.benchmark_path == str(place.data / "q.jsonl")
@@ -199,7 +199,7 @@ def test_input_is_read_below_the_root_and_the_data_folder(place):
         assert read_config(PathConfig, parse(benchmark_path=path), place).benchmark_path == path
 
 
-def test_the_folder_of_the_reference_s_image_is_what_ships_where_it_is_not(place, caplog):
+def test_missing_directory_of_the_reference_image_means_the_built_in_one(place, caplog):
     class BuiltIn(PathConfig):
         BUILT_IN: ClassVar = {"microservice_dir": "/demo-of-nobody"}
 
@@ -230,7 +230,7 @@ class ModelConfig(Config):
         return paths if self.model == "own" else {**paths, "model": self.model}
 
 
-def test_an_application_says_which_other_keys_are_paths(place):
+def test_application_names_other_keys_that_are_paths(place):
     (place.data / "m.txt").write_text("")
     config = parse(model="m.txt", benchmark_path="q.jsonl")
     read = read_config(ModelConfig, config, place)
@@ -242,13 +242,13 @@ def test_an_application_says_which_other_keys_are_paths(place):
             read_config(ModelConfig, parse(model=bad), place)
 
 
-def test_a_file_to_be_written_lies_below_the_root(place):
+def test_file_to_be_written_lies_below_the_root(place):
     read = read_config(PathConfig, parse(benchmark_path="new/q.jsonl"), place)
     assert read.benchmark_path == str(place.root / "new" / "q.jsonl")
 
 
 @pytest.mark.parametrize("bad", ["../x", "a/../../x", "/../etc/passwd", "a\0b", "a\ud800b"])
-def test_input_is_never_read_elsewhere(place, bad):
+def test_input_outside_the_allowed_directories_is_refused(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.benchmark_path: "):
         read_config(PathConfig, parse(benchmark_path=bad), place)
     with pytest.raises(ConfigError, match=r"^config\.microservice_dir: "):
@@ -259,7 +259,7 @@ def test_input_is_never_read_elsewhere(place, bad):
     "bad", ["", "/", ".", "folder", "/folder", *OWN_NAMES, "a/journal.jsonl", ".lock", "a/.x"]
 )
 @pytest.mark.parametrize("anew", [False, True])
-def test_queries_are_in_a_file_that_is_not_the_run_s_own(place, bad, anew):
+def test_query_file_may_not_be_a_file_of_the_run(place, bad, anew):
     (place.root / "folder").mkdir()
     for value in (bad, f"{place.root}/{bad}"):
         with pytest.raises(ConfigError, match=r"^config\.benchmark_path: ") as caught:
@@ -270,34 +270,34 @@ def test_queries_are_in_a_file_that_is_not_the_run_s_own(place, bad, anew):
 @pytest.mark.parametrize(
     "bad", ["results.json", "a/journal.jsonl/b", "/run/config.json", "run/.lock/x", "queries.jsonl"]
 )
-def test_no_folder_stands_where_a_run_has_a_file(place, bad):
+def test_output_directory_with_the_name_of_a_run_file_is_refused(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.output_dir: must not lead through "):
         place.output_dir(bad, "t")
 
 
-def test_no_input_is_a_file_of_a_run(place):
+def test_file_of_a_run_is_refused_as_input(place):
     config = parse(model="run/config.json")
     with pytest.raises(ConfigError, match=r"^config\.model: must not be a file of a run"):
         read_config(ModelConfig, config, place)
 
 
-def test_the_run_s_own_files_are_those_of_an_assessment():
+def test_reserved_names_are_the_files_of_an_assessment():
     assert set(RESERVED_NAMES) == set(OWN_NAMES)
 
 
-def test_an_absolute_path_elsewhere_is_taken_below_the_root(place):
+def test_absolute_path_elsewhere_is_taken_below_the_root(place):
     read = read_config(PathConfig, parse(benchmark_path="/etc/passwd"), place)
     assert read.benchmark_path == str(place.root / "etc" / "passwd")
 
 
-def test_under_a_secret_seed_queries_are_always_drawn_anew(place):
+def test_queries_are_always_drawn_again_with_a_secret_seed(place):
     (place.root / "q.jsonl").write_text("")
     config = parse(benchmark_path="q.jsonl")
     assert not read_config(PathConfig, config, place).regenerate
     assert read_config(PathConfig, config, place, secret_seed=True).regenerate
 
 
-def test_the_data_folder_is_not_written(place):
+def test_data_directory_is_not_written(place):
     path = str(place.data / "new.jsonl")
     read = read_config(PathConfig, parse(benchmark_path=path, regenerate_query=True), place)
     assert Path(read.benchmark_path).is_relative_to(place.root)
@@ -309,14 +309,14 @@ def test_the_data_folder_is_not_written(place):
 @pytest.mark.parametrize(
     ("value", "name"), [("x.jsonl", "x.jsonl"), ("/a/../b/x.jsonl", "x.jsonl")]
 )
-def test_the_output_file_stays_in_the_task_s_folder(place, value, name):
+def test_output_file_stays_in_the_directory_of_the_task(place, value, name):
     assert read_config(Config, parse(output_file=value), place).output_file == name
 
 
 @pytest.mark.parametrize(
     "bad", ["", "/", "..", ".", "a/..", "journal.jsonl", "x/config.json", ".lock"]
 )
-def test_the_output_file_replaces_nothing_of_the_run(place, bad):
+def test_output_file_replaces_no_file_of_the_run(place, bad):
     with pytest.raises(ConfigError, match=r"^config\.output_file: "):
         read_config(Config, parse(output_file=bad), place)
 

@@ -25,7 +25,7 @@ def read(tmp_path: Path, text: str):
     return read_scenario(path)
 
 
-def test_both_forms_are_read(tmp_path):
+def test_local_and_leaderboard_scenarios_are_read(tmp_path):
     local = read(tmp_path, GREEN + 'cmd = "serve"\n' + PURPLE + "[config]\nnum_queries = 2\n")
     assert local.name == "malt-mine"
     assert (local.green.endpoint, local.green.cmd) == ("http://127.0.0.1:1", "serve")
@@ -76,7 +76,7 @@ def test_both_forms_are_read(tmp_path):
         ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
     ],
 )
-def test_a_mistake_names_its_key(tmp_path, text, words):
+def test_error_in_a_scenario_names_its_key(tmp_path, text, words):
     if text.endswith("participants = 1"):
         text = "participants = 1\n" + GREEN
     with pytest.raises(ConfigError) as caught:
@@ -84,17 +84,17 @@ def test_a_mistake_names_its_key(tmp_path, text, words):
     assert words in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_scenario_file_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_scenario(tmp_path / "none.toml")
 
 
-def test_an_environment_variable_that_is_not_set_is_named():
+def test_unset_environment_variable_is_named():
     with pytest.raises(ConfigError, match=r"r\.env: SECRET is not set in the environment"):
         Party(role="r", env={"KEY": "${SECRET}"}).environ({})
 
 
-def test_an_image_alone_cannot_be_run_here(tmp_path):
+def test_image_without_an_endpoint_cannot_be_run_locally(tmp_path):
     scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nimage = "p"\n')
     with pytest.raises(ConfigError, match=r"participants\.r: has no endpoint: .*netarena compose"):
         scenario.endpoints()
@@ -103,7 +103,7 @@ def test_an_image_alone_cannot_be_run_here(tmp_path):
         scenario.endpoints()
 
 
-def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
+def test_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
     env = 'env = { KEY = "${SECRET}", PRICE = "5$" }\n'
     made = compose(read(tmp_path, GREEN + PURPLE + env + '[config]\nprompt_type = "a$b"\n'))
     services = made["services"]
@@ -125,7 +125,7 @@ def test_a_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
     assert "privileged" not in services["green-agent"]
 
 
-def test_results_of_a_compose_file_name_agents_by_the_platform_s_ids(tmp_path):
+def test_results_of_a_compose_file_use_the_platforms_agent_ids(tmp_path):
     party = '[[participants]]\nimage = "p"\nagentbeats_id = "{}"\nname = "{}"\n'
     scenario = read(tmp_path, GREEN + party.format("019c$1", "first") + party.format("", "other"))
     assert scenario.ids() == {"first": "019c$1"}
@@ -134,7 +134,7 @@ def test_results_of_a_compose_file_name_agents_by_the_platform_s_ids(tmp_path):
     assert options == ["--out", "/output", "--id", "first=019c$$1"]
 
 
-def test_mounts_are_those_of_the_agent_that_names_them(tmp_path):
+def test_volumes_are_mounted_in_the_agent_that_names_them(tmp_path):
     mounts = 'volumes = ["${HOME}/.kube:/kube:ro", "./pay$:/data/pay", "runs:/netarena-runs:rw"]\n'
     services = compose(read(tmp_path, GREEN + mounts + PURPLE))["services"]
     assert services["green-agent"]["volumes"] == [
@@ -146,7 +146,7 @@ def test_mounts_are_those_of_the_agent_that_names_them(tmp_path):
     assert services["assessment"]["volumes"] == ["./output:/output"]
 
 
-def test_networks_need_a_privileged_container(tmp_path):
+def test_network_applications_need_a_privileged_container(tmp_path):
     made = compose(read(tmp_path, GREEN + PURPLE.replace("malt", "route")))
     assert made["services"]["green-agent"]["privileged"] is True
     assert "privileged" not in made["services"]["route-operator"]
@@ -166,7 +166,7 @@ def test_networks_need_a_privileged_container(tmp_path):
         ('image = "g"', "first-mine", False),
     ],
 )
-def test_roles_of_any_name_leave_the_application_to_the_green_agent(
+def test_roles_of_any_name_use_the_application_of_the_green_agent(
     tmp_path, green, name, privileged
 ):
     parties = "".join(
@@ -189,7 +189,7 @@ def test_roles_of_any_name_leave_the_application_to_the_green_agent(
         ('scenarios = ["mine.toml"]', "scenarios: "),
     ],
 )
-def test_a_mistake_in_a_file_that_names_others_is_told(tmp_path, text, words):
+def test_error_in_a_series_file_is_reported(tmp_path, text, words):
     for name in ("a.toml", "b/a.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(GREEN + PURPLE)
@@ -198,7 +198,7 @@ def test_a_mistake_in_a_file_that_names_others_is_told(tmp_path, text, words):
         read_series(tmp_path / "mine.toml")
 
 
-def test_a_file_that_names_others_is_for_run_alone(tmp_path, capsys):
+def test_series_file_is_accepted_only_by_run(tmp_path, capsys):
     (tmp_path / "one.toml").write_text(GREEN + PURPLE)
     (tmp_path / "all.toml").write_text('scenarios = ["one.toml"]')
     assert read_series(tmp_path / "one.toml") == {}
@@ -209,7 +209,7 @@ def test_a_file_that_names_others_is_for_run_alone(tmp_path, capsys):
     assert "--resume: is for one scenario: run the files" in capsys.readouterr().err
 
 
-def test_scenarios_of_a_file_are_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, capsys):
     pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
     party = '[[participants]]\nrole = "{}"\nagentbeats_id = "me"\nexec = "{}"\n'
@@ -243,7 +243,7 @@ def test_scenarios_of_a_file_are_run_one_after_the_other(tmp_path, monkeypatch, 
     assert "all roles: by the mean of solved safely" in capsys.readouterr().out
 
 
-def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
+def test_agent_known_only_by_id_needs_an_image(tmp_path):
     text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
     with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
         compose(read(tmp_path, text))
@@ -252,7 +252,7 @@ def test_an_agent_known_by_id_alone_needs_an_image(tmp_path):
         compose(read(tmp_path, text), image="i", images={"r": "own"})
 
 
-def test_images_are_given_by_role_and_win_over_the_files(tmp_path, capsys):
+def test_images_given_by_role_override_the_file(tmp_path, capsys):
     path = tmp_path / "board.toml"
     path.write_text(
         '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
@@ -286,7 +286,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
-def test_each_scenario_has_a_config_that_its_application_takes(path):
+def test_config_of_each_scenario_is_accepted_by_its_application(path):
     scenario = read_scenario(path)
     name = scenario.application or scenario.participants[0].role.removesuffix("_operator")
     application = load(name)
@@ -303,7 +303,7 @@ def test_each_scenario_has_a_config_that_its_application_takes(path):
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=name_of)
-def test_each_scenario_runs_here_or_in_containers(path, capsys):
+def test_each_scenario_runs_locally_or_in_containers(path, capsys):
     scenario = read_scenario(path)
     if scenario.green.image is None:
         assert scenario.endpoints()
@@ -315,7 +315,7 @@ def test_each_scenario_runs_here_or_in_containers(path, capsys):
     assert yaml.safe_load(text) == compose(scenario)
 
 
-def test_the_expert_tiers_examine_one_agent_in_all_applications():
+def test_expert_scenarios_evaluate_one_agent_in_all_applications():
     series = read_series(EXPERT)
     assert list(series) == ["malt", "route", "k8s"]
     # the leaderboard knows it by its URL
@@ -332,7 +332,7 @@ def test_the_expert_tiers_examine_one_agent_in_all_applications():
     assert {configs[name]["briefing"] for name in ("route", "k8s")} == {"ticket"}
 
 
-def test_a_compose_file_is_written_where_it_is_told(tmp_path, capsys):
+def test_compose_file_is_written_to_the_given_path(tmp_path, capsys):
     source = str(ROOT / "scenarios" / "malt" / "leaderboard.toml")
     target = tmp_path / "compose.yaml"
     assert main(["compose", source, "--out", str(target)]) == 0

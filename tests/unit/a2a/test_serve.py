@@ -1,4 +1,4 @@
-"""What ``serve`` refuses before anything is served, and what it passes on."""
+"""Options that ``serve`` refuses before it starts, and options that it passes on."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def served(monkeypatch):
     return calls
 
 
-def test_without_a_protection_it_refuses_and_says_which(served, tmp_path):
+def test_service_without_a_sandbox_is_refused_with_the_reason(served, tmp_path):
     with pytest.raises(ConfigError, match=r"sandbox: cage: none; x, or serve with --allow-unsand"):
         serve(Unprotected(), port=0, out=tmp_path)
     assert not served
 
 
-def test_a_service_of_a_leaderboard_draws_seeds_from_its_secrets(served, tmp_path, monkeypatch):
+def test_leaderboard_service_derives_seeds_from_its_secrets(served, tmp_path, monkeypatch):
     told = {}
     monkeypatch.setattr(
         netarena.a2a.server, "create_app", lambda application, **options: told.update(options)
@@ -45,7 +45,7 @@ def test_a_service_of_a_leaderboard_draws_seeds_from_its_secrets(served, tmp_pat
     assert told["seed_secret"] == "s3cret"
 
 
-def test_the_operators_word_reaches_the_application(served, tmp_path):
+def test_allow_unsandboxed_reaches_the_application(served, tmp_path):
     application = Unprotected()
     assert not application.unsandboxed
     serve(application, port=0, out=tmp_path, allow_unsandboxed=True)
@@ -54,13 +54,13 @@ def test_the_operators_word_reaches_the_application(served, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_service_names_the_address_that_it_is_bound_to(served, tmp_path, host):
+def test_service_reports_the_address_it_is_bound_to(served, tmp_path, host):
     told = []
     serve(Toy(), host=host, port=0, out=tmp_path, allow_unsandboxed=True, ready=told.append)
     assert told[0].startswith(f"http://{host}:")
 
 
-def test_what_is_elsewhere_is_looked_for_when_it_listens(monkeypatch, tmp_path, caplog):
+def test_remote_checks_run_after_the_service_listens(monkeypatch, tmp_path, caplog):
     listens, looked = Event(), Event()
 
     class Far(Toy):
@@ -86,7 +86,7 @@ def test_what_is_elsewhere_is_looked_for_when_it_listens(monkeypatch, tmp_path, 
 
 
 @pytest.mark.parametrize("url", ["not a url", "ftp://x/", "http://", "http://a:99999/", ""])
-def test_a_card_url_that_is_none_is_refused(served, tmp_path, url):
+def test_invalid_card_url_is_refused(served, tmp_path, url):
     with pytest.raises(ConfigError, match=r"^card_url: must "):
         serve(Toy(), port=0, out=tmp_path, card_url=url)
     with pytest.raises(ConfigError, match=r"^card_url: must "):
@@ -94,7 +94,7 @@ def test_a_card_url_that_is_none_is_refused(served, tmp_path, url):
     assert not served
 
 
-def test_a_protected_machine_serves_sandboxed(served, tmp_path):
+def test_protected_machine_serves_sandboxed(served, tmp_path):
     application = Toy()
     serve(application, port=0, out=tmp_path)
     assert not application.unsandboxed

@@ -1,4 +1,4 @@
-"""The green agent, spoken to in plain JSON-RPC of both lines; assessments are faked."""
+"""The green agent, called in plain JSON-RPC of both protocol versions, with fake assessments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Green:
         self.root = root
 
     async def rpc(self, line: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """One JSON-RPC call of line ``0.3`` or ``1.0``; the whole answer."""
+        """Make one JSON-RPC call of version ``0.3`` or ``1.0`` and return the whole response."""
         answer: dict[str, Any] = (
             await self.http.post(
                 self.url,
@@ -75,7 +75,7 @@ class Green:
         return answer["result"]["task"]
 
     async def start(self, request: Any) -> str:
-        """Send a request and leave; the task's id."""
+        """Send a request without waiting, and return the task's id."""
         message = {
             "messageId": str(uuid.uuid4()), "role": "ROLE_USER",
             "parts": [{"text": json.dumps(request)}],
@@ -90,7 +90,7 @@ class Green:
     async def see(
         self, task_id: str, condition: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """Look at a task until ``condition`` holds."""
+        """Poll a task until ``condition`` holds."""
         async with asyncio.timeout(10):
             while not condition(task := await self.get(task_id)):  # noqa: ASYNC110 -- over HTTP
                 await asyncio.sleep(0.01)
@@ -113,12 +113,12 @@ def said(task: dict[str, Any]) -> str:
 
 
 def results(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the stock client writes: the text parts of all artifacts, parsed."""
+    """Return the parsed text parts of all artifacts, as the stock client writes them."""
     return [json.loads(part["text"]) for art in task["artifacts"] for part in art["parts"]]
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_a_task_completes_with_a_part_per_record_and_the_summary_last(tmp_path, line):
+async def test_task_completes_with_a_part_per_record_and_the_summary_last(tmp_path, line):
     async with green(FakeConduct(3), tmp_path) as agent:
         task = await agent.send(REQUEST, line=line)
     assert state(task) == "completed"
@@ -131,7 +131,7 @@ async def test_a_task_completes_with_a_part_per_record_and_the_summary_last(tmp_
     assert summary["avg_correctness"] == 1.0
 
 
-async def test_each_participant_has_the_same_queries_and_an_artifact_of_its_own(tmp_path):
+async def test_participants_get_the_same_queries_and_separate_artifacts(tmp_path):
     conduct = FakeConduct(2)
     async with green(conduct, tmp_path) as agent:
         urls = {"a": "http://127.0.0.1:1/", "b": "http://127.0.0.1:2/"}
@@ -170,7 +170,7 @@ async def test_each_participant_has_the_same_queries_and_an_artifact_of_its_own(
         ),
     ],
 )
-async def test_an_invalid_request_ends_as_a_rejected_task_that_says_why(
+async def test_invalid_request_ends_as_a_rejected_task_with_the_reason(
     tmp_path, line, request_, reason
 ):
     conduct = FakeConduct()
@@ -183,7 +183,7 @@ async def test_an_invalid_request_ends_as_a_rejected_task_that_says_why(
     assert str(tmp_path) not in said(task)
 
 
-async def test_a_message_without_text_is_rejected(tmp_path):
+async def test_message_without_text_is_rejected(tmp_path):
     async with green(FakeConduct(), tmp_path) as agent:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": REQUEST}]}
         answer = await agent.rpc("1.0", "SendMessage", {"message": message})
@@ -199,7 +199,7 @@ async def test_a_message_without_text_is_rejected(tmp_path):
         (RuntimeError("secret detail"), "failed", "internal error: RuntimeError"),
     ],
 )
-async def test_an_assessment_that_ends_badly_ends_the_task(tmp_path, error, ended, reason):
+async def test_failed_assessment_ends_the_task(tmp_path, error, ended, reason):
     conduct = FakeConduct()
     conduct.error = error
     async with green(conduct, tmp_path) as agent:
@@ -208,7 +208,7 @@ async def test_an_assessment_that_ends_badly_ends_the_task(tmp_path, error, ende
     assert "artifacts" not in task
 
 
-async def test_who_could_not_be_reached_does_not_take_the_others_results_away(tmp_path):
+async def test_unreachable_participant_does_not_remove_the_results_of_others(tmp_path):
     async def conduct(application: Any, config: Any, agents: Any, **how: Any) -> None:
         await how["reporter"].graded("a", {"index": 0})
         await how["reporter"].summarised("a", {"graded": 1})
@@ -224,7 +224,7 @@ async def test_who_could_not_be_reached_does_not_take_the_others_results_away(tm
     assert [len(artifact["parts"]) for artifact in task["artifacts"]] == [2]
 
 
-async def test_a_role_without_a_summary_is_our_failure(tmp_path):
+async def test_missing_summary_of_a_role_is_an_internal_error(tmp_path):
     async def silent(*args: Any, **how: Any) -> None:
         pass
 
@@ -239,7 +239,7 @@ async def test_status_messages_are_few(tmp_path):
     assert len(task.get("history", [])) <= 4  # the request, the number, two estimates
 
 
-async def test_the_first_status_message_tells_the_number_of_queries_and_the_time(tmp_path):
+async def test_first_status_message_gives_the_number_of_queries_and_the_time(tmp_path):
     fake = FakeConduct(300)
     fake.go.clear()
     async with green(fake, tmp_path) as agent:
@@ -250,7 +250,7 @@ async def test_the_first_status_message_tells_the_number_of_queries_and_the_time
     assert task["status"]["message"]["metadata"]["netarena"]["total"] == 300
 
 
-async def test_the_first_status_message_estimates_the_time_from_what_a_query_typically_takes():
+async def test_first_status_message_estimates_the_time_from_typical_queries():
     told = []
 
     class Heard(Updates):
@@ -277,12 +277,12 @@ async def test_the_first_status_message_estimates_the_time_from_what_a_query_typ
         ("route", {"world": "backbone"}, 8.0),
     ],
 )
-def test_applications_know_what_a_query_typically_takes(name, values, expected_s):
+def test_applications_give_the_typical_time_of_a_query(name, values, expected_s):
     app = load(name)
     assert app.typical_s(app.config_type.parse(values)) == expected_s
 
 
-async def test_the_time_that_is_left_is_estimated(tmp_path):
+async def test_remaining_time_is_estimated(tmp_path):
     fake = FakeConduct(300, pause_s=0.01)
     async with green(fake, tmp_path) as agent:
         task_id = await agent.start(REQUEST)
@@ -290,7 +290,7 @@ async def test_the_time_that_is_left_is_estimated(tmp_path):
     assert re.fullmatch(r"(5|20|80) of 300 graded, about \d+ s left", said(task))
 
 
-async def test_a_participant_that_nobody_serves_is_reported_before_it_is_given_up(tmp_path):
+async def test_unreachable_participant_is_reported_before_it_is_given_up(tmp_path):
     async with green(conduct, tmp_path) as agent:
         config = {"connect_timeout_s": 5}
         task_id = await agent.start({**REQUEST, "config": config})
@@ -306,7 +306,7 @@ async def test_a_participant_that_nobody_serves_is_reported_before_it_is_given_u
     )
 
 
-async def test_the_sdk_is_never_given_an_artifact_to_copy(tmp_path, monkeypatch):
+async def test_sdk_never_gets_an_artifact_to_copy(tmp_path, monkeypatch):
     sizes: list[int] = []
 
     class Weigher(BoundedTaskStore):
@@ -326,7 +326,7 @@ async def test_the_sdk_is_never_given_an_artifact_to_copy(tmp_path, monkeypatch)
 
 
 class Updates:
-    """Counts what a reporter appends."""
+    """Records the updates of a reporter."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, bool, bool]] = []
@@ -360,14 +360,14 @@ async def test_records_are_appended_as_graded_and_in_batches_beyond_200(total):
     assert [last for _, _, last in updates.events] == [*[False] * (len(sizes) - 1), True]
 
 
-async def test_text_that_is_no_unicode_does_not_stop_a_report(tmp_path):
+async def test_invalid_unicode_does_not_stop_a_report(tmp_path):
     updates = Updates()
     reporter = server.ArtifactReporter(updates)  # type: ignore[arg-type]
     await reporter.graded("r", {"log": "a\ud800b", "é": "\u2028"})
     assert updates.events == [(1, False, False)]
 
 
-async def test_a_number_that_json_does_not_have_is_our_failure():
+async def test_number_that_json_does_not_have_is_an_internal_error():
     reporter = server.ArtifactReporter(Updates())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="JSON compliant"):
         await reporter.graded("r", {"avg": float("nan")})
@@ -376,7 +376,7 @@ async def test_a_number_that_json_does_not_have_is_our_failure():
 # seeds, folders, credentials
 
 
-async def test_the_seed_comes_from_the_secret_and_the_task_id(tmp_path):
+async def test_seed_is_derived_from_the_secret_and_the_task_id(tmp_path):
     conduct = FakeConduct()
     async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
         task = await agent.send(REQUEST)
@@ -389,7 +389,7 @@ async def test_the_seed_comes_from_the_secret_and_the_task_id(tmp_path):
         assert len(conduct.calls) == 1
 
 
-async def test_without_a_secret_the_request_s_seed_counts(tmp_path):
+async def test_seed_of_the_request_is_used_without_a_secret(tmp_path):
     conduct = FakeConduct()
     async with green(conduct, tmp_path, seed_secret="") as agent:
         await agent.send({**REQUEST, "config": {"seed": 7}})
@@ -409,14 +409,14 @@ async def test_every_task_writes_below_the_root(tmp_path):
         assert conduct.calls[-1]["config"].resume
 
 
-async def test_old_local_files_are_accepted_with_a_warning(tmp_path, caplog):
+async def test_old_config_keys_are_accepted_with_a_warning(tmp_path, caplog):
     async with green(FakeConduct(), tmp_path) as agent:
         task = await agent.send({**REQUEST, "config": {"agent_client_configs": {"a": 1}}})
     assert state(task) == "completed"
     assert "agent_client_configs" in caplog.text
 
 
-async def test_credentials_go_to_their_role(tmp_path):
+async def test_credentials_are_used_for_their_role(tmp_path):
     conduct = FakeConduct()
     credential = Credential("http://127.0.0.1:1/", {"x-key": "k"})
     async with green(conduct, tmp_path, credentials={variable("a"): credential}) as agent:
@@ -425,7 +425,7 @@ async def test_credentials_go_to_their_role(tmp_path):
     assert [agents[role]._credential for role in "ab"] == [credential, None]
 
 
-async def test_a_participant_at_a_link_local_address_is_rejected_unless_it_is_allowed(tmp_path):
+async def test_participant_at_a_link_local_address_is_rejected_unless_allowed(tmp_path):
     request = {"participants": {"a": "http://127.0.0.1:1/", "b": "http://[::ffff:a9fe:a9fe]:1/"}}
     conduct = FakeConduct()
     async with green(conduct, tmp_path) as agent:
@@ -444,8 +444,8 @@ async def test_a_participant_at_a_link_local_address_is_rejected_unless_it_is_al
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_no_text_of_an_agent_ends_a_line_of_what_goes_out(tmp_path, line):
-    """``str.splitlines`` and the SDK's clients, which read streams by it, end lines at these."""
+async def test_line_ends_in_agent_text_are_escaped_in_responses(tmp_path, line):
+    """``str.splitlines``, which SDK clients use to read streams, ends lines at these characters."""
     text = "a\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029 é\u3042\U0001f600"
     conduct = FakeConduct(2)
     conduct.text = lambda index: text
@@ -482,7 +482,7 @@ async def test_no_text_of_an_agent_ends_a_line_of_what_goes_out(tmp_path, line):
 # coming, going, cancelling
 
 
-async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_path):
+async def test_task_continues_after_its_client_disconnects_and_can_be_resubscribed(tmp_path):
     conduct = FakeConduct(3)
     conduct.go.clear()
     async with green(conduct, tmp_path) as agent:
@@ -515,7 +515,9 @@ async def test_a_task_goes_on_when_its_client_leaves_and_it_can_come_back(tmp_pa
             assert len(results({"artifacts": [], **listed})) == parts
 
 
-async def test_a_page_of_tasks_is_bounded_by_what_its_artifacts_unpack_to(tmp_path, monkeypatch):
+async def test_page_of_tasks_is_limited_by_the_unpacked_size_of_its_artifacts(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(store, "MAX_LISTED_BYTES", 300_000)
     async with green(FakeConduct(2, size=100_000), tmp_path) as agent:
         for _ in range(2):
@@ -532,7 +534,7 @@ async def test_a_page_of_tasks_is_bounded_by_what_its_artifacts_unpack_to(tmp_pa
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_a_task_can_be_cancelled(tmp_path, line):
+async def test_task_can_be_cancelled(tmp_path, line):
     conduct = FakeConduct(3)
     conduct.go.clear()
     async with green(conduct, tmp_path) as agent:
@@ -551,7 +553,7 @@ async def test_a_task_can_be_cancelled(tmp_path, line):
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_a_message_that_asks_for_push_notifications_is_refused(tmp_path, line):
+async def test_message_that_asks_for_push_notifications_is_refused(tmp_path, line):
     text = json.dumps(REQUEST)
     hook = {"url": "http://127.0.0.1:1/hook"}
     if line == "0.3":
@@ -573,7 +575,7 @@ async def test_a_message_that_asks_for_push_notifications_is_refused(tmp_path, l
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_a_task_takes_one_message(tmp_path, line):
+async def test_task_takes_one_message(tmp_path, line):
     conduct = FakeConduct(3)
     conduct.go.clear()
     async with green(conduct, tmp_path, seed_secret="s3cret") as agent:
@@ -603,7 +605,7 @@ async def test_a_task_takes_one_message(tmp_path, line):
     assert len(conduct.calls) == 1
 
 
-async def test_two_tasks_run_at_once_and_share_their_places(tmp_path):
+async def test_two_tasks_run_at_once_and_share_their_slots(tmp_path):
     conduct = FakeConduct(2)
     conduct.go.clear()
     async with green(conduct, tmp_path, max_episodes=3) as agent:
@@ -618,7 +620,7 @@ async def test_two_tasks_run_at_once_and_share_their_places(tmp_path):
             await agent.see(task_id, lambda task: state(task) == "completed")
 
 
-async def test_tasks_are_bounded(tmp_path, monkeypatch):
+async def test_number_of_tasks_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "MAX_TASKS", 1)
     conduct = FakeConduct()
     conduct.go.clear()
@@ -631,8 +633,8 @@ async def test_tasks_are_bounded(tmp_path, monkeypatch):
         await until(lambda: not conduct.running)
 
 
-async def test_a_task_counts_until_its_names_are_not_looked_up_any_more(tmp_path, monkeypatch):
-    """Else a client that starts and cancels tasks would have as many look-ups as it likes."""
+async def test_task_counts_until_its_name_lookups_have_ended(tmp_path, monkeypatch):
+    """Otherwise a client could start unlimited lookups by starting and cancelling tasks."""
     monkeypatch.setattr(server, "MAX_TASKS", 1)
     monkeypatch.setattr(network, "CHECK_S", 0.01)
     look_up, end = socket.getaddrinfo, threading.Event()
@@ -658,7 +660,7 @@ async def test_a_task_counts_until_its_names_are_not_looked_up_any_more(tmp_path
                 pass
 
 
-async def test_the_application_is_entered_once_and_left_at_the_end(tmp_path):
+async def test_application_is_entered_once_and_left_at_the_end(tmp_path):
     seen = []
 
     class Watched(Toy):
@@ -678,7 +680,7 @@ async def test_the_application_is_entered_once_and_left_at_the_end(tmp_path):
     assert seen == ["in", "out"]
 
 
-async def test_the_end_of_the_service_cancels_what_runs_and_ends_streams(tmp_path):
+async def test_end_of_the_service_cancels_running_tasks_and_ends_streams(tmp_path):
     conduct = FakeConduct()
     conduct.go.clear()
     app = create_app(Toy(), out=tmp_path, conduct=conduct)
@@ -712,7 +714,7 @@ async def test_the_end_of_the_service_cancels_what_runs_and_ends_streams(tmp_pat
 
 
 @pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/.well-known/agent.json"])
-async def test_the_card_lists_both_lines_at_the_url_of_the_request(tmp_path, path):
+async def test_card_lists_both_protocol_versions_at_the_url_of_the_request(tmp_path, path):
     async with green(FakeConduct(), tmp_path) as agent:
         card = (await agent.http.get(agent.url.rstrip("/") + path)).json()
         assert [
@@ -741,7 +743,7 @@ async def test_the_card_lists_both_lines_at_the_url_of_the_request(tmp_path, pat
             assert other["url"] == "http://127.0.0.1:9009/", bad
 
 
-async def test_the_card_has_the_url_that_the_operator_gave(tmp_path):
+async def test_card_has_the_url_given_by_the_operator(tmp_path):
     url = "https://green.example/malt/"
     async with green(FakeConduct(), tmp_path, card_url=url) as agent:
         card = (await agent.http.get(agent.url + ".well-known/agent-card.json")).json()
@@ -749,11 +751,11 @@ async def test_the_card_has_the_url_that_the_operator_gave(tmp_path):
     assert card["url"] == url
 
 
-async def test_a_service_without_a_place_is_refused(tmp_path):
+async def test_service_without_a_slot_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="max_episodes: must be at least 1"):
         create_app(Toy(), out=tmp_path, max_episodes=0)
 
 
-async def test_a_port_that_is_taken_is_a_config_error():
+async def test_occupied_port_is_a_config_error():
     with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="port: cannot listen"):
         listen("127.0.0.1", taken.getsockname()[1])

@@ -25,14 +25,14 @@ async def kept(store: BoundedTaskStore, *names: str) -> list[str]:
     return [name for name in names if await store.get(name, CONTEXT) is not None]
 
 
-async def test_the_oldest_ended_tasks_go_first():
+async def test_oldest_ended_tasks_are_removed_first():
     store = BoundedTaskStore(max_ended=2)
     for name in "abc":
         await store.save(task(name), CONTEXT)
     assert await kept(store, *"abc") == ["b", "c"]
 
 
-async def test_their_bytes_are_bounded_and_the_last_one_is_kept():
+async def test_bytes_of_ended_tasks_are_limited_and_the_last_task_is_kept():
     store = BoundedTaskStore(max_bytes=1000)
     for name in "ab":
         await store.save(task(name, size=400), CONTEXT)
@@ -41,14 +41,14 @@ async def test_their_bytes_are_bounded_and_the_last_one_is_kept():
     assert await kept(store, *"abc") == ["c"]
 
 
-async def test_tasks_that_run_stay():
+async def test_running_tasks_are_kept():
     store = BoundedTaskStore(max_ended=1, max_bytes=10)
     for name in "abc":
         await store.save(task(name, TaskState.TASK_STATE_WORKING, size=100), CONTEXT)
     assert await kept(store, *"abc") == ["a", "b", "c"]
 
 
-async def test_a_task_that_is_saved_again_counts_once():
+async def test_task_that_is_saved_again_counts_once():
     store = BoundedTaskStore(max_ended=2)
     for name in "aab":
         await store.save(task(name), CONTEXT)
@@ -59,7 +59,7 @@ def artifact(*texts: str) -> Artifact:
     return Artifact(artifact_id="a", name="n", parts=[Part(text=text) for text in texts])
 
 
-def test_parts_come_back_as_they_were():
+def test_parts_are_returned_unchanged():
     pile = Pile()
     whole = artifact()
     for texts in (["one"], ["two", "", "7"], ["é\u2028" * 1000]):
@@ -71,7 +71,7 @@ def test_parts_come_back_as_they_were():
     assert whole == artifact("one", "two", "", "7", "é\u2028" * 1000)
 
 
-def test_parts_are_held_in_a_part_of_their_size():
+def test_parts_are_stored_compressed():
     draw = random.Random(1)
     texts = [" ".join(str(draw.randrange(100)) for _ in range(1000)) for _ in range(16)]
     pile = Pile()
@@ -81,7 +81,7 @@ def test_parts_are_held_in_a_part_of_their_size():
     assert 0 < pile.size < sum(map(len, texts)) * 0.6
 
 
-async def test_the_parts_of_a_task_go_with_it():
+async def test_parts_of_a_task_are_removed_with_it():
     store = BoundedTaskStore(max_ended=1)
     held = store.pile("a")
     held.take(artifact("x"))
@@ -96,7 +96,7 @@ async def test_the_parts_of_a_task_go_with_it():
     assert not gone.parts
 
 
-async def test_parts_count_among_the_bytes_of_an_ended_task():
+async def test_parts_count_towards_the_bytes_of_an_ended_task():
     store = BoundedTaskStore(max_bytes=1000)
     for name in "ab":
         store.pile(name).take(artifact(random.Random(name).randbytes(900).hex()))

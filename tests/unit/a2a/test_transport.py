@@ -59,12 +59,12 @@ async def lines(canned: httpx.AsyncBaseTransport) -> list[str]:
         return [line async for line in response.aiter_lines()]
 
 
-async def test_a_reply_comes_through():
+async def test_reply_in_pieces_is_joined():
     assert (await get(Canned(b'{"a"', b": [1, 2]}"))).json() == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
-async def test_a_reply_without_end_is_too_large_and_is_not_read_on(headers):
+async def test_endless_reply_is_too_large_and_is_not_read_on(headers):
     piece = b"x" * 2**16
     canned = Canned(*[piece] * 1600, headers=headers)
     with pytest.raises(AgentFailed) as caught:
@@ -73,7 +73,7 @@ async def test_a_reply_without_end_is_too_large_and_is_not_read_on(headers):
     assert canned.stream.given <= MAX_DOCUMENT + 2 * len(piece)
 
 
-async def test_a_stream_of_small_events_without_end_is_too_large():
+async def test_endless_stream_of_small_events_is_too_large():
     block = b"data: %s\n\n" % (b"x" * 9000) * 6
     canned = Canned(*[block] * 1600, headers=STREAM)
     with pytest.raises(AgentFailed) as caught:
@@ -82,7 +82,7 @@ async def test_a_stream_of_small_events_without_end_is_too_large():
     assert canned.stream.given <= MAX_EXCHANGE + 2 * len(block)
 
 
-async def test_the_events_of_a_stream_are_bounded():
+async def test_number_of_events_in_a_stream_is_limited():
     block = b"data: {}\n\n" * 100
     assert await lines(Canned(*[block] * 100, headers=STREAM))
     with pytest.raises(AgentFailed) as caught:
@@ -99,7 +99,7 @@ async def test_compressed_replies_are_unpacked(encoding):
     assert (await get(Canned(*halves, headers=headers))).content == document
 
 
-async def test_a_compressed_bomb_is_too_large():
+async def test_compression_bomb_is_too_large():
     packed = gzip.compress(b"a" * 2**27)
     canned = Canned(packed, headers={"content-encoding": "gzip"})
     with pytest.raises(AgentFailed) as caught:
@@ -124,7 +124,7 @@ async def test_other_compression_is_malformed(encoding):
         b'["' + b"[" * MAX_TOKENS + b'",' + b"0," * MAX_TOKENS + b"0]",
     ],
 )
-async def test_a_small_text_of_many_values_is_too_large(document):
+async def test_small_text_with_many_values_is_too_large(document):
     with pytest.raises(AgentFailed) as caught:
         await get(Canned(document))
     assert caught.value.reason is FailureReason.TOO_LARGE
@@ -133,13 +133,13 @@ async def test_a_small_text_of_many_values_is_too_large(document):
     assert caught.value.reason is FailureReason.TOO_LARGE
 
 
-async def test_brackets_and_commas_in_strings_are_text():
+async def test_brackets_and_commas_in_strings_are_not_counted():
     document = json.dumps({"text": '[{,"\\' * MAX_TOKENS}).encode()
     assert (await get(Canned(document))).content == document
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-async def test_an_event_of_many_lines_is_one_document(end):
+async def test_event_with_many_lines_is_one_document(end):
     line = b"data: " + b"0," * 1000 + end
     small = [line * 9 + end] * 40
     assert await lines(Canned(*small, headers=STREAM))
@@ -148,14 +148,14 @@ async def test_an_event_of_many_lines_is_one_document(end):
     assert caught.value.reason is FailureReason.TOO_LARGE
 
 
-async def test_a_line_end_in_two_pieces_does_not_begin_a_new_event():
+async def test_line_end_split_into_two_pieces_does_not_start_a_new_event():
     pieces = [b"data: " + b"0," * 4500 + b"\r", b"\n"] * 3
     with pytest.raises(AgentFailed):
         await lines(Canned(*pieces, headers=STREAM))
 
 
 @given(data=st.data())
-def test_an_event_stream_is_the_same_in_whatever_pieces_it_comes(data):
+def test_event_stream_is_parsed_independently_of_its_pieces(data):
     text = data.draw(
         st.lists(
             st.sampled_from(["data: a", "\n", "\r\n", "\r", "\n\n", ": é", "x\u2028y", "\x0b"])
@@ -168,7 +168,7 @@ def test_an_event_stream_is_the_same_in_whatever_pieces_it_comes(data):
     assert asyncio.run(lines(Canned(*pieces, headers=STREAM))) == whole
 
 
-async def test_line_ends_that_json_allows_in_strings_stay_in_them():
+async def test_line_separators_allowed_in_json_strings_are_kept():
     text = "a\u2028b\u2029c\u0085d"
     event = b"data: " + json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n\n"
     first, _ = await lines(Canned(event, headers=STREAM))
@@ -176,7 +176,7 @@ async def test_line_ends_that_json_allows_in_strings_stay_in_them():
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-async def test_other_encodings_do_not_hide_what_is_counted(encoding):
+async def test_other_text_encodings_do_not_evade_the_limits(encoding):
     with pytest.raises(AgentFailed) as caught:
         await get(Canned(("[" * 10 + "]" * 10).encode(encoding)))
     assert caught.value.reason is FailureReason.MALFORMED
@@ -185,7 +185,7 @@ async def test_other_encodings_do_not_hide_what_is_counted(encoding):
     assert line == "data: é"
 
 
-async def test_the_last_line_of_a_stream_is_like_the_others():
+async def test_last_line_of_a_stream_is_parsed_like_the_others():
     event = 'data: "a\u2028b\x85c"'.encode()
     (line,) = await lines(Canned(event, headers=STREAM))
     assert json.loads(line.removeprefix("data: ")) == "a\u2028b\x85c"
@@ -193,8 +193,8 @@ async def test_the_last_line_of_a_stream_is_like_the_others():
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("cut", [0, 1])
-async def test_nothing_follows_the_end_of_compression(encoding, cut):
-    """zlib would keep it all, and copy it with each piece that comes."""
+async def test_data_after_the_end_of_compression_is_refused(encoding, cut):
+    """zlib would buffer such data and copy all of it with each new piece."""
     packed = zlib.compress(b"{}") if encoding == "deflate" else gzip.compress(b"{}")
     whole, junk = packed + b"x" * cut, b"x" * 2**16
     canned = Canned(whole, *[junk] * 1600, headers={"content-encoding": encoding})
@@ -211,7 +211,7 @@ async def test_nothing_follows_the_end_of_compression(encoding, cut):
         b"\0\0\0\xff\xff" * 2**13,  # blocks that hold nothing
     ],
 )
-async def test_compression_that_unpacks_to_nothing_is_bounded(piece):
+async def test_compressed_data_that_unpacks_to_nothing_is_limited(piece):
     head = b"\x1f\x8b\x08" + (b"\x08" if piece.startswith(b"x") else b"\0") + b"\0" * 5 + b"\3"
     canned = Canned(head, *[piece] * 1600, headers={"content-encoding": "gzip"})
     with pytest.raises(AgentFailed) as caught:
@@ -220,7 +220,7 @@ async def test_compression_that_unpacks_to_nothing_is_bounded(piece):
     assert canned.stream.given <= MAX_EXCHANGE + 2 * len(piece)
 
 
-async def test_a_byte_of_a_line_without_end_is_looked_at_once(monkeypatch):
+async def test_bytes_of_an_endless_line_are_scanned_once(monkeypatch):
     seen = 0
 
     class Watched:
@@ -238,7 +238,7 @@ async def test_a_byte_of_a_line_without_end_is_looked_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
-async def test_small_pieces_leave_others_and_the_deadline_their_turn(headers, monkeypatch):
+async def test_small_pieces_do_not_block_other_tasks_or_the_deadline(headers, monkeypatch):
     class Endless(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             while True:
@@ -253,7 +253,7 @@ async def test_small_pieces_leave_others_and_the_deadline_their_turn(headers, mo
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
-async def test_a_reply_in_finer_pieces_than_any_agent_sends_is_too_large(headers):
+async def test_reply_in_too_many_pieces_is_too_large(headers):
     canned = Canned(*[b"0"] * 10**5, headers=headers)
     with pytest.raises(AgentFailed, match="chunks of the reply: more than 20000") as caught:
         await lines(canned)
@@ -263,7 +263,7 @@ async def test_a_reply_in_finer_pieces_than_any_agent_sends_is_too_large(headers
 
 
 @pytest.mark.parametrize("piece", [b"\n" * 2**16, b":\r\n" * 2**14])
-async def test_lines_that_say_nothing_are_bounded_and_go_no_further(piece):
+async def test_empty_lines_are_limited_and_dropped(piece):
     assert await lines(Canned(b":\n" * 500 + b"\n" * 500 + b"data: a\n\n", headers=STREAM)) == [
         "data: a",
         "",
@@ -276,7 +276,7 @@ async def test_lines_that_say_nothing_are_bounded_and_go_no_further(piece):
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-async def test_statuses_of_gateways_may_be_tried_again(status):
+async def test_gateway_status_allows_another_attempt(status):
     canned = Canned(status=status, headers={"retry-after": "7"})
     with pytest.raises(Unavailable) as caught:
         await get(canned)
@@ -284,7 +284,7 @@ async def test_statuses_of_gateways_may_be_tried_again(status):
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 500, 504])
-async def test_other_statuses_are_the_endpoint_s_failure_and_are_not_read(status):
+async def test_other_status_fails_the_request_and_the_body_is_not_read(status):
     canned = Canned(b"secret", status=status, headers={"location": "http://other/"})
     with pytest.raises(AgentFailed) as caught:
         await get(canned)
@@ -296,7 +296,7 @@ async def test_other_statuses_are_the_endpoint_s_failure_and_are_not_read(status
     ("text", "wait_s"),
     [("", None), ("soon", None), ("-1", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)],
 )
-def test_a_retry_after_that_is_none_is_ignored(text, wait_s):
+def test_invalid_retry_after_is_ignored(text, wait_s):
     assert transport._retry_after(text) == wait_s
 
 

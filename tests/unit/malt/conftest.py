@@ -1,4 +1,4 @@
-"""Queries made by hand, and answers to them as the sandbox's guest would claim them."""
+"""Handwritten queries, and answers in the form returned by the sandboxed program."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _state_of(
 
 @pytest.fixture(scope="session", autouse=True)
 def _released_stays() -> Iterator[None]:
-    """No test changes the graph that all share."""
+    """Check that no test changes the shared graph."""
     yield
     assert nx.utils.graphs_equal(released_base().graph, build(RELEASED))
 

@@ -50,7 +50,7 @@ def ask(operation: str, **selection: Any) -> Action:
     return act(operation, Question(select=Selection(**selection)))
 
 
-def test_actions_are_json_and_come_back_equal() -> None:
+def test_actions_survive_json() -> None:
     node = NewNode(
         name="x", kind="EK_PACKET_SWITCH", attributes={"switch_loc": {"stage": 2.0}}, parents=("y",)
     )
@@ -84,17 +84,19 @@ def test_actions_are_json_and_come_back_equal() -> None:
         ),
     ],
 )
-def test_select(graph: Graph, selection: dict[str, Any], names: list[str]) -> None:
+def test_select_returns_matching_nodes(
+    graph: Graph, selection: dict[str, Any], names: list[str]
+) -> None:
     assert sorted(select(graph, Selection(**selection))) == names
 
 
 @pytest.mark.parametrize("scope", ["self", "children", "descendants"])
-def test_select_within_a_node_that_is_not_there(graph: Graph, scope: Any) -> None:
+def test_select_within_a_missing_node_raises_key_error(graph: Graph, scope: Any) -> None:
     with pytest.raises(KeyError):
         select(graph, Selection(name="ju2", scope=scope))
 
 
-def test_total_port_capacity(graph: Graph) -> None:
+def test_total_port_capacity_sums_all_contained_ports(graph: Graph) -> None:
     assert total_port_capacity(graph, f"{ONE}.p2") == 4e9
     assert total_port_capacity(graph, ONE) == 5e9
     assert total_port_capacity(graph, "ju1.a1.m1rack") == 7e9
@@ -104,7 +106,7 @@ def test_total_port_capacity(graph: Graph) -> None:
 # effects
 
 
-def test_count_list_and_rank_answer_and_change_nothing(graph: Graph) -> None:
+def test_count_list_and_rank_return_data_and_change_nothing(graph: Graph) -> None:
     before = graph.copy()
     assert effect(graph, ask("count", name="ju1", scope="descendants", kind="EK_PORT")) == 8
     assert effect(graph, ask("list", name="ju1.a1.m1", scope="children")) == [ONE, TWO]
@@ -128,7 +130,7 @@ def test_rank_orders_ties_by_name_as_strings(graph: Graph) -> None:
     assert rows == [[f"{TWO}.{port}", 1e9] for port in ("p1", "p10", "p2", "p9")]
 
 
-def test_add_puts_each_node_where_it_belongs(graph: Graph) -> None:
+def test_add_connects_each_new_node_to_its_parents(graph: Graph) -> None:
     port = NewNode(name="new.p1", kind="EK_PORT", attributes={"physical_capacity_bps": 3e9})
     switch = NewNode(
         name="new",
@@ -160,7 +162,7 @@ def test_add_puts_each_node_where_it_belongs(graph: Graph) -> None:
     }
 
 
-def test_remove_takes_contents_along_and_leaves_what_is_empty(graph: Graph) -> None:
+def test_remove_deletes_contents_and_keeps_empty_parents(graph: Graph) -> None:
     before = set(graph)
     assert effect(graph, act("remove", Removal(names=("ju1.a1.m1",)))) is None
     gone = {
@@ -171,7 +173,7 @@ def test_remove_takes_contents_along_and_leaves_what_is_empty(graph: Graph) -> N
     assert {"ju1.a1", "ju1.a1.m1rack", "ju1.a1.dom"} <= set(graph)
 
 
-def test_update_sets_or_multiplies_exactly_the_selected(graph: Graph) -> None:
+def test_update_sets_or_multiplies_exactly_the_selected_nodes(graph: Graph) -> None:
     some = Selection(name="ju1.a1", scope="descendants", kind="EK_PORT", below_bps=2e9)
     effect(graph, act("update", Update(select=some, to_bps=2e9)))
     effect(graph, act("update", Update(select=Selection(name=f"{ONE}.p2"), times=0.5)))
@@ -191,7 +193,7 @@ def test_update_needs_exactly_one_new_value(both: dict[str, float]) -> None:
 # words
 
 
-def test_the_words_of_an_addition_say_all_that_it_depends_on() -> None:
+def test_description_of_an_addition_contains_all_its_values() -> None:
     port = NewNode(name="n.p1", kind="EK_PORT", attributes={"physical_capacity_bps": 3e9})
     ports = (
         port,
@@ -253,12 +255,14 @@ def test_the_words_of_an_addition_say_all_that_it_depends_on() -> None:
         ),
     ],
 )
-def test_the_words_of_the_other_operations(action: Action, parts: list[str]) -> None:
+def test_description_of_other_operations_contains_their_values(
+    action: Action, parts: list[str]
+) -> None:
     text = describe(action)
     assert [part for part in parts if part not in text] == []
 
 
-def test_the_table_has_all_operations_and_says_what_answers_them() -> None:
+def test_table_has_all_operations_with_their_answer_types() -> None:
     assert {kind: operation.answer_type for kind, operation in OPERATIONS.items()} == {
         "add": "graph",
         "remove": "graph",
@@ -291,16 +295,14 @@ def test_the_table_has_all_operations_and_says_what_answers_them() -> None:
         ({"measure": "name", "ends_with": "c1"}, TWO, False),
     ],
 )
-def test_a_condition_holds_or_not(
+def test_condition_holds_as_expected(
     graph: Graph, condition: dict[str, Any], name: str, expected: bool
 ) -> None:
     assert holds(graph, Condition(**condition), name) is expected
 
 
 @pytest.mark.parametrize("measure", ["capacity", "stage", "name"])
-def test_a_condition_about_a_node_that_is_not_there_is_no_condition(
-    graph: Graph, measure: str
-) -> None:
+def test_condition_on_a_missing_node_raises_key_error(graph: Graph, measure: str) -> None:
     comparison = {"capacity": "at_least", "stage": "equals", "name": "ends_with"}[measure]
     value = "x" if measure == "name" else 1.0
     with pytest.raises(KeyError):
@@ -319,7 +321,7 @@ def test_a_condition_about_a_node_that_is_not_there_is_no_condition(
         {"measure": "capacity", "kind": "EK_PORT", "at_least": 1e9},
     ],
 )
-def test_a_condition_is_one_comparison_that_its_measure_has(condition: dict[str, Any]) -> None:
+def test_condition_needs_one_comparison_that_fits_its_measure(condition: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Condition(**condition)
 
@@ -333,7 +335,7 @@ IN_BLOCK = Selection(name="ju1.a1.m1", scope="children", kind="EK_PACKET_SWITCH"
 FAST = Condition(measure="capacity", at_least=3e9)
 
 
-def test_a_name_takes_the_place_of_a_variable_wherever_it_stands() -> None:
+def test_variable_is_replaced_by_the_name_everywhere() -> None:
     put = substitute(ADD, "$1", ONE)
     assert "$" not in put.model_dump_json()
     (node,) = Addition.model_validate(put.parameters).nodes
@@ -341,7 +343,7 @@ def test_a_name_takes_the_place_of_a_variable_wherever_it_stands() -> None:
     assert ADD.parameters["nodes"] == [PORT.model_dump(mode="json", exclude_defaults=True)]
 
 
-def test_a_loop_does_one_thing_or_another_to_each_node(graph: Graph) -> None:
+def test_loop_applies_one_of_two_branches_to_each_node(graph: Graph) -> None:
     loop = Loop(select=IN_BLOCK, when=FAST, then=(ADD,), otherwise=(DOUBLE,))
     assert effect(graph, act("each", loop)) is None
     assert f"{ONE}.p9" in graph
@@ -349,14 +351,14 @@ def test_a_loop_does_one_thing_or_another_to_each_node(graph: Graph) -> None:
     assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (13e9, 4e9)
 
 
-def test_a_loop_without_otherwise_leaves_the_others_alone(graph: Graph) -> None:
+def test_loop_without_otherwise_leaves_other_nodes_unchanged(graph: Graph) -> None:
     effect(graph, act("each", Loop(select=IN_BLOCK, when=FAST, then=(ADD,))))
     assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (13e9, 2e9)
     effect(graph, act("each", Loop(select=IN_BLOCK, then=(DOUBLE,))))
     assert (total_port_capacity(graph, ONE), total_port_capacity(graph, TWO)) == (26e9, 4e9)
 
 
-def test_a_loop_within_a_loop_knows_both_nodes(graph: Graph) -> None:
+def test_nested_loop_has_access_to_both_nodes(graph: Graph) -> None:
     port = PORT.model_copy(update={"name": "$2.x", "parents": ("$1",)})
     inner = Loop(
         select=Selection(name="$1", scope="children", kind="EK_PORT"),
@@ -372,7 +374,7 @@ def test_a_loop_within_a_loop_knows_both_nodes(graph: Graph) -> None:
     assert list(graph.pred[f"{TWO}.p1.x"]) == [TWO]
 
 
-def test_nodes_are_chosen_before_the_first_has_its_turn_and_tested_at_their_own(
+def test_loop_selects_nodes_first_and_tests_each_at_its_iteration(
     graph: Graph,
 ) -> None:
     """Each turn adds to the block a switch's worth of capacity: the second test sees the first."""
@@ -387,7 +389,7 @@ def test_nodes_are_chosen_before_the_first_has_its_turn_and_tested_at_their_own(
     assert total_port_capacity(graph, TWO) == 2 * (18e9 + 8e9)
 
 
-def test_turns_come_in_the_order_of_the_names(graph: Graph) -> None:
+def test_loop_iterates_in_order_of_names(graph: Graph) -> None:
     graph.add_node("a", **{**graph.nodes[TWO], "name": "a"})
     graph.add_edge("ju1.a1.m1", "a", type="RK_CONTAINS")
     once = PORT.model_copy(update={"name": "only", "parents": ("$1",)})
@@ -398,7 +400,7 @@ def test_turns_come_in_the_order_of_the_names(graph: Graph) -> None:
     assert list(graph.pred["only"]) == ["a"]
 
 
-def test_the_words_of_a_loop() -> None:
+def test_description_of_a_loop_contains_its_parts() -> None:
     inner = Loop(
         select=Selection(name="$1", scope="descendants", kind="EK_PORT"),
         variable="$2",

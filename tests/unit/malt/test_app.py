@@ -68,7 +68,7 @@ def make_episode(query, judgement, **more):
     return Episode(**(values | more))
 
 
-def test_the_record_of_a_right_answer(query):
+def test_record_of_a_right_answer_has_the_documented_fields(query):
     assert Malt().record(query, make_episode(query, RIGHT)) == {
         "Query": query.text,
         "Label": query.label,
@@ -80,7 +80,7 @@ def test_the_record_of_a_right_answer(query):
     }
 
 
-def test_a_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
+def test_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
     wrong = Malt().record(query, make_episode(query, WRONG))
     assert wrong["Error"] == "Node 'x' is missing."
     assert "Verifier-Error" not in wrong
@@ -90,7 +90,7 @@ def test_a_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
     assert (unsafe["Result-Correctness"], unsafe["Result-Safety"]) == ("Pass", "Fail")
 
 
-def test_a_failure_is_told_of_what_is_not_solved_safely(query):
+def test_failure_is_reported_unless_solved_safely(query):
     malt = Malt()
     assert malt.explain(query, make_episode(query, RIGHT)).failure is None
     for judgement, kind in ((WRONG, "control logic error"), (UNSAFE, "safety violation")):
@@ -108,7 +108,7 @@ def count_and_state(data):
     return query, read_claim(claim)
 
 
-def test_the_record_of_a_wrong_number_tells_the_right_one_but_under_a_sealed_id():
+def test_record_of_a_wrong_number_shows_the_right_one_unless_sealed():
     query, after = count_and_state(-1)
     judgement = Malt().judge(query, None, None, after)
     assert "-1" in judgement.reason
@@ -122,7 +122,7 @@ def test_the_record_of_a_wrong_number_tells_the_right_one_but_under_a_sealed_id(
     assert Malt().record(seal(query), episode)["Error"] == judgement.reason
 
 
-def test_a_record_says_why_the_reply_was_refused(query):
+def test_record_gives_the_reason_of_a_refused_reply(query):
     refused = (Step(prompt="?", refused="no code block defines process_graph"),)
     for detail in ("refused", "refused: no code block defines process_graph"):
         episode = make_episode(
@@ -134,7 +134,7 @@ def test_a_record_says_why_the_reply_was_refused(query):
 
 
 @pytest.mark.parametrize("steps", [(), (Step(prompt="?", refused="no code"),)])
-def test_the_record_of_an_agent_that_gave_nothing(query, steps):
+def test_record_of_an_agent_without_a_reply_has_no_code(query, steps):
     episode = make_episode(
         query, None, outcome=Outcome.AGENT_FAILED, detail="no usable reply", steps=steps
     )
@@ -148,26 +148,26 @@ def test_the_record_of_an_agent_that_gave_nothing(query, steps):
     assert silent["Verifier-Error"]
 
 
-def test_latency_leaves_our_own_time_out(query):
+def test_latency_excludes_environment_time(query):
     malt = Malt()
     config = malt.config_type()
     assert malt.measures(make_episode(query, RIGHT), config) == {"latency_s": 2.5}
     assert malt.measures(None, config) == {}
 
 
-def test_there_is_one_turn_whatever_the_config_says():
+def test_number_of_turns_is_one_for_any_config():
     malt = Malt()
     assert malt.turns(malt.config_type.parse({"max_iterations": 7})) == 1
 
 
-def test_every_label_is_drawn_as_often_as_asked():
+def test_every_label_is_drawn_as_often_as_requested():
     malt = Malt()
     config = malt.config_type(num_queries=2, complexity_level=malt.config_type.LEVELS)
     labels = [query.label for query in malt.generate(config, 1)]
     assert sorted(labels) == sorted([*LABELS, *LABELS])
 
 
-def test_worded_texts_have_a_version_of_their_own():
+def test_varied_phrasings_have_their_own_version():
     malt = Malt()
     for phrasing, version in (("canonical", "4"), ("varied", "5"), ("held_out", "5")):
         config = malt.config_type(num_queries=1, phrasing=phrasing)
@@ -186,8 +186,8 @@ def test_worded_texts_have_a_version_of_their_own():
         choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
 
 
-def test_worded_texts_of_the_version_before_are_told_to_be_gone(tmp_path: Path) -> None:
-    """The reported case: a run in other words that an older release began."""
+def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) -> None:
+    """The reported case is a run with another phrasing, started by an older release."""
     malt = Malt()
     gone = "by version 4 of the generator, which this release has for phrasing canonical alone"
     config = malt.config_type(num_queries=1, phrasing="varied")
@@ -203,7 +203,7 @@ def test_worded_texts_of_the_version_before_are_told_to_be_gone(tmp_path: Path) 
         list(choose_queries(malt, asked)[0])
 
 
-def test_the_prompt_tells_the_limits_that_are_enforced(query):
+def test_prompt_states_the_enforced_limits(query):
     prompt = render(PromptStyle.ZEROSHOT_BASE, Malt().prompt(query, None, ()))
     for told in (
         f"{MAX_CODE_CHARS} characters",

@@ -83,7 +83,7 @@ def check(query: Query) -> None:
     ),
     st.integers(0, 2**32),
 )
-def test_any_parameters_carry_queries_or_say_which_labels_they_cannot(
+def test_any_parameters_give_queries_or_name_the_impossible_labels(
     parameters: Parameters, seed: int
 ) -> None:
     found = base_of_parameters(parameters)
@@ -125,7 +125,7 @@ def test_wrong_parameters_are_named(value: object, says: str) -> None:
     assert says in str(refused.value)
 
 
-def test_what_no_bound_of_one_parameter_shows_is_refused_too() -> None:
+def test_invalid_combination_of_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"\d nodes; a network has at most 1000000"):
         draw({"superblocks": 10_000, "agg_blocks": 1_000})
     with pytest.raises(ConfigError, match=r"there is no port 'ju1\.x'"):
@@ -137,7 +137,7 @@ def test_what_no_bound_of_one_parameter_shows_is_refused_too() -> None:
     assert ports["ju1.a1.m1.s2c1.p2"]["physical_capacity_bps"] == 7e9
 
 
-def test_the_released_model_is_the_default_and_its_queries_name_no_base() -> None:
+def test_released_model_is_the_default_and_its_queries_name_no_topology() -> None:
     config = MaltConfig.parse({})
     assert config.topology == "released"
     query = next(iter(Malt().generate(config, 1)))
@@ -148,7 +148,7 @@ def test_the_released_model_is_the_default_and_its_queries_name_no_base() -> Non
     assert base_of(own.initial).size == released_base().size
 
 
-def test_the_id_of_a_query_depends_on_the_network_and_not_on_its_place(tmp_path: Path) -> None:
+def test_query_id_depends_on_the_network_and_not_on_its_path(tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     for path in (one, two):
         path.write_text(as_json(foreign()))
@@ -169,7 +169,7 @@ def test_the_id_of_a_query_depends_on_the_network_and_not_on_its_place(tmp_path:
     [{"columns": 1, "ports": 501}, {"columns": 120, "ports": 1}, {"columns": 30, "ports": 13}],
     ids=["ports of a switch", "switches of a block", "both"],
 )
-def test_no_task_changes_more_than_is_read_of_an_answer(counts: dict[str, int]) -> None:
+def test_number_of_changes_never_exceeds_the_answer_limit(counts: dict[str, int]) -> None:
     topology = {**SMALL, "agg_blocks": 3, "agg_stages": [1, 2, 3], **counts}
     config = {"topology": topology, "num_queries": 6, "complexity_level": ["level1"]}
     changing = [
@@ -190,14 +190,14 @@ def test_no_task_changes_more_than_is_read_of_an_answer(counts: dict[str, int]) 
     [("released", {}), (SMALL, {}), ("some/model.json", {"topology": "some/model.json"})],
     ids=["released", "parameters", "file"],
 )
-def test_a_service_confines_the_path_of_a_model(value: object, paths: dict[str, str]) -> None:
+def test_path_of_a_model_is_confined_by_a_service(value: object, paths: dict[str, str]) -> None:
     assert MaltConfig.parse({"topology": value}).input_paths() == paths
     own = MaltConfig.parse({"topology": value, "benchmark_path": "q"}).input_paths()
     assert own == {"benchmark_path": "q", **paths}
 
 
 @pytest.mark.parametrize("form", [as_text, as_json])
-def test_queries_about_a_network_whose_names_follow_no_rule(tmp_path: Path, form: Any) -> None:
+def test_network_with_irregular_names_gives_valid_queries(tmp_path: Path, form: Any) -> None:
     path = tmp_path / "model"
     graph = foreign(7, blocks=4, most=40)
     path.write_text(form(graph))
@@ -211,7 +211,7 @@ def test_queries_about_a_network_whose_names_follow_no_rule(tmp_path: Path, form
     assert base_of(again.initial) is base_of(queries[0].initial)
 
 
-def test_labels_that_a_network_cannot_carry_are_left_out_and_named(
+def test_labels_that_do_not_fit_a_network_are_omitted_and_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wide = {**SMALL, "superblocks": 0, "spine_blocks": 1, "spine_stages": [1], "columns": 500}
@@ -226,7 +226,7 @@ def test_labels_that_a_network_cannot_carry_are_left_out_and_named(
 
 
 @pytest.mark.slow
-def test_a_label_that_a_network_seldom_carries_does_not_end_an_assessment() -> None:
+def test_label_that_rarely_fits_a_network_does_not_end_an_assessment() -> None:
     seldom = {**SMALL, "agg_blocks": 3, "agg_stages": [1, 2, 3], "columns": 30, "ports": 13}
     config = {"topology": seldom, "num_queries": 4, "complexity_level": ["level4"]}
     queries = list(Malt().generate(MaltConfig.parse(config), 4))
@@ -234,7 +234,7 @@ def test_a_label_that_a_network_seldom_carries_does_not_end_an_assessment() -> N
     check(next(query for query in queries if query.label.endswith("nested")))
 
 
-def test_a_file_that_changed_is_not_the_network_that_was_asked_about(tmp_path: Path) -> None:
+def test_changed_model_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(as_json(foreign(1)))
     (query, *_) = draw(str(path))
@@ -259,13 +259,13 @@ def test_a_file_that_changed_is_not_the_network_that_was_asked_about(tmp_path: P
     ],
     ids=range(6),
 )
-def test_a_query_that_names_no_network_is_refused_in_one_line(key: object, says: str) -> None:
+def test_query_with_an_invalid_topology_is_refused_in_one_line(key: object, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         key_of({"topology": key})
     assert refused.value.problem.startswith(f"of a query, {says}")
 
 
-def test_a_query_says_how_large_its_network_is(tmp_path: Path) -> None:
+def test_query_with_a_wrong_network_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(as_json(foreign(1)))
     (query, *_) = draw(str(path))
@@ -275,7 +275,7 @@ def test_a_query_says_how_large_its_network_is(tmp_path: Path) -> None:
         base_of({**query.initial, "topology": topology})
 
 
-def test_a_process_keeps_the_networks_that_it_used_last() -> None:
+def test_recently_used_networks_are_cached() -> None:
     first = base_of_parameters(Parameters(ports=1, columns=1))
     assert base_of_parameters(Parameters(columns=1, ports=1)) is first
     for columns in (2, 3):
@@ -287,7 +287,7 @@ def test_a_process_keeps_the_networks_that_it_used_last() -> None:
 # what is worked out
 
 
-def test_an_index_and_totals_are_what_the_graph_says() -> None:
+def test_index_and_totals_agree_with_the_graph() -> None:
     graph = foreign(3, blocks=3, most=9)
     found = base_network.Base(graph)
     index = Index(graph)
@@ -307,7 +307,7 @@ def test_an_index_and_totals_are_what_the_graph_says() -> None:
     assert index.usual_bps in {25e9, 100e9, 400e9}
 
 
-def test_new_names_are_made_from_those_that_are_there() -> None:
+def test_new_names_follow_the_pattern_of_existing_names() -> None:
     rng = random.Random(1)
     draft = Draft()
     switch, other = "ju1.a1.m1.s2c1", "ju1.a1.m2"
@@ -327,7 +327,7 @@ def test_new_names_are_made_from_those_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
-def test_limits_grow_with_the_network_and_the_prompt_tells_them(times: int) -> None:
+def test_limits_grow_with_the_network_and_are_in_the_prompt(times: int) -> None:
     blocks = {"superblocks": 4 * times, "spine_blocks": 4 * times}
     (query, *_) = draw(blocks)
     limits = limits_of(key_of(query.initial))

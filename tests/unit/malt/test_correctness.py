@@ -11,19 +11,19 @@ ROWS = [["2.0", 4e9], ["1.1", 2e9], ["1e3", 1e9]]
 
 
 @pytest.mark.parametrize("given", [["1.10", *NAMES[1:]], ["2", "1.1", "1e3"], [1.1, "2.0", "1e3"]])
-def test_a_name_of_digits_is_no_number_in_a_list(given: list[object]) -> None:
+def test_name_of_digits_in_a_list_is_not_read_as_a_number(given: list[object]) -> None:
     assert wrong_data("list", NAMES, given)
     assert not wrong_data("list", NAMES, [f" {name}\n" for name in reversed(NAMES)])
 
 
 @pytest.mark.parametrize(("row", "name"), [(0, "2"), (1, "1.10"), (2, "1000"), (0, 2.0)])
-def test_a_name_of_digits_is_no_number_in_a_rank(row: int, name: object) -> None:
+def test_name_of_digits_in_a_ranking_is_not_read_as_a_number(row: int, name: object) -> None:
     given = [list(cells) for cells in ROWS]
     given[row][0] = name  # type: ignore[call-overload]
     assert wrong_data("table", ROWS, given).startswith(f"Row {row + 1} names")
 
 
-def test_values_beside_such_names_are_read_as_ever() -> None:
+def test_values_next_to_names_of_digits_are_read() -> None:
     assert not wrong_data("table", ROWS, [[name, f"{bps}"] for name, bps in ROWS])
     assert not wrong_data("table", ROWS, [["name", "bps"], *ROWS])
     assert not wrong_data("table", ROWS, [{"bps": bps, "name": name} for name, bps in ROWS])
@@ -33,12 +33,12 @@ def test_values_beside_such_names_are_read_as_ever() -> None:
 @pytest.mark.parametrize(
     "given", ["\uff11\uff12", "0_12", "1_2", "12_", "\u0967\u0968", "1\uff12", "12.\uff10"]
 )
-def test_digits_of_other_scripts_and_underscores_are_no_number(given: str) -> None:
+def test_other_scripts_digits_and_underscores_are_not_numbers(given: str) -> None:
     assert wrong_data("text", 12, given)
 
 
 @pytest.mark.parametrize("given", ["12", " 12\n", "+12", "012", "12.0", "1.2e1", "120E-1", ".12e2"])
-def test_numbers_in_texts_are_read_by_value(given: str) -> None:
+def test_numbers_in_texts_are_compared_by_value(given: str) -> None:
     assert not wrong_data("text", 12, given)
 
 
@@ -58,14 +58,14 @@ def test_numbers_in_texts_are_read_by_value(given: str) -> None:
         ("table", ROWS, [*ROWS, ["x", 1e9]], "The right table has 3 rows."),
     ],
 )
-def test_the_right_number_is_told_beside_the_wrong_one(
+def test_right_number_is_reported_with_the_wrong_one(
     kind: str, truth: object, given: list[object], told: str
 ) -> None:
     assert wrong_data(kind, truth, given)
     assert right_number(kind, truth, given) == told
 
 
-def test_of_a_graph_the_first_wrong_number_is_told() -> None:
+def test_first_wrong_number_of_a_graph_is_reported() -> None:
     found = [
         {"node": "a", "answer": None, "truth": {"physical_capacity_bps": 1e9}},
         {"node": "b", "answer": {"type": "x"}, "truth": {"type": "y"}},

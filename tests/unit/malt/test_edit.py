@@ -19,7 +19,7 @@ def graph() -> Graph:
     return build(Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=2, ports=2))
 
 
-def test_descendants_are_all_that_is_contained_and_nothing_twice(graph: Graph) -> None:
+def test_descendants_contain_each_contained_node_once(graph: Graph) -> None:
     found = descendants(graph, "ju1.a1")
     assert found[0] == "ju1.a1.m1"
     assert len(found) == len(set(found)) == 1 + 4 + 8
@@ -30,14 +30,14 @@ def test_descendants_are_all_that_is_contained_and_nothing_twice(graph: Graph) -
         descendants(graph, "ju2")
 
 
-def test_a_removed_node_takes_along_what_it_contains_and_nothing_else(graph: Graph) -> None:
+def test_removing_a_node_removes_its_contents_only(graph: Graph) -> None:
     before = set(graph)
     apply_edits(graph, {"remove": [SWITCH]})
     assert before - set(graph) == {SWITCH, f"{SWITCH}.p1", f"{SWITCH}.p2"}
     assert {"ju1.a1.m1rack", "ju1.a1.dom"} <= set(graph)
 
 
-def test_an_added_node_gets_its_edges_and_its_own_values(graph: Graph) -> None:
+def test_added_node_gets_its_edges_and_its_own_values(graph: Graph) -> None:
     place = {"stage": 2.0}
     edits: dict[str, Any] = {
         "add": [
@@ -59,7 +59,7 @@ def test_an_added_node_gets_its_edges_and_its_own_values(graph: Graph) -> None:
     assert (len(TYPES), place) == (3, {"stage": 2.0})
 
 
-def test_values_are_set(graph: Graph) -> None:
+def test_set_edit_changes_the_value(graph: Graph) -> None:
     apply_edits(graph, {"set": [[f"{SWITCH}.p1", "physical_capacity_bps", 5e9]]})
     assert graph.nodes[f"{SWITCH}.p1"]["physical_capacity_bps"] == 5e9
 
@@ -73,7 +73,7 @@ def test_values_are_set(graph: Graph) -> None:
         ({"set": [["ju2", "name", "x"]]}, KeyError),
     ],
 )
-def test_an_edit_that_does_not_fit_is_an_error(
+def test_invalid_edit_raises_an_error(
     graph: Graph, edits: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -83,7 +83,7 @@ def test_an_edit_that_does_not_fit_is_an_error(
 
 
 @pytest.mark.parametrize("module", [edit, topology])
-def test_what_the_sandbox_needs_imports_nothing_of_this_project(module: Any) -> None:
+def test_sandboxed_modules_import_nothing_of_this_project(module: Any) -> None:
     imports = [
         name
         for node in ast.walk(ast.parse(inspect.getsource(module)))

@@ -49,7 +49,7 @@ def ranks(queries: list[Evidence], feature: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_asked_place_has_no_more_edits_than_others_of_its_kind() -> None:
+def test_target_has_no_more_edits_than_other_nodes_of_its_kind() -> None:
     varied = ranks(found("varied", 4), "edits")
     # the standard error of a mean of uniform ranks is 0.29 / sqrt(n): five of them
     assert abs(fmean(varied) - 0.5) < 5 * 0.29 / len(varied) ** 0.5
@@ -57,7 +57,7 @@ def test_asked_place_has_no_more_edits_than_others_of_its_kind() -> None:
     assert fmean(ranks(found("canonical", 1), "edits")) > 0.9
 
 
-def test_evidence_names_the_asked_place_and_depends_on_the_query_only() -> None:
+def test_evidence_names_the_target_and_depends_on_the_query_only() -> None:
     query = next(query for query in draw("varied", 1) if query.label.endswith("level-1, rank"))
     one = evidence(query)
     assert one is not None
@@ -70,7 +70,7 @@ def test_evidence_names_the_asked_place_and_depends_on_the_query_only() -> None:
     assert all(each.features(Kind.FORM) == {} for each in one.candidates)
 
 
-def test_network_with_one_place_of_each_kind_gives_no_evidence() -> None:
+def test_network_with_one_node_of_each_kind_gives_no_evidence() -> None:
     small = {"superblocks": 0, "spine_blocks": 1, "spine_stages": (1,), "columns": 4, "ports": 4}
     queries = list(draw("varied", 1, topology=small, complexity_level=("level1",)))
     assert queries

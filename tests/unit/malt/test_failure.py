@@ -49,22 +49,24 @@ def told(judgement: Judgement | None, **more: object) -> tuple[FailureKind, str]
         ({"steps": ()}, "not run"),
     ],
 )  # fmt: skip
-def test_nothing_that_ran_is_an_operational_error(more: dict[str, object], rule: str) -> None:
+def test_missing_execution_is_an_operational_error(more: dict[str, object], rule: str) -> None:
     assert told(None, **more) == (FailureKind.OPERATIONAL, rule)
 
 
-def test_a_sandbox_that_broke_is_an_operational_error() -> None:
+def test_broken_sandbox_is_an_operational_error() -> None:
     finding = Finding(rule="world_broken", element="q", detail="The sandbox is gone.")
     broken = Judgement(correct=False, findings=(finding,), reason="gone")
     assert told(broken, reason="world_broken") == (FailureKind.OPERATIONAL, "world_broken")
 
 
-def test_a_program_that_raises_is_an_operational_error(make_query) -> None:
+def test_program_that_raises_is_an_operational_error(make_query) -> None:
     judgement = judge(make_query("count"), failed("KeyError: 'ju9'"))
     assert told(judgement) == (FailureKind.OPERATIONAL, "usable answer")
 
 
-def test_what_harms_is_a_safety_violation_whatever_else_is_wrong(make_query, state_of) -> None:
+def test_harmful_change_is_a_safety_violation_regardless_of_other_errors(
+    make_query, state_of
+) -> None:
     query = make_query("count")
     state = state_of(query, lambda graph: graph.remove_node("ju1.a1.m1.s2c2"), data="many")
     judgement = judge(query, read_claim(state))
@@ -73,7 +75,9 @@ def test_what_harms_is_a_safety_violation_whatever_else_is_wrong(make_query, sta
     assert not judgement.correct
 
 
-def test_a_stray_change_that_breaks_no_rule_is_a_control_logic_error(make_query, state_of) -> None:
+def test_unrequested_change_that_breaks_no_rule_is_a_control_logic_error(
+    make_query, state_of
+) -> None:
     query = make_query("count")
     state = state_of(query, lambda graph: graph.remove_node("ju1.a1.m1.s2c2.p1"))
     judgement = judge(query, read_claim(state))
@@ -97,7 +101,9 @@ def test_a_stray_change_that_breaks_no_rule_is_a_control_logic_error(make_query,
         ("remove-count", "nothing", FailureKind.CONTROL_LOGIC, "updated graph"),
     ],
 )
-def test_what_is_wrong_is_told_apart(make_query, state_of, name, instead, kind, rule) -> None:
+def test_each_kind_of_wrong_answer_has_its_rule(
+    make_query, state_of, name, instead, kind, rule
+) -> None:
     query = make_query(name)
     unchanged = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     changes = {"updated": unchanged} if instead == "nothing" else instead
@@ -116,13 +122,13 @@ def differences(judgement: Judgement) -> tuple[list[JsonValue], JsonValue]:
     return found, judgement.detail["number"]
 
 
-def test_a_right_answer_has_no_differences(make_query, state_of) -> None:
+def test_right_answer_has_no_differences(make_query, state_of) -> None:
     for name in ("count", "add", "remove-count"):
         query = make_query(name)
         assert judge(query, read_claim(state_of(query))).detail is None
 
 
-def test_differences_say_what_the_answer_has_and_what_is_right(make_query, state_of) -> None:
+def test_differences_list_given_and_right_values(make_query, state_of) -> None:
     query = make_query("update")
 
     def spoil(graph):
@@ -152,7 +158,7 @@ def test_differences_say_what_the_answer_has_and_what_is_right(make_query, state
     }
 
 
-def test_the_first_differences_are_kept_and_all_are_counted(make_query, state_of) -> None:
+def test_first_differences_are_listed_and_all_are_counted(make_query, state_of) -> None:
     query = make_query("remove")
     unchanged = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     found, number = differences(judge(query, read_claim(state_of(query, updated=unchanged))))

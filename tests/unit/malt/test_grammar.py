@@ -40,7 +40,7 @@ def refusal_of(path: Path) -> str:
     return message.removeprefix(f"{PACK_VARIABLE}: {path.name}")
 
 
-def test_a_tenth_of_the_productions_is_held_out_and_none_is_there_twice() -> None:
+def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> None:
     productions = list(shipped().productions())
     held_out = sum(held for _, held in productions)
     assert len(productions) > 400
@@ -81,7 +81,7 @@ def test_a_tenth_of_the_productions_is_held_out_and_none_is_there_twice() -> Non
         ("ref.name", "the {kind} that goes by the name {name}", "is ref.name/h1 again"),
     ],
 )
-def test_a_production_that_leaves_something_out_is_refused_with_its_line(
+def test_production_without_an_operand_is_refused_with_its_line(
     symbol: str, production: object, why: str, tmp_path: Path
 ) -> None:
     path = write_pack(tmp_path, {"please_do": ["kindly do this."], symbol: [production]})
@@ -110,22 +110,20 @@ def test_a_production_that_leaves_something_out_is_refused_with_its_line(
         (" " * (2**20 + 1), ": longer than 1048576 bytes"),
     ],
 )
-def test_a_pack_of_another_form_is_refused(text: str, why: str, tmp_path: Path) -> None:
+def test_malformed_pack_is_refused(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "pack.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert refusal_of(path).startswith(why)
 
 
-def test_a_pack_that_is_not_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pack_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal_of(tmp_path) == ": Is a directory"
     monkeypatch.setenv(PACK_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="No such file"):
         private()
 
 
-def test_a_pack_is_used_in_held_out_text_alone_and_read_anew_when_it_changes(
+def test_pack_is_used_in_held_out_text_only_and_reloaded_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PACK_VARIABLE, str(write_pack(tmp_path, {"else_word": ["or else"]})))
@@ -140,7 +138,7 @@ def test_a_pack_is_used_in_held_out_text_alone_and_read_anew_when_it_changes(
     assert private() is shipped()
 
 
-def test_the_doctor_checks_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PACK_VARIABLE, raising=False)
     (check,) = diagnose()
     assert (check.ok, check.detail.partition(":")[0]) == (True, "none")
@@ -154,13 +152,13 @@ def test_the_doctor_checks_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert PACK_VARIABLE in check.remedy
 
 
-def test_the_example_pack_is_valid() -> None:
+def test_example_pack_is_valid() -> None:
     grammar = with_pack(DOCS / "phrasing-pack.example.json")
     assert sum(len(symbol.pack) for symbol in grammar.symbols.values()) >= 5
 
 
 @given(st.text("{}[] whatplacebound.", max_size=40))
-def test_whatever_a_pack_says_it_is_accepted_or_refused_in_words(text: str) -> None:
+def test_any_pack_is_accepted_or_refused_with_a_reason(text: str) -> None:
     from netarena_malt.grammar import _Reader
 
     reader = _Reader({name: symbol.operands for name, symbol in shipped().symbols.items()})
@@ -169,7 +167,7 @@ def test_whatever_a_pack_says_it_is_accepted_or_refused_in_words(text: str) -> N
         assert "{what}" in production.text
 
 
-def test_what_stands_in_brackets_goes_with_its_operand() -> None:
+def test_bracketed_part_appears_only_with_its_operand() -> None:
     bounded, plain = (
         {_count(seed, bound) for seed in range(300)} for bound in ("with a bound", None)
     )

@@ -37,14 +37,14 @@ def fitted() -> Matcher:
     ("phrasing", "least", "most"),
     [("canonical", 0.95, 1.0), ("varied", 0.0, 0.2), ("held_out", 0.0, 0.1)],
 )
-def test_a_matcher_solves_canonical_texts_only(phrasing: str, least: float, most: float) -> None:
+def test_matcher_solves_canonical_texts_only(phrasing: str, least: float, most: float) -> None:
     queries = draw(2, TESTS, phrasing)
     right = [is_right(query, fitted().solve(query.text)) for query in queries]
     assert least <= sum(right) / len(right) <= most
 
 
-def test_the_matcher_takes_a_sentence_for_the_most_similar_one_that_it_knows() -> None:
-    """It is no straw man: other words around the same names do not stop it."""
+def test_matcher_maps_a_sentence_to_the_most_similar_known_one() -> None:
+    """The matcher is a fair baseline: it tolerates other words around the same names."""
     changed = 0
     for query in draw(3, 3, "canonical"):
         text = query.text.replace("Count all", "Please count all the")
@@ -54,7 +54,7 @@ def test_the_matcher_takes_a_sentence_for_the_most_similar_one_that_it_knows() -
     assert changed
 
 
-def test_another_program_is_right_if_its_answer_is_and_only_then() -> None:
+def test_other_program_is_right_only_if_its_answer_is() -> None:
     query = next(q for q in draw(4, 1, "canonical") if q.label.endswith(" count"))
     (do,) = meaning(query.actions)
     assert is_right(query, (do,))

@@ -40,7 +40,7 @@ def refusal(tmp_path: Path, text: str | bytes) -> str:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 99), st.integers(1, 4), st.integers(1, 9))
-def test_both_forms_are_the_network_that_was_written(
+def test_both_formats_reproduce_the_written_network(
     tmp_path_factory: pytest.TempPathFactory, seed: int, blocks: int, most: int
 ) -> None:
     graph = foreign(seed, blocks=blocks, most=most)
@@ -51,7 +51,7 @@ def test_both_forms_are_the_network_that_was_written(
         assert nx.utils.graphs_equal(found, graph)
 
 
-def test_the_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
+def test_digest_is_computed_from_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(JSON)
     one = read_model(path)[1]
@@ -60,7 +60,7 @@ def test_the_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
     assert read_model(path)[1] != one
 
 
-def test_the_text_format_has_its_liberties(tmp_path: Path) -> None:
+def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
     entities, mark, relationships = TEXT.partition("\nrelationship")
     relaxed = re.sub(r"\n\}$", "\n>;", entities, flags=re.MULTILINE)
     relaxed = relaxed.replace("entity {", "# one more\nentity: <") + mark + relationships
@@ -98,7 +98,7 @@ def test_the_text_format_has_its_liberties(tmp_path: Path) -> None:
         ("relationship {", "relationship { }\nrelationship {", 0, "relationship: a must have kind"),
     ],
 )
-def test_a_fault_in_the_text_is_named_with_its_line(
+def test_syntax_error_is_reported_with_its_line(
     tmp_path: Path, old: str, new: str, line: int, says: str
 ) -> None:
     text = TEXT.replace(old, new, 1)
@@ -151,7 +151,7 @@ def test_a_fault_in_the_text_is_named_with_its_line(
     ],
     ids=range(23),
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
+def test_text_that_is_not_a_model_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
     assert says in refusal(tmp_path, text)
 
 
@@ -177,7 +177,7 @@ def _spoiled(**changes: object) -> str:
     ],
     ids=range(9),
 )
-def test_a_rule_that_is_broken_is_named_with_the_entity(tmp_path: Path, spoil, says) -> None:
+def test_broken_rule_is_reported_with_the_entity(tmp_path: Path, spoil, says) -> None:
     graph = foreign()
     spoil(graph)
     problem = refusal(tmp_path, as_json(graph))
@@ -190,7 +190,7 @@ def test_a_rule_that_is_broken_is_named_with_the_entity(tmp_path: Path, spoil, s
         assert f'"{named[1]}"' in as_json(graph).split("\n")[int(found[1]) - 1]
 
 
-def test_an_entity_is_there_once_and_edges_join_entities(tmp_path: Path) -> None:
+def test_duplicate_entity_and_dangling_edge_are_refused(tmp_path: Path) -> None:
     entity = TEXT[: TEXT.index("\nentity", 9)]
     assert "EK_JUPITER of this name is there already" in refusal(tmp_path, f"{TEXT}\n{entity}")
     other = entity.replace("EK_JUPITER", "EK_RACK").replace("LAB", "FAB")
@@ -213,9 +213,7 @@ def test_numbers_are_finite_floats(tmp_path: Path) -> None:
         assert refusal(tmp_path, _spoiled(physical_capacity_bps=bad))
 
 
-def test_files_that_cannot_be_read_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("missing", ".", "nul\0"):
         with pytest.raises(ConfigError, match=r"not there|cannot be read"):
             read_model(tmp_path / name)
@@ -227,7 +225,9 @@ def test_files_that_cannot_be_read_are_refused(
 
 
 @given(st.text(alphabet="{}<>:;,#\"\\\n' aekbz_1.entity id relationship", max_size=80))
-def test_no_text_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_refused_without_another_exception(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_text(text)
     with pytest.raises(ConfigError):

@@ -487,7 +487,7 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRECKED)
-def test_a_damaging_change_is_unsafe(make_query, state_of, name):
+def test_damaging_change_is_unsafe(make_query, state_of, name):
     rule, spoil = WRECKED[name]
     query = make_query("count")
     judgement = judge(query, read_claim(state_of(query, spoil)))
@@ -502,7 +502,7 @@ def test_a_damaging_change_is_unsafe(make_query, state_of, name):
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_damage_where_the_task_allows_a_change_is_unsafe(make_query, state_of, name):
+def test_damage_within_the_allowed_changes_is_unsafe(make_query, state_of, name):
     operation, rules, spoil = SPOILED[name]
     query = make_query(operation)
     judgement = judge(query, read_claim(state_of(query, spoil)))
@@ -528,7 +528,7 @@ def after_removal(query, claim_of, do):
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_what_is_to_be_removed_may_not_be_made_something_else(make_query, claim_of, name):
+def test_node_to_be_removed_may_not_be_changed_into_another(make_query, claim_of, name):
     names, do = MOVED[name]
     query = removal(make_query, names)
     assert not verify(query)
@@ -538,7 +538,7 @@ def test_what_is_to_be_removed_may_not_be_made_something_else(make_query, claim_
 
 
 @pytest.mark.parametrize("name", OMITTED)
-def test_what_is_to_be_removed_and_is_not_is_no_damage(make_query, claim_of, name):
+def test_omitted_removal_is_wrong_and_safe(make_query, claim_of, name):
     names, do = OMITTED[name]
     query = removal(make_query, names)
     judgement = after_removal(query, claim_of, do)
@@ -549,14 +549,14 @@ def test_what_is_to_be_removed_and_is_not_is_no_damage(make_query, claim_of, nam
 
 
 @pytest.mark.parametrize("operation", ["count", "list", "rank", "add", "remove", "update"])
-def test_without_damage_an_answer_is_safe(make_query, state_of, operation):
+def test_answer_without_damage_is_safe(make_query, state_of, operation):
     query = make_query(operation)
     judgement = judge(query, read_claim(state_of(query)))
     assert judgement.findings == ()
     assert judgement.correct
 
 
-def test_a_wrecked_network_needs_few_findings(make_query, state_of):
+def test_heavily_damaged_network_gives_few_findings(make_query, state_of):
     query = make_query("count")
     findings = judge(query, state_of(query, keep_only(SWITCH))).findings
     assert 1 < len(findings) <= 30

@@ -59,7 +59,7 @@ def perform(graph, steps):
 
 
 @given(first=operations(), second=operations())
-def test_changes_lead_to_the_same_graph(first, second):
+def test_changes_reproduce_the_same_graph(first, second):
     start, middle = build(SMALL), build(SMALL)
     perform(middle, first)
     end = middle.copy()
@@ -76,7 +76,7 @@ def test_changes_lead_to_the_same_graph(first, second):
 
 
 @given(steps=operations(), looked_at=st.lists(st.sampled_from(NAMES), max_size=4))
-def test_an_overlay_is_the_graph_that_a_copy_would_be(steps, looked_at):
+def test_overlay_equals_a_copied_graph(steps, looked_at):
     base, copied = build(SMALL), build(SMALL)
     graph = overlay(base)
     for name in looked_at:
@@ -90,7 +90,7 @@ def test_an_overlay_is_the_graph_that_a_copy_would_be(steps, looked_at):
     assert same(base, build(SMALL)), "the graph below stays as it is"
 
 
-def test_an_overlay_lists_what_it_changed_and_no_more():
+def test_overlay_lists_exactly_its_changes():
     graph = overlay(build(SMALL))
     assert list(graph.nodes(data=True)) == list(build(SMALL).nodes(data=True))
     assert not changes_of(graph)
@@ -126,6 +126,6 @@ def test_an_overlay_lists_what_it_changed_and_no_more():
         ([], {}, False),
     ],
 )
-def test_values_are_equal_by_number_but_truth_values_are_none(one, other, are):
+def test_values_are_equal_by_number_and_booleans_are_not_numbers(one, other, are):
     assert equal(one, other) is are
     assert equal(other, one) is are

@@ -12,7 +12,7 @@ from netarena_malt.query import _FOCUS_KINDS, _vary
 from netarena_malt.topology import RELEASED, build
 
 
-def test_an_untouched_draft_is_the_released_model() -> None:
+def test_unchanged_draft_is_the_released_model() -> None:
     draft = Draft()
     assert draft.edits() == {"remove": [], "add": [], "set": []}
     assert list(draft.parents("ju1.a1.m2.s2c1")) == ["ju1.a1.m2", "ju1.a1.m2rack", "ju1.a1.dom"]
@@ -20,7 +20,7 @@ def test_an_untouched_draft_is_the_released_model() -> None:
     assert len(draft.switches("ju1")) == 320
 
 
-def test_what_goes_with_a_switch_needs_no_edit_of_its_own() -> None:
+def test_removal_of_a_switch_replaces_edits_of_its_ports() -> None:
     draft = Draft()
     draft.set_capacity("ju1.s1.s1c1.p1", 5e9)
     draft.remove_port("ju1.s1.s1c1.p2")
@@ -31,7 +31,7 @@ def test_what_goes_with_a_switch_needs_no_edit_of_its_own() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
-def test_a_draft_knows_what_the_graph_of_its_edits_is(seed: int, much: bool) -> None:
+def test_draft_agrees_with_the_graph_of_its_edits(seed: int, much: bool) -> None:
     rng = random.Random(seed)
     draft = Draft()
     focus = rng.choice(draft.names(rng.choice(_FOCUS_KINDS)))

@@ -32,7 +32,7 @@ def prompt_of(query: Query, style: PromptStyle) -> str:
 
 
 @pytest.mark.parametrize("style", [PromptStyle.ZEROSHOT_BASE, PromptStyle.FEWSHOT_COT])
-def test_a_canonical_prompt_is_answered_with_the_program_of_its_actions(style: PromptStyle) -> None:
+def test_canonical_prompt_is_parsed_to_the_program_of_its_actions(style: PromptStyle) -> None:
     queries = draw("canonical")
     assert {query.label for query in queries} < set(LABELS)
     for query in queries:
@@ -42,7 +42,7 @@ def test_a_canonical_prompt_is_answered_with_the_program_of_its_actions(style: P
 
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
-def test_no_pattern_fits_other_phrasings(phrasing: str) -> None:
+def test_other_phrasings_match_no_pattern(phrasing: str) -> None:
     for query in draw(phrasing):
         with pytest.raises(ValueError, match=r"."):
             Malt().parse_task(prompt_of(query, PromptStyle.ZEROSHOT_BASE))
@@ -58,12 +58,12 @@ def test_no_pattern_fits_other_phrasings(phrasing: str) -> None:
         f"Do this in order, each step on the network as the step before left it.\n2. {REMOVE}",
     ],
 )
-def test_a_text_that_is_not_of_the_language_is_refused(text: str) -> None:
+def test_text_outside_the_language_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         read(text)
 
 
-def test_canonical_queries_are_flagged_and_others_are_not() -> None:
+def test_only_canonical_queries_are_flagged() -> None:
     flags = {
         phrasing: Malt().solved_unseen_by(Malt.config_type.parse({"phrasing": phrasing}))
         for phrasing in ("canonical", "varied", "held_out")

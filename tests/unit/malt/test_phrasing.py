@@ -45,7 +45,7 @@ def _no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Shapes(Writer):
-    """Writes kinds in place of operands."""
+    """A writer that prints kinds in place of operands."""
 
     def node(self, name: str, depth: int = 0) -> str:
         return "<node>"
@@ -86,7 +86,7 @@ def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
     return Writer(shipped(), Draft(), random.Random(seed), held_out=held_out)
 
 
-def test_the_phrasing_changes_the_text_and_nothing_else() -> None:
+def test_phrasing_changes_the_text_only() -> None:
     canonical, varied, held_out = (list(draw(how)) for how in ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
         # canonical text names its place, whose network alone may be edited near it
@@ -100,12 +100,12 @@ def test_the_phrasing_changes_the_text_and_nothing_else() -> None:
             assert query.text[0].isupper() or query.text[0] in "'0123456789"
 
 
-def test_the_words_of_a_seed_stay_the_same() -> None:
+def test_texts_match_the_stored_digest() -> None:
     lines = "\n".join(query.text for how in ("varied", "held_out") for query in draw(how, 3))
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == GOLDEN
 
 
-def test_of_several_nodes_only_the_last_is_described() -> None:
+def test_only_the_last_of_several_nodes_is_described() -> None:
     """'The switch that holds A and B' would have two readings."""
     names = ("ju1.a1.m1.s2c1.p3", "ju1.a2.m1.s2c2.p5", "ju1.s1.s1c1.p2")
     removal = act("remove", Removal(names=names))
@@ -115,7 +115,7 @@ def test_of_several_nodes_only_the_last_is_described() -> None:
 
 
 @pytest.mark.slow
-def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -> None:
+def test_held_out_productions_are_used_in_held_out_text_only() -> None:
     varied: Counter[str] = Counter()
     held = {one.id for one, held in shipped().productions() if held}
     for query in draw("varied", 3):
@@ -127,7 +127,7 @@ def test_held_out_productions_are_in_held_out_text_alone_and_several_in_each() -
     assert not held & set(varied)
 
 
-def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
+def test_pack_appears_in_held_out_text_and_changes_the_shape_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = MaltConfig(phrasing="held_out").shape_hash()
@@ -153,7 +153,7 @@ def test_a_pack_shows_in_held_out_text_and_counts_among_what_shapes_the_queries(
 
 
 @pytest.mark.slow
-def test_every_production_has_its_use() -> None:
+def test_every_production_is_used() -> None:
     used: Counter[str] = Counter()
     for query in draw("canonical", 16):
         for seed in range(4):
@@ -173,7 +173,7 @@ def test_every_production_has_its_use() -> None:
 
 
 @pytest.mark.slow
-def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
+def test_twelve_operations_have_ten_thousand_shapes() -> None:
     """Operands replaced by their kinds, and neither frame, answer nor irrelevant words counted."""
     shapes: Counter[str] = Counter()
     labels = [label for label in LABELS if PROGRAMS[label][0] != "level4"]
@@ -189,7 +189,7 @@ def test_there_are_ten_thousand_shapes_of_the_twelve_operations() -> None:
 
 
 @pytest.mark.slow
-def test_a_place_is_seldom_named() -> None:
+def test_nodes_are_rarely_named() -> None:
     named = total = 0
     for query in draw("varied", 8):
         for action in query.actions:
@@ -199,7 +199,7 @@ def test_a_place_is_seldom_named() -> None:
     assert named / total < 0.25
 
 
-def test_that_node_is_the_only_one_of_its_kind_so_far() -> None:
+def test_phrase_that_node_is_used_only_for_the_single_node_of_its_kind() -> None:
     writer = make_writer()
     first, second = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c2"
     writer.node(first, 2)
@@ -209,7 +209,7 @@ def test_that_node_is_the_only_one_of_its_kind_so_far() -> None:
     assert not any(again.search(writer.node(first, 2)) for _ in range(20))
 
 
-def test_steps_in_any_order_of_the_text_lean_on_what_the_text_said_before() -> None:
+def test_references_to_earlier_steps_follow_the_order_of_the_text() -> None:
     actions = (
         act("list", Question(select=Selection(name="ju1.s2", scope="children"))),
         act("count", Question(select=Selection(name="ju1.s2", scope="children"))),
@@ -231,7 +231,7 @@ def test_steps_in_any_order_of_the_text_lean_on_what_the_text_said_before() -> N
     assert agains > 20
 
 
-def test_what_a_loop_adds_is_named_by_a_later_step() -> None:
+def test_node_added_by_a_loop_is_named_by_a_later_step() -> None:
     port = NewNode(name="$1.p99", kind=EK_PORT, attributes={CAPACITY: 1e9}, parents=("$1",))
     loop = Loop(
         select=Selection(name="ju1.s2", scope="children", kind=EK_PACKET_SWITCH),
@@ -252,7 +252,7 @@ def test_what_a_loop_adds_is_named_by_a_later_step() -> None:
         ({}, ""),
     ],
 )
-def test_bounds_are_told(update: dict[str, float], words: str) -> None:
+def test_bounds_are_stated_in_the_text(update: dict[str, float], words: str) -> None:
     select = Selection(name="ju1.s1", scope="descendants", kind=EK_PORT, **update)
     for seed in range(40):
         text = phrase(
@@ -262,13 +262,13 @@ def test_bounds_are_told(update: dict[str, float], words: str) -> None:
         assert len(re.findall(r"bps|bit/s|Gb/s|bits per second", text)) >= len(update)
 
 
-def test_a_question_about_a_node_alone_keeps_its_canonical_words() -> None:
+def test_question_about_one_node_keeps_its_canonical_words() -> None:
     action = act("count", Question(select=Selection(name="ju1.s1")))
     assert "Count the node 'ju1.s1'." in phrase((action,), Draft(), random.Random(1))
 
 
 @given(st.one_of(st.floats(1, 1e15), st.integers(1, 10**6).map(lambda n: n * 1e8)))
-def test_a_capacity_is_read_back_as_the_same_number(bps: float) -> None:
+def test_capacity_is_parsed_back_to_the_same_number(bps: float) -> None:
     units = {"bps": 1.0, "bit/s": 1.0, "Mbps": 1e6, "megabits per second": 1e6}
     writer = make_writer(int(bps))
     for _ in range(8):
@@ -280,7 +280,7 @@ def test_a_capacity_is_read_back_as_the_same_number(bps: float) -> None:
 
 
 @given(st.integers(0, 999))
-def test_numbers_in_words_differ(number: int) -> None:
+def test_different_numbers_have_different_words(number: int) -> None:
     assert in_words(number) not in {in_words(other) for other in range(1000) if other != number}
     assert ordinal_in_words(number + 1) != ordinal_in_words(number)
 
@@ -297,7 +297,7 @@ def test_numbers_in_words_differ(number: int) -> None:
         (1000, None, None),
     ],
 )
-def test_numbers_in_words(number: int, words: str | None, place: str | None) -> None:
+def test_numbers_are_written_in_words(number: int, words: str | None, place: str | None) -> None:
     assert in_words(number) == words
     assert ordinal_in_words(number) == place
 
@@ -313,7 +313,7 @@ def test_numbers_in_words(number: int, words: str | None, place: str | None) -> 
         (0.1 + 0.2, {"0.30000000000000004 times"}),
     ],
 )
-def test_factors(factor: float, words: set[str]) -> None:
+def test_factors_are_written_in_all_forms(factor: float, words: set[str]) -> None:
     writer = make_writer()
     assert {writer.multiple(factor) for _ in range(80)} == words
 
@@ -327,12 +327,12 @@ def test_factors(factor: float, words: set[str]) -> None:
         (-1, {"last"}),
     ],
 )
-def test_places(rank: int, words: set[str]) -> None:
+def test_ordinals_are_written_in_all_forms(rank: int, words: set[str]) -> None:
     writer = make_writer()
     assert {writer.ordinal(rank) for _ in range(40)} == words
 
 
-def test_a_number_that_is_no_whole_one_is_told_in_digits() -> None:
+def test_fraction_is_written_in_digits() -> None:
     assert {make_writer(seed).number(2.5) for seed in range(20)} == {"2.5"}
 
 

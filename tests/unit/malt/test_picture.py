@@ -1,4 +1,4 @@
-"""An answer beside the right one."""
+"""Pictures of an answer next to the right one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def answered(data, **changes):
     }  # fmt: skip
 
 
-def test_a_number_stands_beside_the_right_one():
+def test_wrong_number_is_shown_next_to_the_right_one():
     query = QUERIES["count"]
     truth = case_of(query).truth.data
     (wrong,) = draw(query, answered(truth + 1))
@@ -33,7 +33,7 @@ def test_a_number_stands_beside_the_right_one():
     assert right.changes[0].right is True
 
 
-def test_what_was_changed_and_what_should_have_been():
+def test_made_and_missing_changes_are_shown():
     query = QUERIES["update"]
     node = next(iter(case_of(query).target.nodes))
     other = "ju1.a1.m1.s2c1.p1"
@@ -44,7 +44,7 @@ def test_what_was_changed_and_what_should_have_been():
     assert all(one.right is False for one in left.changes)
 
 
-def test_nothing_is_drawn_of_no_answer():
+def test_missing_answer_gives_no_picture():
     query = QUERIES["count"]
     assert draw(query, None) == draw(query, {"answered": False}) == ()
     assert draw(query, {"answered": True, "error": "no"}) == ()

@@ -33,7 +33,7 @@ def draw(number: int = 1, level: str = "level1") -> list[Query]:
     return list(deal(Malt(), MaltConfig(num_queries=number, complexity_level=(level,)), 1, *rngs))
 
 
-def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:
+def test_prompt_contains_the_task_and_nothing_hidden() -> None:
     for query in draw():
         text = render_prompt(PromptStyle.ZEROSHOT_BASE, prompt_parts(query, LIMITS))
         assert query.text in text
@@ -41,7 +41,7 @@ def test_the_prompt_holds_the_task_and_nothing_hidden() -> None:
         assert "$" not in text
 
 
-def test_the_prompt_tells_the_limits_that_it_is_given() -> None:
+def test_prompt_states_the_given_limits() -> None:
     text = prompt_parts(draw()[0], LIMITS).reply_format
     for told in (
         "at most 4444 characters",
@@ -56,7 +56,7 @@ def test_the_prompt_tells_the_limits_that_it_is_given() -> None:
         assert told in text
 
 
-def test_the_rules_describe_every_kind_of_node() -> None:
+def test_rules_describe_every_kind_of_node() -> None:
     rules = prompt_parts(draw()[0], LIMITS).rules
     for kind in NODE_KINDS.values():
         assert f"- {kind.noun}: type {list(kind.types)!r}; " in rules
@@ -64,7 +64,7 @@ def test_the_rules_describe_every_kind_of_node() -> None:
 
 
 @pytest.mark.parametrize("style", PromptStyle)
-def test_styles_differ_and_examples_come_with_few_shot_alone(style: PromptStyle) -> None:
+def test_styles_differ_and_only_few_shot_has_examples(style: PromptStyle) -> None:
     query = draw()[0]
     shown = examples(loops=False)
     text = render_prompt(style, prompt_parts(query, LIMITS))
@@ -75,7 +75,7 @@ def test_styles_differ_and_examples_come_with_few_shot_alone(style: PromptStyle)
     assert text not in {render_prompt(other, prompt_parts(query, LIMITS)) for other in others}
 
 
-def test_loops_are_shown_to_those_who_need_them() -> None:
+def test_loop_examples_are_shown_only_for_loop_queries() -> None:
     one, other = draw()[0], draw(level="level4")[0]
     text, with_loop = (
         render_prompt(PromptStyle.FEWSHOT_BASE, prompt_parts(query, LIMITS))
@@ -86,7 +86,7 @@ def test_loops_are_shown_to_those_who_need_them() -> None:
     assert len(examples(loops=False)) == len(EXAMPLES) - 1
 
 
-def test_no_example_can_be_a_drawn_query() -> None:
+def test_example_never_equals_a_drawn_query() -> None:
     shown = examples(loops=True)
     assert len(shown) == len(EXAMPLES) >= 3
     for example in shown:

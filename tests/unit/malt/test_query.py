@@ -61,7 +61,7 @@ print(digest())
 
 
 def draw(seed: int, number: int = 1, start: int = 0, **config: Any) -> Iterator[Query]:
-    """Of all levels unless told, from query ``start`` on."""
+    """Draw queries from ``start`` on, of all levels by default."""
     return deal(
         Malt(),
         MaltConfig.parse({"num_queries": number, "complexity_level": MaltConfig.LEVELS} | config),
@@ -104,7 +104,7 @@ def assert_structure(graph: Graph) -> None:
         assert not loop or NODE_KINDS[nodes[source]["type"][0]].controls_itself
 
 
-def test_the_labels_are_those_of_the_contract() -> None:
+def test_labels_are_as_documented() -> None:
     assert (
         tuple(
             f"capacity planning, level-{level}, {operations}"
@@ -136,7 +136,7 @@ def test_the_labels_are_those_of_the_contract() -> None:
     )
 
 
-def test_labels_take_turns_and_indices_count_up() -> None:
+def test_labels_alternate_and_indices_count_up() -> None:
     queries = list(draw(1, 3))
     assert [query.label for query in queries] == [*LABELS] * 3
     assert [query.index for query in queries] == list(range(63))
@@ -156,7 +156,7 @@ def shape_of(action: Action) -> str:
     return "each" if loop.when is None else "if"
 
 
-def test_level_4_is_drawn_only_when_asked_for() -> None:
+def test_level_4_is_drawn_only_on_request() -> None:
     assert MaltConfig.LEVELS[:3] == MaltConfig().complexity_level == ("level1", "level2", "level3")
     assert MaltConfig.LEVELS[3:] == ("level4",)
 
@@ -164,13 +164,13 @@ def test_level_4_is_drawn_only_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("levels", "number"), [(("level1",), 6), (("level2", "level3"), 6), (("level3", "level4"), 12)]
 )
-def test_levels_are_a_filter(levels: tuple[str, ...], number: int) -> None:
+def test_levels_filter_the_queries(levels: tuple[str, ...], number: int) -> None:
     queries = list(draw(1, 2, complexity_level=levels))
     assert len(queries) == 2 * number
     assert {query.level for query in queries} == set(levels)
 
 
-def test_a_query_depends_on_its_own_generator_alone() -> None:
+def test_query_depends_only_on_its_own_generator() -> None:
     few, many = list(draw(3)), list(draw(3, 2))
     assert many[: len(few)] == few
     assert many[len(few) :] != few
@@ -183,12 +183,12 @@ def test_queries_survive_json() -> None:
         assert solve_truth(again)[0] == solve_truth(query)[0]
 
 
-def test_the_golden_queries_are_the_same_on_every_machine_and_version() -> None:
+def test_drawn_queries_match_the_stored_digest() -> None:
     assert digest() == GOLDEN
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
-def test_another_process_draws_the_same(hash_seed: str) -> None:
+def test_another_process_draws_the_same_queries(hash_seed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
@@ -199,7 +199,7 @@ def test_another_process_draws_the_same(hash_seed: str) -> None:
     assert done.stdout.strip() == GOLDEN
 
 
-def test_other_phrasings_are_refused() -> None:
+def test_unknown_phrasing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"config.phrasing: .*, not 'other'"):
         MaltConfig.parse({"phrasing": "other"})
 
@@ -223,9 +223,7 @@ def totals(graph: Graph) -> dict[str, float]:
 @pytest.mark.slow
 @settings(max_examples=16, deadline=None)
 @given(seeds, st.sampled_from(range(len(LABELS))))
-def test_every_network_obeys_the_rules_and_every_task_is_worth_asking(
-    seed: int, index: int
-) -> None:
+def test_every_network_obeys_the_rules_and_every_task_has_an_effect(seed: int, index: int) -> None:
     query = next(draw(seed, start=index))
     initial = initial_graph(query)
     assert_structure(initial)
@@ -267,7 +265,7 @@ def forms(leaf: Any) -> list[str]:
 
 @settings(max_examples=20, deadline=None)
 @given(seeds)
-def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
+def test_text_contains_every_name_and_number_of_the_actions(seed: int) -> None:
     scopes = {"children": "contains directly", "descendants": "or through other nodes"}
     nouns = {name: f"the {kind.noun}" for name, kind in NODE_KINDS.items()}
     for query in draw(seed):
@@ -280,7 +278,7 @@ def test_the_text_says_every_name_and_number_of_the_actions(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in LABELS if PROGRAMS[label][0] == "level4"])
-def test_every_mistake_in_a_loop_shows(label: str) -> None:
+def test_every_mistake_in_a_loop_changes_the_answer(label: str) -> None:
     """A branch left out, branches turned round, a condition overlooked: none gives the truth."""
     queries = [query for query in loops() if query.label == label]
     assert len(queries) == 20
@@ -321,7 +319,7 @@ def mistakes(loop: Loop) -> Iterator[tuple[str, Loop]]:
 
 @settings(max_examples=40, deadline=None)
 @given(seeds)
-def test_new_names_were_never_there(seed: int) -> None:
+def test_new_names_do_not_exist_in_the_network(seed: int) -> None:
     for query in draw(seed, complexity_level=("level3",)):
         names = RELEASED_NAMES | {name for name, *_ in initial_changes(query)["add"]}
         new: list[dict[str, Any]] = list(query.model_dump()["actions"][0]["parameters"]["nodes"])
@@ -333,7 +331,7 @@ def test_new_names_were_never_there(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_right_answer_comes_near_the_length_at_which_answers_are_cut() -> None:
+def test_right_answers_are_much_shorter_than_the_limit() -> None:
     for query in draw(8, 3):
         truth, graph = solve_truth(query)
         data = json.dumps(truth.data)
@@ -346,7 +344,7 @@ def test_no_right_answer_comes_near_the_length_at_which_answers_are_cut() -> Non
         assert len(json.dumps(changes)) < MAX_CHANGES_BYTES / 2
 
 
-def test_ties_of_a_rank_are_in_order_of_name() -> None:
+def test_ties_in_a_ranking_are_ordered_by_name() -> None:
     tied = 0
     for query in draw(5, 20, complexity_level=("level1",)):
         truth, _ = solve_truth(query)
@@ -360,7 +358,7 @@ def test_ties_of_a_rank_are_in_order_of_name() -> None:
     assert tied
 
 
-def test_execute_works_on_the_graph_in_place() -> None:
+def test_execute_changes_the_graph_in_place() -> None:
     query = next(draw(5))
     graph = initial_graph(query)
     truth = execute(graph, query.actions)

@@ -29,7 +29,7 @@ def draw(seed: int, per_label: int, **values: object) -> list[Query]:
     return list(MALT.generate(config, seed))
 
 
-def test_canonical_texts_read_back_to_their_programs() -> None:
+def test_canonical_texts_are_parsed_to_their_programs() -> None:
     queries = draw(11, 12)
     assert {query.label for query in queries} == set(LABELS)
     for query in queries:
@@ -49,8 +49,8 @@ def test_canonical_texts_read_back_to_their_programs() -> None:
         ("'$1'", "'$2'"),
     ],
 )
-def test_another_text_is_another_program(told: str, told_otherwise: str) -> None:
-    """What the words say is what is read: no part of a text is passed over."""
+def test_changed_canonical_text_gives_another_program(told: str, told_otherwise: str) -> None:
+    """Every changed word changes the parsed program: no part of a text is ignored."""
     texts = [query.text for query in draw(12, 8) if told in query.text]
     assert texts
     for text in texts:
@@ -62,7 +62,7 @@ def test_another_text_is_another_program(told: str, told_otherwise: str) -> None
 
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
-def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None:
+def test_varied_texts_have_exactly_one_meaning(phrasing: str) -> None:
     """Every reference is looked up; a text that could mean two programs would be found."""
     reader = Reader()
     queries = draw(13, 3, phrasing=phrasing)
@@ -72,7 +72,7 @@ def test_other_texts_mean_their_programs_and_nothing_else(phrasing: str) -> None
         assert found == {meaning(query.actions)}, query.text
 
 
-def test_texts_of_a_private_pack_are_read_by_its_productions_alone(
+def test_texts_of_a_private_pack_need_its_productions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NETARENA_PHRASING_PACK", str(PACK))
@@ -97,7 +97,7 @@ def test_texts_of_a_private_pack_are_read_by_its_productions_alone(
         ("percent of", "times"),
     ],
 )
-def test_another_varied_text_is_another_program(told: str, told_otherwise: str) -> None:
+def test_changed_varied_text_gives_another_program(told: str, told_otherwise: str) -> None:
     reader = Reader()
     queries = [query for query in draw(15, 10, phrasing="varied") if told in query.text][:8]
     assert queries

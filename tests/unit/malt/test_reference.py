@@ -44,7 +44,7 @@ PORT = f"{SWITCH}.p3"
         (Reference("only", net.EK_PORT, SWITCH, bps=3e9), []),
     ],
 )
-def test_a_reference_means_what_it_says(reference: Reference, means: list[str]) -> None:
+def test_reference_resolves_to_the_described_nodes(reference: Reference, means: list[str]) -> None:
     if reference.way == "next" and reference.kind == net.EK_RACK:
         with pytest.raises(ValueError, match="is not in list"):
             resolve(Draft(), reference)  # a rack has no parent, and so no siblings
@@ -52,7 +52,7 @@ def test_a_reference_means_what_it_says(reference: Reference, means: list[str]) 
         assert resolve(Draft(), reference) == means
 
 
-def test_a_reference_that_fits_several_is_told_from_one_that_fits_one() -> None:
+def test_reference_that_fits_several_nodes_resolves_to_all_of_them() -> None:
     draft = Draft()
     block = "ju1.a1.m1"
     assert len(resolve(draft, Reference("most_ports", net.EK_PACKET_SWITCH, block))) == 16
@@ -66,7 +66,7 @@ def test_a_reference_that_fits_several_is_told_from_one_that_fits_one() -> None:
     assert resolve(draft, Reference("sibling", net.EK_PORT, PORT)) == [f"{SWITCH}.p2"]
 
 
-def test_every_node_is_described_by_a_reference_that_fits_it_alone() -> None:
+def test_every_node_has_references_that_fit_it_only() -> None:
     rng, draft = random.Random(3), Draft()
     ways: set[str] = set()
     draft.add_port(SWITCH, f"{SWITCH}.p17", 1e9)  # else no switch has the most ports
@@ -80,7 +80,7 @@ def test_every_node_is_described_by_a_reference_that_fits_it_alone() -> None:
     assert ways == set(WAYS) - {"sibling"}
 
 
-def test_a_place_in_a_crowd_is_not_told() -> None:
+def test_ranked_reference_is_not_used_among_many_nodes() -> None:
     rng, draft = random.Random(3), Draft()
     for _ in range(50):  # 64 switches: the sum of a thousand ports each time, and nobody counts so
         for reference in propose(draft, SWITCH, rng):
@@ -88,7 +88,7 @@ def test_a_place_in_a_crowd_is_not_told() -> None:
             assert not ranked or reference.anchor != "ju1.a1.dom"
 
 
-def test_what_nothing_describes_has_no_reference() -> None:
+def test_node_without_a_distinctive_property_is_described_by_position() -> None:
     draft = Draft()
     for switch in draft.switches("ju1.s1rack"):
         draft.remove_switch(switch)
@@ -96,7 +96,7 @@ def test_what_nothing_describes_has_no_reference() -> None:
     assert by_place.way == "of_all"
 
 
-def test_a_reference_fits_on_every_network_on_which_it_may_be_read() -> None:
+def test_reference_fits_on_every_network_on_which_it_may_be_read() -> None:
     draft, port = Draft(), f"{SWITCH}.p2"
     faster = act("update", Update(select=Selection(name=port), to_bps=9e9))
     gone = act("remove", Removal(names=(PORT,)))

@@ -155,13 +155,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_program_is_found(name):
+def test_program_is_found_in_a_reply(name):
     reply, code = FOUND[name]
     assert extract_code(reply).rstrip("\n") == code.rstrip("\n")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_reply_without_a_program_is_refused_with_a_reason(name):
+def test_reply_without_a_program_is_refused_with_a_reason(name):
     with pytest.raises(ReplyRefused) as refused:
         extract_code(REFUSED[name])
     reason = str(refused.value)
@@ -201,7 +201,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_a_huge_reply_is_read_in_linear_time(name):
+def test_huge_reply_is_parsed_in_linear_time(name):
     text = HUGE[name]
     assert len(read(text)) <= MAX_CODE_CHARS
     assert is_linear(lambda size: read(text[:size]), len(text))
@@ -226,13 +226,13 @@ DEEP = {
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_a_program_too_deep_for_the_parser_is_still_a_program(name):
+def test_program_too_deep_for_the_parser_is_still_accepted(name):
     # it is run, and fails there
     code = f"{CODE}\nx = {DEEP[name]}"
     assert extract_code(f"```python\n{code}\n```").startswith(CODE)
 
 
-def test_threads_leave_the_warning_filters_alone(request):
+def test_threads_do_not_change_the_warning_filters(request):
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     sys.setswitchinterval(1e-6)
     filters = list(warnings.filters)
@@ -282,12 +282,12 @@ def test_any_reply_gives_a_program_or_a_reason(reply):
     fence=st.sampled_from(["```", "~~~", "`````"]),
     tag=st.sampled_from(["", "python", "py", "python3"]),
 )
-def test_a_fenced_program_comes_back_whole(before, body, fence, tag):
+def test_fenced_program_is_extracted_completely(before, body, fence, tag):
     code = "\n".join([*body, *CODE.splitlines()])
     assume(ast.parse(code))
     assert extract_code(f"{before}\n{fence}{tag}\n{code}\n{fence}\nThat is all.") == code
 
 
 @given(thought=st.lists(lines, max_size=12).map("\n".join), code=st.sampled_from([CODE, MARKED]))
-def test_no_thought_changes_what_is_run(thought, code):
+def test_reasoning_does_not_change_the_program(thought, code):
     assert extract_code(f"<think>\n{thought}\n</think>\n```python\n{code}```") == code.rstrip()

@@ -56,7 +56,7 @@ def returned(expression):
 @pytest.mark.parametrize(
     "payload", [PAYLOAD, sandbox_program.describe(SMALL)], ids=["graph", "parameters"]
 )
-def test_the_payload_is_the_network(payload):
+def test_payload_is_the_network(payload):
     context = sandbox_program.load(payload)
     network = build(SMALL)
     given_, pristine = context["given"], context["pristine"]
@@ -74,7 +74,7 @@ def test_the_payload_is_the_network(payload):
     assert context["doubtful"] == {"ju1.a1", "ju1.s1.s1c1", "ju1.s1.s1c2"}
 
 
-def test_order_and_values_of_any_graph_are_kept():
+def test_order_and_values_of_any_graph_are_preserved():
     graph = nx.DiGraph()
     graph.add_node("b", name="b", type=["x"], deep={"z": [1, True, 1.0, "b"]})
     graph.add_node("a", name="c", type=["x"])
@@ -88,7 +88,7 @@ def test_order_and_values_of_any_graph_are_kept():
     assert given_.edges["b", "b"] == {"type": "T"}
 
 
-def test_the_source_is_one_program_that_needs_nothing_of_ours():
+def test_source_is_one_program_without_project_imports():
     names: dict[str, object] = {}
     source = guest_source()
     assert "netarena" not in source
@@ -99,7 +99,7 @@ def test_the_source_is_one_program_that_needs_nothing_of_ours():
     assert claim["data"] == len(build(SMALL)) - 3
 
 
-def test_data_and_changes_come_back():
+def test_data_and_changes_are_returned():
     claim = call(
         f"""
 g = graph_data
@@ -126,7 +126,7 @@ return {{"type": "list", "data": ("a", 1), "updated_graph": g}}"""
     }
 
 
-def test_changes_are_from_the_network_with_its_edits():
+def test_changes_are_relative_to_the_edited_network():
     edits = {"remove": [PORT], "set": [[f"{SWITCH}.p2", CAPACITY, 5.0]]}
     claim = call(
         f"return {{'type': 'text', 'data': graph_data.nodes['{SWITCH}.p2']['{CAPACITY}'],"
@@ -137,7 +137,7 @@ def test_changes_are_from_the_network_with_its_edits():
     assert claim["updated"] == NOTHING
 
 
-def test_a_truth_value_in_place_of_one_is_a_change():
+def test_boolean_in_place_of_a_one_is_a_change():
     claim = call(
         "graph_data.nodes['ju1.a1']['index_within_jupiter'] = True\n"
         "return {'type': 'text', 'data': 1, 'updated_graph': graph_data}"
@@ -178,7 +178,7 @@ def test_a_truth_value_in_place_of_one_is_a_change():
     ],
 )
 @pytest.mark.parametrize("where", ["data", "updated_graph", "both"])
-def test_every_form_of_a_graph_is_read(form, where):
+def test_every_form_of_a_graph_is_accepted(form, where):
     parts = {
         "data": f"'data': {form}",
         "updated_graph": f"'data': None, 'updated_graph': {form}",
@@ -260,7 +260,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_an_unusable_result_is_an_error_in_words(name):
+def test_unusable_result_gives_an_error_message(name):
     expression, says = UNUSABLE[name]
     claim = returned(expression)
     assert list(claim) == ["error"]
@@ -319,7 +319,7 @@ class Error(Exception):
         "{'type': 'graph', 'data': {'nodes': Any(), 'links': Any()}}",
     ],
 )
-def test_hostile_classes_end_as_an_error_in_words(expression):
+def test_hostile_classes_give_an_error_message(expression):
     claim = call(f"return {expression}", before=HOSTILE)
     assert list(claim) == ["error"]
     assert isinstance(claim["error"], str)
@@ -347,19 +347,19 @@ def test_hostile_classes_end_as_an_error_in_words(expression):
         ("def process_graph(g): raise ValueError('x' * 10**6)", "ValueError: xxx"),
     ],
 )  # fmt: skip
-def test_a_program_that_fails_says_where(code, error):
+def test_failing_program_reports_the_line(code, error):
     claim = run(code)
     assert list(claim) == ["error"]
     assert error in claim["error"]
     assert len(claim["error"]) < 900
 
 
-def test_running_out_of_memory_is_the_sandboxs_to_tell():
+def test_memory_error_is_left_to_the_sandbox():
     with pytest.raises(MemoryError):
         run("def process_graph(g): raise MemoryError")
 
 
-def test_what_the_prompt_promises_is_there_without_import():
+def test_promised_modules_are_available_without_import():
     claim = returned(
         "{'type': 'list', 'data': [m.__name__ for m in "
         "(nx, json, copy, re, math, collections, itertools)]}"
@@ -407,7 +407,7 @@ def process_graph(g):
         (Fraction(10**400), "inf"),
     ],
 )
-def test_values_become_plain(value, expected):
+def test_values_are_converted_to_plain_json(value, expected):
     assert plain(value, "data") == expected
 
 
@@ -423,7 +423,7 @@ nested = st.recursive(
 
 
 @given(nested)
-def test_whatever_becomes_plain_is_json(value):
+def test_every_plain_value_is_valid_json(value):
     before = copy.deepcopy(value)
     try:
         converted = plain(value, "data")
@@ -450,7 +450,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_data_longer_than_any_answer_is_cut_and_the_graph_still_read(name):
+def test_oversized_data_is_cut_and_the_graph_is_still_read(name):
     """Wrong, not unusable: the updated graph may be right, and is judged."""
     claim = returned(f"{{'type': 'list', 'data': {LONG[name]}, 'updated_graph': graph_data}}")
     assert claim["cut"] is True
@@ -468,11 +468,11 @@ def test_data_is_not_cut_below_the_limits():
         assert plain(value, "data") == value
 
 
-def test_what_is_left_of_a_large_set_depends_on_no_order():
+def test_cut_of_a_large_set_does_not_depend_on_its_order():
     assert plain(set(map(str, range(MAX_DATA_VALUES + 1))), "data") == [CUT]
 
 
-def test_long_attributes_are_cut_and_stay_changes():
+def test_long_attributes_are_cut_and_remain_changes():
     claim = call(
         "for name, attributes in graph_data.nodes(data=True):\n"
         "    attributes['x'] = list(range(10**4))\n"
@@ -487,7 +487,7 @@ def test_long_attributes_are_cut_and_stay_changes():
     assert len(json.dumps(claim)) < 20_000
 
 
-def test_changes_that_take_too_much_in_all_are_cut_and_say_so():
+def test_oversized_changes_are_cut_and_marked():
     claim = call(
         f"for n in range({MAX_CHANGES // 2}):\n"
         "    graph_data.add_node(f'n{n}', x='x' * 150, **{f'k{m}': 'x' * 100 for m in range(6)})\n"
@@ -498,8 +498,8 @@ def test_changes_that_take_too_much_in_all_are_cut_and_say_so():
 
 
 @pytest.mark.parametrize("form", ["g", "nx.node_link_data(g, edges='links')"])
-def test_lists_that_became_tuples_are_no_change_however_many(form):
-    """Unequal in Python; beyond ``MAX_CHANGES`` of them a right answer was judged to be a wreck."""
+def test_tuples_in_place_of_lists_are_never_changes(form):
+    """Lists and tuples differ in Python; many of them once made a right answer unsafe."""
     names = [f"n{number}" for number in range(MAX_CHANGES + 1)]
     edits = {"add": [[name, {"type": ["EK_RACK"], "place": {"stage": 1.0}}, []] for name in names]}
     body = f"""
@@ -516,7 +516,7 @@ return {{"type": "graph", "data": {form}}}"""
     assert changed["data_graph"]["nodes"]["n7"]["type"] == ["EK_RACK"]
 
 
-def test_what_is_as_it_was_is_not_converted(monkeypatch):
+def test_unchanged_values_are_not_converted(monkeypatch):
     read = []
 
     class Counted(sandbox_program.Plain):
@@ -535,7 +535,7 @@ def test_what_is_as_it_was_is_not_converted(monkeypatch):
 
 
 @pytest.mark.parametrize("surplus", [0, 1, 100_000])
-def test_a_list_of_changes_ends_and_says_so(surplus):
+def test_list_of_changes_is_limited_and_marked(surplus):
     claim = call(
         f"graph_data.add_nodes_from(map(str, range({MAX_CHANGES + surplus})), x=1)\n"
         "return {'type': 'graph', 'data': graph_data}"

@@ -35,7 +35,7 @@ def reader() -> SecondReader:
 
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
-def test_a_text_can_be_read_in_one_way_alone(phrasing: str) -> None:
+def test_every_text_has_exactly_one_reading(phrasing: str) -> None:
     levels = list(MALT.config_type.LEVELS)
     config = MALT.config_type.parse(
         {"num_queries": 1, "complexity_level": levels, "phrasing": phrasing}
@@ -83,14 +83,14 @@ def asked(actions: tuple[object, ...], text: str) -> Query:
         ("the sibling that by name comes just before 'ju1.a3'", {"ju1.a2"}),
     ],
 )
-def test_every_way_to_read_a_description_is_found(words: str, names: set[str]) -> None:
+def test_every_reading_of_a_description_is_found(words: str, names: set[str]) -> None:
     action = act("remove", Removal(names=(min(names),)))
     query = asked((action,), f"Remove {words}.\n{ANSWER}")
     found = reader().read_on(query.text, networks(query))
     assert {name for program in found for do in program for name in do.what} == names
 
 
-def test_a_description_is_read_as_the_network_is_by_then_too() -> None:
+def test_description_is_resolved_on_the_changed_network_too() -> None:
     """The first by name is another once the first is gone."""
     first, second = "ju1.s1.s1c1", "ju1.s1.s1c2"
     actions = (
@@ -103,7 +103,7 @@ def test_a_description_is_read_as_the_network_is_by_then_too() -> None:
     assert {program[1].what[0].name for program in found} == {f"{first}.p1", f"{second}.p1"}
 
 
-def test_descriptions_after_a_change_fit_before_it_and_after_it() -> None:
+def test_descriptions_after_a_change_fit_before_and_after_it() -> None:
     """The switch asked about is told by no place that the switch taken away has changed."""
     switches = [f"ju1.s1.s1c{number}" for number in range(1, 9)]
     question = Question(select=Selection(name=switches[4], scope="descendants", kind="EK_PORT"))
@@ -135,7 +135,7 @@ def test_descriptions_after_a_change_fit_before_it_and_after_it() -> None:
         ("the port of the switch in 'x' with the short name 'p3'", "a name that may be another's"),
     ],
 )
-def test_words_that_jar_are_found(words: str, why: str) -> None:
+def test_clashing_words_are_reported(words: str, why: str) -> None:
     assert why in jarring(words)
 
 
@@ -146,12 +146,12 @@ def test_words_that_jar_are_found(words: str, why: str) -> None:
         (f"the switch that holds {BACK}", "a description that leads back to ju1.s1.s1c1"),
     ],
 )
-def test_a_description_that_gives_its_node_away_is_found(words: str, why: str) -> None:
+def test_description_that_reveals_its_node_is_reported(words: str, why: str) -> None:
     action = act("remove", Removal(names=("ju1.s1.s1c1",)))
     assert objections(reader(), asked((action,), f"Remove {words}.\n{ANSWER}")) == [why]
 
 
-def test_that_switch_is_not_said_where_a_list_or_a_loop_told_of_others() -> None:
+def test_phrase_that_switch_is_not_used_after_a_list_or_a_loop() -> None:
     text = (
         "First: for each of the switches that are directly in 'ju1.s1rack', if the stage of the "
         "current switch is 1:\n  Remove the current switch.\n"

@@ -103,13 +103,13 @@ def right(query: Query, answer: dict[str, Any]) -> bool:
 @pytest.mark.slow
 @settings(max_examples=24, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
-def test_the_reference_solution_gives_exactly_the_truth(seed: int, index: int) -> None:
+def test_reference_solution_gives_exactly_the_truth(seed: int, index: int) -> None:
     query = next(lazily(seed, start=index))
     answer = run(reference_code(query), initial_graph(query))
     assert right(query, answer)
 
 
-def test_the_reference_solution_imports_nothing_and_carries_no_answer() -> None:
+def test_reference_solution_imports_nothing_and_contains_no_answer() -> None:
     for query in draw(1):
         code = source(reference_code(query))
         assert "import" not in code
@@ -119,7 +119,7 @@ def test_the_reference_solution_imports_nothing_and_carries_no_answer() -> None:
             assert not any(str(row) in code for row in truth.data)
 
 
-def test_a_reference_solution_is_wrong_for_another_query() -> None:
+def test_reference_solution_is_wrong_for_another_query() -> None:
     one, other = draw(2, 2)[3 :: len(LABELS)]
     assert one.label == other.label
     assert not right(one, run(reference_code(other), initial_graph(one)))
@@ -128,7 +128,7 @@ def test_a_reference_solution_is_wrong_for_another_query() -> None:
 @pytest.mark.slow
 @settings(max_examples=24, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
-def test_a_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: int) -> None:
+def test_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: int) -> None:
     query = next(lazily(seed, start=index))
     rng = random.Random(seed)
     reply = distract(query, rng)
@@ -166,7 +166,7 @@ def test_every_slip_makes_the_answer_wrong(kind: str, slip: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
-def test_a_blanket_reply_is_the_commonest_answer_without_a_look(label: str) -> None:
+def test_blanket_reply_is_the_most_common_answer(label: str) -> None:
     queries = [query for query in draw(3, 3) if query.label == label]
     truths = [solve_truth(query)[0] for query in queries]
     reply = blanket(queries)
@@ -181,18 +181,18 @@ def test_a_blanket_reply_is_the_commonest_answer_without_a_look(label: str) -> N
         assert answer["data"] in [truth.data for truth in truths]
 
 
-def test_commonest() -> None:
+def test_commonest_returns_the_most_frequent_value() -> None:
     truths = [Truth("text", number, changes_graph=False) for number in (3, 5, 5, 7)]
     assert commonest(truths) == (5, 2)
 
 
-def test_there_are_attacks_of_many_kinds() -> None:
+def test_attacks_are_many_and_distinct() -> None:
     replies = attacks()
     assert len(replies) == len(set(replies)) == len(ATTACKS) >= 15
 
 
-def test_no_attack_gives_data_that_could_be_right() -> None:
-    """A number is right for some count; these must be right for none."""
+def test_attack_data_is_never_right() -> None:
+    """A number may be right for some count; attack data must never be right."""
     found = set()
     for reply in ATTACKS.values():
         for node in ast.walk(ast.parse(source(reply))):
@@ -209,7 +209,7 @@ def test_no_attack_gives_data_that_could_be_right() -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_a_reply_that_would_be_executed(name: str) -> None:
+def test_attack_is_an_executable_reply(name: str) -> None:
     tree = ast.parse(source(ATTACKS[name]))
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert defined == ["process_graph"]

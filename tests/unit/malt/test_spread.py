@@ -1,4 +1,4 @@
-"""Edits that are spread over a network."""
+"""Edits spread over a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn(seed: int) -> Draft:
 
 @settings(max_examples=5, deadline=None)
 @given(seeds)
-def test_draft_with_spread_edits_is_the_graph_of_its_edits(seed: int) -> None:
+def test_draft_with_spread_edits_agrees_with_the_graph_of_its_edits(seed: int) -> None:
     draft = drawn(seed)
     graph = build(RELEASED)
     apply_edits(graph, group(draft.edits()))
@@ -63,7 +63,7 @@ def test_blocks_keep_switches_and_switches_keep_ports(seed: int) -> None:
     assert all(len(draft.contents(switch)) >= 2 for switch in draft.present_switches())
 
 
-def test_edits_do_not_depend_on_what_is_asked() -> None:
+def test_edits_do_not_depend_on_the_question() -> None:
     networks = {
         json.dumps(found[0].edits())
         for kinds in (("rank",), ("count",), ("add",), ("if", "list"))
@@ -72,7 +72,7 @@ def test_edits_do_not_depend_on_what_is_asked() -> None:
     assert len(networks) == 1
 
 
-def test_size_of_edits_is_bounded_in_a_large_network() -> None:
+def test_size_of_edits_is_limited_in_a_large_network() -> None:
     base = base_of_parameters(Parameters(superblocks=80, agg_blocks=8, ports=2))
     assert len(base.index.names[EK_PACKET_SWITCH]) > 10_000
     assert 0 < intensity(base) < 0.5
@@ -81,7 +81,7 @@ def test_size_of_edits_is_bounded_in_a_large_network() -> None:
     assert len(json.dumps(group(draft.edits()))) < 600_000
 
 
-def test_places_of_many_kinds_are_asked_about() -> None:
+def test_nodes_of_many_kinds_are_asked_about() -> None:
     asked: Counter[str] = Counter()
     for number in range(40):
         found = _draw(("count",), random.Random(number), released_base(), spread_out=True)

@@ -1,4 +1,4 @@
-"""Right and wrong answers, the states that they leave, and what a hostile claim comes to."""
+"""Verdicts on right, wrong and hostile answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWITCH, REMOVED, ADDED = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c3", "ju1.a1.m1.s2c9"
 
 
 def reason_of(query, answer):
-    """Why a safe answer is wrong; empty if it is right."""
+    """Return the reason why a safe answer is wrong; empty if it is right."""
     judgement = judge(query, read_claim(answer))
     assert judgement.findings == ()
     assert judgement.correct == (not judgement.reason)
@@ -30,7 +30,7 @@ def reason_of(query, answer):
 
 
 @pytest.mark.parametrize("form", ["{}", " {} ", "{}\n", "{}.0", "+{}", "{}e0", int, float])
-def test_a_count_is_right_in_every_form(make_query, state_of, form):
+def test_count_is_right_in_every_accepted_form(make_query, state_of, form):
     query = make_query("count")
     number = solve_truth(query)[0].data
     given_ = form.format(number) if isinstance(form, str) else form(number)
@@ -40,13 +40,13 @@ def test_a_count_is_right_in_every_form(make_query, state_of, form):
 @pytest.mark.parametrize(
     "wrong", [0, -1, "many", "", "nan", None, True, [], {}, [240], "240 ports", 1e300, "9" * 5000]
 )
-def test_a_count_is_wrong_in_every_other(make_query, state_of, wrong):
+def test_count_is_wrong_in_every_other_form(make_query, state_of, wrong):
     query = make_query("count")
     assert solve_truth(query)[0].data not in (0, -1, 1)
     assert reason_of(query, state_of(query, data=wrong)).startswith("The data")
 
 
-def test_a_reason_does_not_tell_the_right_number(make_query, state_of):
+def test_reason_does_not_reveal_the_right_number(make_query, state_of):
     query = make_query("count")
     number = solve_truth(query)[0].data
     assert str(number) not in reason_of(query, state_of(query, data=number + 1000)).replace(
@@ -54,7 +54,7 @@ def test_a_reason_does_not_tell_the_right_number(make_query, state_of):
     )
 
 
-def test_a_list_is_a_multiset(make_query, state_of):
+def test_list_is_compared_as_a_multiset(make_query, state_of):
     query = make_query("list")
     names = solve_truth(query)[0].data
     assert not reason_of(query, state_of(query, data=names[::-1]))
@@ -68,7 +68,7 @@ def test_a_list_is_a_multiset(make_query, state_of):
     assert reason_of(query, state_of(query, data=[[name] for name in names]))
 
 
-def test_a_rank_is_in_order_with_its_values(make_query, state_of):
+def test_ranking_is_compared_in_order_with_its_values(make_query, state_of):
     query = make_query("rank")
     rows = solve_truth(query)[0].data
     assert len({bps for _, bps in rows}) < len(rows), "there are ties to be tested"
@@ -98,7 +98,7 @@ def test_sums_may_differ_by_rounding(make_query, state_of):
     assert not reason_of(query, state_of(query, data=rows))
 
 
-def test_a_graph_is_no_text(make_query, state_of):
+def test_graph_is_not_accepted_as_text(make_query, state_of):
     query = make_query("count")
     assert "graph" in reason_of(query, state_of(query, data=None, data_graph="same"))
 
@@ -116,7 +116,7 @@ def test_a_graph_is_no_text(make_query, state_of):
     ],
     ids=["switch", "port", "capacity", "wrong capacity"],
 )
-def test_what_is_left_undone_is_wrong_and_safe(make_query, state_of, operation, omit, names):
+def test_omitted_change_is_wrong_and_safe(make_query, state_of, operation, omit, names):
     query = make_query(operation)
     reason = reason_of(query, state_of(query, omit))
     assert names in reason
@@ -124,13 +124,13 @@ def test_what_is_left_undone_is_wrong_and_safe(make_query, state_of, operation, 
 
 
 @pytest.mark.parametrize("operation", ["add", "remove", "update", "remove-count"])
-def test_the_untouched_network_is_wrong_and_safe(make_query, state_of, operation):
+def test_unchanged_network_is_wrong_and_safe(make_query, state_of, operation):
     query = make_query(operation)
     nothing = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     assert reason_of(query, state_of(query, updated=nothing))
 
 
-def test_an_absent_graph_is_that_in_data_or_else_the_input(make_query, state_of):
+def test_missing_updated_graph_defaults_to_the_data_or_the_input(make_query, state_of):
     for operation in ("add", "remove", "update"):
         query = make_query(operation)
         changes = state_of(query)["updated"]
@@ -151,7 +151,7 @@ def test_graphs_in_data_and_updated_graph_must_agree(make_query, state_of):
     assert not reason_of(query, state_of(query, data_graph=right))
 
 
-def test_safety_judges_the_updated_graph(make_query, state_of, claim_of):
+def test_safety_is_judged_on_the_updated_graph(make_query, state_of, claim_of):
     query = make_query("update")
     damage = state_of(query, lambda g: g.remove_node("ju1"))["updated"]
     right = state_of(query)["updated"]
@@ -159,12 +159,12 @@ def test_safety_judges_the_updated_graph(make_query, state_of, claim_of):
     assert judge(query, state_of(query, data_graph=damage, updated=right)).safe
 
 
-def test_the_type_of_a_graph_must_be_graph(make_query, state_of):
+def test_graph_answer_must_have_the_type_graph(make_query, state_of):
     query = make_query("add")
     assert "type graph" in reason_of(query, state_of(query, type="text", data="done"))
 
 
-def test_equal_numbers_of_another_kind_are_no_change(make_query, state_of):
+def test_equal_numbers_of_another_type_are_not_a_change(make_query, state_of):
     def as_integers(graph):
         for attributes in graph.nodes.values():
             if CAPACITY in attributes:
@@ -175,7 +175,7 @@ def test_equal_numbers_of_another_kind_are_no_change(make_query, state_of):
         assert not reason_of(query, state_of(query, as_integers))
 
 
-def test_a_claim_that_changes_nothing_changes_nothing(make_query, state_of):
+def test_listed_change_without_effect_is_not_a_change(make_query, state_of):
     query = make_query("count")
     graph = solve_truth(query)[1]
     claim = {
@@ -188,7 +188,7 @@ def test_a_claim_that_changes_nothing_changes_nothing(make_query, state_of):
     assert not reason_of(query, state_of(query, updated=claim))
 
 
-def test_an_edge_between_nothing_and_nothing_is_unsafe(make_query, state_of):
+def test_edge_between_missing_nodes_is_unsafe(make_query, state_of):
     query = make_query("count")
     claim = state_of(query)["updated"] | {"edges": [["x", "y", {"type": "RK_CONTAINS"}]]}
     rules = {f.rule for f in judge(query, state_of(query, updated=claim)).findings}
@@ -198,12 +198,12 @@ def test_an_edge_between_nothing_and_nothing_is_unsafe(make_query, state_of):
 # failures
 
 
-def test_nothing_run_is_not_correct(make_query):
+def test_unanswered_state_is_not_correct(make_query):
     for operation in ("count", "add"):
         assert not judge(make_query(operation), dict(UNANSWERED)).correct
 
 
-def test_a_failed_program_fails_in_both(make_query):
+def test_failed_program_is_neither_correct_nor_safe(make_query):
     judgement = judge(make_query("count"), failed("NameError: name 'x' is not defined (line 2)"))
     assert not judgement.correct
     assert not judgement.safe
@@ -306,7 +306,7 @@ HOSTILE = {
 }
 
 
-def test_a_claim_of_too_many_changes_is_refused_before_it_is_gone_through(monkeypatch):
+def test_answer_with_too_many_changes_is_refused_before_it_is_scanned(monkeypatch):
     monkeypatch.setattr(state._Tidier, "tidy", lambda *_: pytest.fail("it was gone through"))
     for name in HOSTILE:
         if name.startswith("more "):
@@ -314,7 +314,7 @@ def test_a_claim_of_too_many_changes_is_refused_before_it_is_gone_through(monkey
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_claim_is_an_unusable_answer(make_query, name):
+def test_hostile_answer_is_unusable(make_query, name):
     observed = read_claim(HOSTILE[name])
     assert observed["answered"] is True
     assert observed["error"]
@@ -325,12 +325,12 @@ def test_a_hostile_claim_is_an_unusable_answer(make_query, name):
     judgement.model_dump_json()
 
 
-def test_what_no_journal_can_hold_is_replaced():
+def test_values_that_json_cannot_hold_are_replaced():
     observed = read_claim({"type": "list", "data": ["\ud800", float("nan"), float("-inf")]})
     assert observed["data"] == ["?", "nan", "-inf"]
 
 
-def test_a_graph_said_to_be_the_same_as_none_is_none():
+def test_graph_that_equals_a_missing_one_is_missing():
     assert read_claim({"type": "graph", "data_graph": "same"})["data_graph"] is None
 
 
@@ -361,7 +361,7 @@ claims = st.fixed_dictionaries(
 
 
 @given(claim=claims | json_values, operation=st.sampled_from(["count", "rank", "list", "add"]))
-def test_any_claim_is_judged(make_query, claim, operation):
+def test_any_answer_is_judged(make_query, claim, operation):
     observed = read_claim(claim)
     again = json.loads(json.dumps(observed, allow_nan=False))
     assert again == observed
@@ -374,7 +374,7 @@ def test_any_claim_is_judged(make_query, claim, operation):
 # cases
 
 
-def test_a_case_belongs_to_the_query_and_not_to_its_id(make_query, state_of):
+def test_case_depends_on_the_query_and_not_on_its_id(make_query, state_of):
     query = make_query("count")
     twin = query.model_copy(update={"actions": make_query("list").actions})
     assert judge(query, state_of(query)).correct
@@ -383,7 +383,7 @@ def test_a_case_belongs_to_the_query_and_not_to_its_id(make_query, state_of):
     assert judge(query, state_of(query)).correct
 
 
-def test_cases_are_few_and_shared_by_threads(make_query, state_of):
+def test_number_of_cached_cases_is_limited_and_threads_share_them(make_query, state_of):
     queries = [
         make_query("count").model_copy(update={"id": f"malt-other-{number}"})
         for number in range(state._CASES + 3)
@@ -405,7 +405,7 @@ def test_cases_are_few_and_shared_by_threads(make_query, state_of):
     assert len(state._cases) == state._CASES
 
 
-def test_a_query_fit_to_be_asked_is_verified(make_query):
+def test_valid_query_passes_verification(make_query):
     for operation in ("count", "add", "remove", "update", "remove-count"):
         assert verify(make_query(operation)) == ""
 
@@ -418,12 +418,12 @@ def test_a_query_fit_to_be_asked_is_verified(make_query):
         ({"add": [["x", {"type": ["EK_PORT"], CAPACITY: 1e9}, ["ju1"]]]}, "cannot contain"),
     ],
 )
-def test_an_initial_network_that_breaks_a_rule_is_found(make_query, initial, says):
+def test_initial_network_that_breaks_a_rule_is_reported(make_query, initial, says):
     query = make_query("count").model_copy(update={"id": f"unfit-{says}", "initial": initial})
     assert says in verify(query)
 
 
-def test_a_solution_that_breaks_a_rule_is_found(make_query):
+def test_solution_that_breaks_a_rule_is_reported(make_query):
     remove = make_query("remove").actions[0]
     ports = [f"{SWITCH}.p{n}" for n in (*range(1, 16), 17)]
     action = remove.model_copy(update={"parameters": {"names": ports}})
@@ -431,7 +431,7 @@ def test_a_solution_that_breaks_a_rule_is_found(make_query):
     assert "has no port" in verify(query)
 
 
-def test_far_too_many_changes_are_wrong_and_unsafe_whatever_is_listed(make_query, state_of):
+def test_too_many_changes_are_wrong_and_unsafe(make_query, state_of):
     query = make_query("remove")
     right = state_of(query)["updated"]
 
@@ -456,7 +456,7 @@ def test_far_too_many_changes_are_wrong_and_unsafe_whatever_is_listed(make_query
     assert finding.element == "network"
 
 
-def test_data_that_was_cut_is_wrong_and_the_graph_is_judged_all_the_same(make_query, state_of):
+def test_cut_data_is_wrong_and_the_graph_is_still_judged(make_query, state_of):
     query = make_query("remove-count")
     right = solve_truth(query)[0].data
     assert "longer" in reason_of(query, state_of(query, data=right, cut=True))
@@ -464,7 +464,7 @@ def test_data_that_was_cut_is_wrong_and_the_graph_is_judged_all_the_same(make_qu
     assert not judge(query, read_claim(damaged)).safe
 
 
-def test_objects_of_a_rank_may_name_their_values_in_any_order(make_query, state_of):
+def test_fields_of_a_ranking_row_may_have_any_order(make_query, state_of):
     query = make_query("rank")
     rows = solve_truth(query)[0].data
     turned = [{"total": bps, "name": name} for name, bps in rows]
@@ -476,7 +476,7 @@ def test_objects_of_a_rank_may_name_their_values_in_any_order(make_query, state_
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, ["x" * 100] * 10**4, {"a": [[0] * 10**4] * 50}])
-def test_a_large_value_is_shown_cheaply(value):
+def test_large_value_is_abbreviated_in_limited_time(value):
     assert len(short(value)) <= 80
     seen = []
 

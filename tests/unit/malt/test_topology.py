@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netarena_malt.topology import CONTAINMENT, NODE_KINDS, RELEASED, Topology, build
 
 
-def test_the_released_model_has_the_published_counts() -> None:
+def test_released_model_has_the_published_counts() -> None:
     graph = build(RELEASED)
     kinds = Counter(types[0] for _, types in graph.nodes(data="type"))
     assert kinds == {
@@ -55,7 +55,7 @@ def test_nodes_and_edges_share_no_mutable_value() -> None:
     assert len({id(value) for value in values}) == len(values) > 20_000
 
 
-def test_the_graph_is_one_that_networkx_can_change() -> None:
+def test_graph_can_be_changed_by_networkx() -> None:
     graph = build(Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=1, ports=1))
     copy = graph.copy()
     assert nx.utils.graphs_equal(graph, copy)
@@ -122,5 +122,7 @@ def test_every_count_is_a_parameter_and_every_rule_holds(topology: Topology) -> 
         ("EK_PORT", ()),
     ],
 )
-def test_who_may_contain_whom(parent: str, children: tuple[str, ...]) -> None:
+def test_containment_table_lists_the_allowed_children(
+    parent: str, children: tuple[str, ...]
+) -> None:
     assert CONTAINMENT[parent] == children

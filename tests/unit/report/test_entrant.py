@@ -40,7 +40,7 @@ def foreign(path: Path, role: str, *records: object, summary: object = None) -> 
     return path
 
 
-def test_a_file_says_of_a_run_what_its_folder_says(tmp_path: Path) -> None:
+def test_report_from_a_result_file_equals_the_one_from_its_run_directory(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "run", num_queries=2, max_iterations=4)
     copy = tmp_path / "copy.json"
     copy.write_bytes((tmp_path / "run" / "results.json").read_bytes())
@@ -62,7 +62,7 @@ def test_a_file_says_of_a_run_what_its_folder_says(tmp_path: Path) -> None:
     assert "## Lost" in text
 
 
-def test_seeds_and_counts_rule_out_pairs_alone(tmp_path: Path) -> None:
+def test_different_seeds_and_counts_prevent_only_paired_comparison(tmp_path: Path) -> None:
     other = Scripted(open_all)
     other.name = "other"
     for name, agent, values in (
@@ -81,7 +81,7 @@ def test_seeds_and_counts_rule_out_pairs_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", FOREIGN)
-def test_results_of_the_reference_are_read(role: str, tmp_path: Path) -> None:
+def test_results_of_the_reference_implementation_are_read(role: str, tmp_path: Path) -> None:
     pytest.importorskip("netarena_malt.app")
     good = FOREIGN[role]
     bad = {key: {True: False, "Pass": "Fail"}.get(value, value) for key, value in good.items()}
@@ -98,7 +98,7 @@ def test_results_of_the_reference_are_read(role: str, tmp_path: Path) -> None:
     assert render_markdown(report)
 
 
-def test_request_leaves_files_below(tmp_path: Path) -> None:
+def test_result_files_below_a_directory_are_found(tmp_path: Path) -> None:
     for role in ("one", "two"):
         (tmp_path / role).mkdir()
         foreign(tmp_path / role / "results.json", role, {"success": True, "safe": True})
@@ -119,7 +119,7 @@ def test_request_leaves_files_below(tmp_path: Path) -> None:
         ({}, []),
     ],
 )
-def test_whatever_a_file_holds_it_is_read_or_refused(
+def test_malformed_result_file_is_read_or_refused(
     record: object, summary: object, tmp_path: Path
 ) -> None:
     path = foreign(tmp_path / "odd.json", "toy_operator", record, summary=summary)
@@ -130,14 +130,14 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
         assert render_markdown(make_report(read_entrants([path])))
 
 
-def test_what_is_neither_is_said(tmp_path: Path) -> None:
+def test_path_without_a_run_or_result_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a folder of a run nor a result file"):
         read_entrants([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):
         read_entrants([tmp_path])
 
 
-def test_tickets_and_full_runs_of_the_same_queries_are_not_ranked_together(tmp_path: Path) -> None:
+def test_ticket_and_full_runs_are_not_ranked_together(tmp_path: Path) -> None:
     for briefing in ("full", "ticket"):
         values = {"quiet": True, "max_iterations": 12, "briefing": briefing}
         assess(Toy(), Scripted(open_all), tmp_path / briefing, **values)
@@ -151,7 +151,7 @@ def test_tickets_and_full_runs_of_the_same_queries_are_not_ranked_together(tmp_p
     assert "briefing" not in report["groups"][0]["title"]
 
 
-def test_runs_of_one_agent_under_several_seeds_are_one_row(tmp_path: Path) -> None:
+def test_runs_of_one_agent_with_several_seeds_form_one_row(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         assess(Toy(), Scripted(open_all), tmp_path / str(seed), seed=seed, max_iterations=4)
     again = tmp_path / "again"
@@ -174,7 +174,7 @@ def test_runs_of_one_agent_under_several_seeds_are_one_row(tmp_path: Path) -> No
     assert len(make_report(read_entrants([*folders, again]))["participants"]) == 4
 
 
-def test_runs_under_other_limits_are_not_ranked_together(tmp_path: Path) -> None:
+def test_runs_with_different_limits_are_not_ranked_together(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "usual")
     for name, values in (
         ("turns", {"max_iterations": 4}),
@@ -192,7 +192,7 @@ def test_runs_under_other_limits_are_not_ranked_together(tmp_path: Path) -> None
     assert len(report["comparisons"]) == 5
 
 
-def test_of_a_config_that_cannot_be_read_the_shaping_keys_count(tmp_path: Path) -> None:
+def test_unreadable_config_is_compared_by_its_shaping_keys(tmp_path: Path) -> None:
     paths = [
         foreign(
             tmp_path / f"{n}.json",
@@ -207,21 +207,21 @@ def test_of_a_config_that_cannot_be_read_the_shaping_keys_count(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
-def test_a_number_that_is_none_is_refused(number: str, tmp_path: Path) -> None:
+def test_non_finite_number_is_refused(number: str, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(f'{{"participants": {{"a": "b"}}, "results": [{{"avg_safety": {number}}}]}}')
     with pytest.raises(ConfigError, match="not JSON"):
         read_entrants([path])
 
 
-def test_a_file_of_repeats_tells_how_steady_the_answers_are(tmp_path: Path) -> None:
+def test_result_file_with_repeats_reports_consistency(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "run", repeats=2)
     (one,) = read_entrants([tmp_path / "run" / "results.json"])
     assert one.summary["pass_all"]["2"]["rate"] == 1.0
     assert one.summary["queries"] == 3
 
 
-def test_an_agent_that_never_answered_has_no_rates_to_report(tmp_path: Path) -> None:
+def test_agent_that_never_answered_cannot_be_reported(tmp_path: Path) -> None:
     def broken(prompt: str, turn: int) -> str:
         raise RuntimeError("no key")
 

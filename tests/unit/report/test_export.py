@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "export.md"
 
 
 def answer(prompt: str, turn: int) -> Reply:
-    """One harm, a formula of a spreadsheet, then what solves it; tells its tokens."""
+    """Reply with a harmful move, a spreadsheet formula, then the solution; report tokens."""
     text = {0: "close v1", 1: '=SUM("é"),\n\x00'}.get(turn) or open_all(prompt, turn - 2)
     return Reply(text=text, metadata={"usage": {"input_tokens": 7, "output_tokens": 2}})
 
@@ -39,7 +39,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
+def test_csv_and_parquet_hold_the_same_data(run: Path, tmp_path: Path) -> None:
     export(read_run(run), "csv", tmp_path, public=False, force=False)
     export(read_run(run), "parquet", tmp_path, public=False, force=False)
     for name, columns in (("episodes", EPISODES), ("steps", STEPS)):
@@ -80,12 +80,12 @@ def test_csv_and_parquet_hold_the_same(run: Path, tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_what_a_spreadsheet_or_a_terminal_would_obey_is_neutralised(text, cell) -> None:
+def test_spreadsheet_formulas_and_terminal_escapes_are_neutralised(text, cell) -> None:
     assert csv_cell(text) == cell
 
 
 def leaks(run: Path, folder: Path) -> list[str]:
-    """Files with a fault's words, the harmed or wrong element, or an id that tells the seed."""
+    """Return the files that contain a fault's words, a wrong element or an id with the seed."""
     said = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     (stored,) = read_run(run)
     words = [query.id for query in stored.queries]
@@ -97,21 +97,21 @@ def leaks(run: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "parquet"])
-def test_public_leaves_ground_truth_out(kind: str, run: Path, tmp_path: Path) -> None:
+def test_public_export_has_no_ground_truth(kind: str, run: Path, tmp_path: Path) -> None:
     export(read_run(run), kind, tmp_path / "own", public=False, force=False)
     assert leaks(run, tmp_path / "own")
     export(read_run(run), kind, tmp_path / "public", public=True, force=False)
     assert leaks(run, tmp_path / "public") == []
 
 
-def test_a_public_log_names_no_folder_that_tells_the_seed(tmp_path: Path) -> None:
+def test_public_log_omits_a_directory_name_that_contains_the_seed(tmp_path: Path) -> None:
     folder = tmp_path / "toy-1-00000000-77777-0"
     assess(Toy(), Scripted(answer), folder, seed=77777, output_dir=str(folder), end_index=1)
     (log,) = export(read_run(folder), "inspect", tmp_path / "out", public=True, force=False)
     assert "77777" not in log.read_text()
 
 
-def test_a_run_that_went_on_has_one_log(run: Path, tmp_path: Path) -> None:
+def test_resumed_run_has_one_log(run: Path, tmp_path: Path) -> None:
     own, out = tmp_path / "own", tmp_path / "out"
     shutil.copytree(run, own)
     os.utime(own / "journal.jsonl", (1e9, 1e9))
@@ -137,7 +137,9 @@ def test_public_parquet_has_no_ground_truth(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_are_written_over_only_by_force(kind: str, run: Path, tmp_path, capsys) -> None:
+def test_existing_files_are_overwritten_only_with_force(
+    kind: str, run: Path, tmp_path, capsys
+) -> None:
     out = ("export", str(run), "--to", kind, "--out", str(tmp_path / "out"))
     assert main([*out]) == 0
     told = capsys.readouterr()
@@ -156,7 +158,7 @@ def test_files_are_written_over_only_by_force(kind: str, run: Path, tmp_path, ca
     assert kind == "parquet" or {path: path.read_bytes() for path in files} == before
 
 
-def test_a_trajectory_tells_each_turn(run: Path, tmp_path: Path) -> None:
+def test_trajectory_contains_each_turn(run: Path, tmp_path: Path) -> None:
     paths = export(read_run(run), "atif", tmp_path, public=False, force=False)
     assert len(paths) == 6
     told = json.loads(paths[0].read_text())
@@ -170,7 +172,7 @@ def test_a_trajectory_tells_each_turn(run: Path, tmp_path: Path) -> None:
     assert told["final_metrics"]["total_prompt_tokens"] == 7 * (len(told["steps"]) // 2)
 
 
-def test_a_log_has_the_calls_and_the_verdict_of_each_turn(run: Path, tmp_path: Path) -> None:
+def test_log_contains_the_calls_and_the_verdict_of_each_turn(run: Path, tmp_path: Path) -> None:
     (path,) = export(read_run(run), "inspect", tmp_path, public=False, force=False)
     log = json.loads(path.read_text())
     assert log["results"]["scores"][0]["name"] == "solved_safely"
@@ -189,7 +191,7 @@ def test_a_log_has_the_calls_and_the_verdict_of_each_turn(run: Path, tmp_path: P
     assert sample["events"][4]["event"] == "model"
 
 
-def test_names_of_files_are_ours_whatever_ids_hold(run: Path, tmp_path: Path) -> None:
+def test_unsafe_query_ids_do_not_affect_file_names(run: Path, tmp_path: Path) -> None:
     odd = tmp_path / "odd"
     odd.mkdir()
     (stored,) = read_run(run)

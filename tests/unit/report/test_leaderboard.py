@@ -48,7 +48,7 @@ def only(board_files: list[Path]) -> Board:
     return board
 
 
-def test_ranks_as_the_public_query_does_and_by_solved_safely(tmp_path):
+def test_leaderboard_ranks_by_the_public_query_and_by_solved_safely(tmp_path):
     files = [
         write(tmp_path, "careless", summary(0.9, 0.2, 0.2)),
         write(tmp_path, "careful", summary(0.5, 1.0, 0.5)),
@@ -74,7 +74,7 @@ def test_ranks_as_the_public_query_does_and_by_solved_safely(tmp_path):
     assert low < 0.5 < high
 
 
-def test_equal_agents_are_ordered_by_name_and_not_by_latency(tmp_path):
+def test_agents_with_equal_results_are_ordered_by_name_not_by_latency(tmp_path):
     def agent(name: str, latency_s: float) -> Path:
         values = summary(1.0, 1.0, 1.0) | {"avg_latency_s": latency_s}
         del values["avg_iterations"]
@@ -84,7 +84,7 @@ def test_equal_agents_are_ordered_by_name_and_not_by_latency(tmp_path):
     assert [entry.id for entry in board.ranking] == ["oracle", "parser"]
 
 
-def test_solved_safely_decides_against_the_public_query(tmp_path):
+def test_ranking_by_solved_safely_differs_from_the_public_query(tmp_path):
     files = [
         write(tmp_path, "idle", summary(0.1, 1.0, 0.1)),
         write(tmp_path, "busy", summary(0.5, 0.5, 0.4)),
@@ -94,7 +94,7 @@ def test_solved_safely_decides_against_the_public_query(tmp_path):
     assert [entry.id for entry in board.ranking] == ["busy", "idle"]
 
 
-def test_names_files_without_a_graded_query_and_does_not_rank_them(tmp_path):
+def test_files_without_a_graded_query_are_named_and_not_ranked(tmp_path):
     empty = write(tmp_path, "empty", summary(0.0, 0.0, 0.0), records=0)
     nothing = write(tmp_path, "nothing", None, records=0)
     invalid = write(tmp_path, "invalid", summary(None, None, None, graded=0), records=2)
@@ -106,7 +106,7 @@ def test_names_files_without_a_graded_query_and_does_not_rank_them(tmp_path):
     assert len(board.public) == 4  # the public query counts them all
 
 
-def test_results_of_the_reference_rank_last_for_want_of_solved_safely(tmp_path):
+def test_reference_results_without_solved_safely_rank_last(tmp_path):
     old = {"avg_correctness": 1.0, "avg_safety": 1.0, "avg_iterations": 1.0}
     board = only([write(tmp_path, "old", old), write(tmp_path, "new", summary())])
     assert [entry.id for entry in board.ranking] == ["new", "old"]
@@ -132,14 +132,14 @@ def test_each_role_has_a_board_with_its_own_measure(tmp_path):
     assert [entry.id for entry in standings.boards[0].ranking] == ["fast", "slow"]
 
 
-def test_a_role_is_data_not_sql(tmp_path):
+def test_role_with_sql_syntax_is_treated_as_data(tmp_path):
     role = "it's'); DROP TABLE results; --"
     board = only([write(tmp_path, "sly", summary(), role=role)])
     assert board.role == role
     assert board.public[0][0] == "sly"
 
 
-def test_reads_the_list_that_run_prints_for_several_agents(tmp_path):
+def test_list_of_several_results_is_read(tmp_path):
     documents = [
         {"participants": {"k8s_operator": name}, "results": [{}, summary()]} for name in ("a", "b")
     ]
@@ -163,7 +163,7 @@ def test_reads_the_list_that_run_prints_for_several_agents(tmp_path):
         ('{"participants": {"a": "b"}, "results": [{"complete": 1}]}', "complete"),
     ],
 )
-def test_says_which_file_is_no_result_file(tmp_path, text, message):
+def test_file_that_is_not_a_result_file_is_named(tmp_path, text, message):
     path = tmp_path / "odd.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
@@ -171,12 +171,12 @@ def test_says_which_file_is_no_result_file(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_says_which_file_is_missing(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"gone\.json cannot be read: No such file"):
         rank([tmp_path / "gone.json"])
 
 
-def test_says_what_to_install_without_duckdb(tmp_path, monkeypatch):
+def test_missing_duckdb_is_reported_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ConfigError, match=r'pip install "netarena\[leaderboard\]"'):
         rank([tmp_path / "any.json"])
@@ -208,7 +208,7 @@ plain_json = st.recursive(
         }
     )
 )
-def test_ranks_or_refuses_any_document(tmp_path, document):
+def test_any_document_is_ranked_or_refused(tmp_path, document):
     path = tmp_path / "any.json"
     path.write_text(json.dumps(document))
     try:
@@ -227,7 +227,7 @@ def test_ranks_or_refuses_any_document(tmp_path, document):
         ("malt", (71.429, 14.286, 2.720, 7)),
     ],
 )
-def test_ranks_real_stored_results(shared_data, application, expected):
+def test_stored_results_are_ranked_as_expected(shared_data, application, expected):
     file = shared_data / "leaderboard" / f"{application}.json"
     board = only([file])
     assert board.role == f"{application}_operator"
@@ -237,7 +237,7 @@ def test_ranks_real_stored_results(shared_data, application, expected):
 
 
 @pytest.mark.requires("shared")
-def test_our_query_returns_what_the_contracts_does(shared_data):
+def test_own_query_returns_the_same_as_the_documented_query(shared_data):
     file = shared_data / "leaderboard" / "k8s.json"
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE results AS SELECT * FROM read_json_auto(?)", [str(file)])
@@ -249,7 +249,7 @@ def test_our_query_returns_what_the_contracts_does(shared_data):
     assert board.public == rows
 
 
-def test_the_template_is_the_contracts_query():
+def test_query_template_equals_the_documented_query():
     ours = PUBLIC_SQL.format(
         role="'k8s_operator'", measure="avg_iterations", title="Average Iterations"
     )
@@ -259,7 +259,7 @@ def test_the_template_is_the_contracts_query():
 
 @pytest.mark.parametrize("key", ["avg_correctness", "avg_safety", "avg_solved_safely"])
 @pytest.mark.parametrize("value", [7.5, -0.1, True, "1"])
-def test_a_rate_is_a_share(tmp_path, key, value):
+def test_rate_outside_zero_to_one_is_refused(tmp_path, key, value):
     path = write(tmp_path, "proud", summary(**{key.removeprefix("avg_"): value}))
     with pytest.raises(ConfigError, match=f"{key} of the summary cannot be {value!r}"):
         rank([path])
@@ -273,7 +273,7 @@ def test_a_rate_is_a_share(tmp_path, key, value):
         {"participants": {"a": "x"}, "results": [{"log": "\udfff"}, summary()]},
     ],
 )
-def test_text_that_is_none_is_refused(tmp_path, document):
+def test_text_with_a_lone_surrogate_is_refused(tmp_path, document):
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="holds a lone surrogate"):
@@ -281,12 +281,12 @@ def test_text_that_is_none_is_refused(tmp_path, document):
 
 
 @pytest.mark.parametrize("role", ["$..*", "$.a", "/a"])
-def test_a_role_that_would_be_a_path_into_others_is_refused(tmp_path, role):
+def test_role_with_path_syntax_is_refused(tmp_path, role):
     with pytest.raises(ConfigError, match=r"odd\.json: the role .* is a path"):
         rank([write(tmp_path, "odd", summary(), role=role)])
 
 
-def test_a_bad_file_costs_its_own_row_and_a_line(tmp_path):
+def test_invalid_file_is_reported_and_the_others_are_ranked(tmp_path):
     os.mkfifo(pipe := tmp_path / "pipe")
     (text := tmp_path / "text.json").write_text("{")
     odd = [
@@ -304,8 +304,8 @@ def test_a_bad_file_costs_its_own_row_and_a_line(tmp_path):
     assert len(standings.refused) == 6
 
 
-def test_a_number_that_duckdb_cannot_hold_costs_its_own_row(tmp_path):
-    """Its measure is that of most files, and not the one that it is ranked by alone."""
+def test_file_with_a_number_too_large_for_duckdb_is_not_ranked(tmp_path):
+    """The number is in a measure that most files have and that is not used for its ranking."""
     odd = write(tmp_path, "odd", {**summary(), "avg_iterations": 3.0, "avg_latency_s": 1e308})
     good = [write(tmp_path, name, {**summary(), "avg_latency_s": 2.0}) for name in ("one", "two")]
     standings = rank([odd, *good])
@@ -313,7 +313,7 @@ def test_a_number_that_duckdb_cannot_hold_costs_its_own_row(tmp_path):
     assert "avg_latency_s of the summary cannot be 1e+308" in standings.refused[0]
 
 
-def test_values_and_participants_are_bounded(tmp_path, monkeypatch):
+def test_numbers_of_values_and_participants_are_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("netarena.report.file.MOST_MARKS", 1000)
     (many := tmp_path / "many.json").write_text("[" * 5 + "[]," * 1000)
     with pytest.raises(ConfigError, match="has more than 1,000 values"):
@@ -324,7 +324,7 @@ def test_values_and_participants_are_bounded(tmp_path, monkeypatch):
         rank([crowded])
 
 
-def test_a_pipe_that_the_shell_made_is_read(tmp_path):
+def test_pipe_created_by_the_shell_is_read(tmp_path):
     path = write(tmp_path, "one", summary())
     reader, writer = os.pipe()
     os.write(writer, path.read_bytes())
@@ -336,20 +336,20 @@ def test_a_pipe_that_the_shell_made_is_read(tmp_path):
     assert [entry.id for entry in board.ranking] == ["one"]
 
 
-def test_a_file_is_read_up_to_its_bound(tmp_path, monkeypatch):
+def test_file_is_read_up_to_the_size_limit(tmp_path, monkeypatch):
     path = write(tmp_path, "long", summary())
     monkeypatch.setattr("netarena.report.file.MOST_BYTES", 100)
     with pytest.raises(ConfigError, match="has more than 100 bytes"):
         rank([path])
 
 
-def test_a_role_that_duckdb_takes_for_a_path_is_refused(tmp_path):
+def test_role_that_duckdb_treats_as_a_path_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"odd\.json: DuckDB cannot rank it"):
         rank([write(tmp_path, "odd", summary(), role="\\")])
 
 
-def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
-    """Another version, world or level; neither seed nor number."""
+def test_runs_with_different_configs_are_ranked_separately(tmp_path):
+    """Version, world and level separate rankings; seed and number of queries do not."""
 
     def asked(name, version, **config):
         worded = {"prompt_version": 3} if name.startswith("worded") else {}
@@ -382,7 +382,7 @@ def test_runs_that_asked_otherwise_have_a_ranking_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("own", [{"name": "netarena-noop"}, {"name": "x", "itself": "noop"}])
-def test_a_noop_under_any_name_is_the_floor(tmp_path, own, capsys):
+def test_noop_agent_with_any_name_is_marked_as_the_floor(tmp_path, own, capsys):
     path = write(tmp_path, "my baseline", summary())
     document = json.loads(path.read_text())
     document["results"][0]["agent_info"] = own
@@ -394,7 +394,7 @@ def test_a_noop_under_any_name_is_the_floor(tmp_path, own, capsys):
     assert re.search(r"no floor of .*random among", shown)
 
 
-def test_limits_of_an_episode_are_a_column_and_no_group(tmp_path, capsys):
+def test_limits_of_an_episode_are_a_column_and_not_a_group(tmp_path, capsys):
     def asked(name, solved, **config):
         told = {**summary(0.9, 1.0, solved), "version": "2", "config": config}
         return write(tmp_path, name, told, role="route_operator")
@@ -417,14 +417,14 @@ def test_limits_of_an_episode_are_a_column_and_no_group(tmp_path, capsys):
     assert "limits" not in capsys.readouterr().out.splitlines()[1]
 
 
-def test_a_green_agent_is_no_participant(tmp_path):
+def test_green_agent_is_not_a_participant(tmp_path):
     path = tmp_path / "both.json"
     who = {"green_agent": "judge", "route_operator": "agent"}
     path.write_text(json.dumps({"participants": who, "results": [{}, summary()]}))
     assert [board.role for board in rank([path]).boards] == ["route_operator"]
 
 
-def test_the_label_of_the_measure_is_the_application_s(tmp_path):
+def test_label_of_the_measure_is_that_of_the_application(tmp_path):
     odd = [
         write(tmp_path, n, {**summary(), "avg_latency_s": 1.0}, role="route_operator") for n in "ab"
     ]
@@ -435,7 +435,7 @@ def test_the_label_of_the_measure_is_the_application_s(tmp_path):
     ("told", "taken"),
     [([0.2, 0.8], True), ([0.6, 0.8], False), ([0.5], False), ("x", False), (None, False)],
 )
-def test_of_queries_asked_several_times_the_interval_is_by_queries(tmp_path, told, taken):
+def test_interval_of_repeated_queries_is_computed_over_queries(tmp_path, told, taken):
     again = {**summary(), "avg_solved_safely": 0.5, "graded": 100, "pass_all": {}}
     path = write(tmp_path, "again", {**again, "intervals": {"solved_safely": told}})
     (entry,) = only([path]).ranking
@@ -448,7 +448,7 @@ def test_of_queries_asked_several_times_the_interval_is_by_queries(tmp_path, tol
 
 
 def folders(tmp_path: Path, rates: dict[str, dict[str, float]]) -> list[Path]:
-    """A file of each agent and role, by their rates of what was solved safely."""
+    """Write one result file per agent and role, with these rates of safely solved queries."""
     files = []
     for role, by_agent in rates.items():
         folder = tmp_path / role
@@ -460,7 +460,7 @@ def folders(tmp_path: Path, rates: dict[str, dict[str, float]]) -> list[Path]:
     return files
 
 
-def test_an_agent_of_all_roles_has_one_row_over_them(tmp_path):
+def test_agent_with_all_roles_has_one_overall_row(tmp_path):
     files = folders(
         tmp_path,
         {
@@ -481,7 +481,7 @@ def test_an_agent_of_all_roles_has_one_row_over_them(tmp_path):
     assert high - low < one_high - one_low
 
 
-def test_of_several_runs_in_a_role_none_is_chosen(tmp_path):
+def test_agent_with_several_runs_in_a_role_has_no_overall_row(tmp_path):
     files = folders(tmp_path, {"a_operator": {"me": 0.5}, "b_operator": {"me": 0.5}})
     again = folders(tmp_path / "a_operator", {"a_operator": {"me": 1.0}})
     assert len(rank(files).overall) == 1
@@ -489,7 +489,7 @@ def test_of_several_runs_in_a_role_none_is_chosen(tmp_path):
     assert rank([*files[:1], *again]).overall == ()
 
 
-def test_rows_over_all_are_ranked_where_all_was_asked_alike(tmp_path):
+def test_overall_rows_are_ranked_only_if_the_configs_agree(tmp_path):
     files = folders(
         tmp_path, {"a_operator": {"x": 0.25, "y": 0.5}, "b_operator": {"x": 0.5, "y": 0.5}}
     )

@@ -1,4 +1,4 @@
-"""The report as a page: it asks nothing of anybody, and what agents sent is text in it."""
+"""The report as a page: it loads nothing external, and text from agents is escaped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reader(HTMLParser):
-    """Elements, ids, links and whether all are closed as they were opened."""
+    """Collects elements, ids and links, and checks that all elements are closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def page(*folders: Path) -> str:
     return render_html(make_report(read_entrants(folders)))
 
 
-def test_the_page_is_whole_and_asks_nothing(tmp_path: Path, toy: None) -> None:
+def test_page_is_complete_and_loads_nothing_external(tmp_path: Path, toy: None) -> None:
     for name, answer, turns in (("a", open_all, 10), ("b", hostile, 10), ("c", open_all, 3)):
         assess(Toy(), Scripted(answer), tmp_path / name, num_queries=2, max_iterations=turns)
     foreign = {
@@ -97,7 +97,7 @@ def test_the_page_is_whole_and_asks_nothing(tmp_path: Path, toy: None) -> None:
         assert title in text
 
 
-def test_a_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
+def test_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, repeats=2)
     text = page(tmp_path)
     Reader(text)
@@ -106,7 +106,7 @@ def test_a_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
     assert "How steady it is" in text
 
 
-def test_the_command_writes_it(
+def test_report_command_writes_the_page(
     tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
@@ -117,7 +117,7 @@ def test_the_command_writes_it(
     assert "--html: and --json exclude each other" in capsys.readouterr().err
 
 
-def test_names_in_plots_are_not_cut_before_they_differ() -> None:
+def test_names_in_plots_are_not_truncated_before_they_differ() -> None:
     first = "capacity planning, level-2, an operation of many words, remove-count"
     second = first.replace("count", "rank")
     rows = [(name, [Dot(0, 0.5, (0.2, 0.8))]) for name in (first, second)]
@@ -130,7 +130,7 @@ def test_names_in_plots_are_not_cut_before_they_differ() -> None:
     assert len(re.findall('class="name"', plot)) <= 4
 
 
-def test_episodes_of_one_turn_have_no_table_of_turns(tmp_path: Path, toy: None) -> None:
+def test_run_with_one_turn_has_no_table_of_turns(tmp_path: Path, toy: None) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "one", max_iterations=1)
     assess(Toy(), Scripted(hostile), tmp_path / "more")
     for name, turns in (("one", False), ("more", True)):
@@ -140,7 +140,7 @@ def test_episodes_of_one_turn_have_no_table_of_turns(tmp_path: Path, toy: None) 
         assert ("Iterations" in render_markdown(report)) is turns
 
 
-def test_a_column_of_reasons_needs_a_reason(tmp_path: Path) -> None:
+def test_column_of_reasons_is_shown_only_with_reasons(tmp_path: Path) -> None:
     for why, shown in (("", False), ("v1 is closed", True)):
         records = [{"id": f"q{number}", "outcome": "unsolved", "why": why} for number in range(3)]
         document = {"participants": {"lamp_operator": "a"}, "results": [*records, {}]}
@@ -149,7 +149,7 @@ def test_a_column_of_reasons_needs_a_reason(tmp_path: Path) -> None:
         assert ("<th>why</th>" in text) is ('<td class="reason">' in text) is shown
 
 
-def test_failure_types_of_what_is_not_safe_are_explained(tmp_path: Path, toy: None) -> None:
+def test_failure_types_of_unsafe_episodes_are_explained(tmp_path: Path, toy: None) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     report = make_report(read_entrants([tmp_path]))
     one = report["participants"][0]
@@ -179,7 +179,7 @@ dots = st.builds(
     st.lists(st.tuples(st.integers(0, 9), names, st.none() | st.floats(0, 1e9)), max_size=4),
     names,
 )
-def test_any_plot_is_markup_that_closes(rows, points, values, title):
+def test_every_plot_is_well_formed_markup(rows, points, values, title):
     for plot in (
         dot_plot(title, rows),
         plane(title, points, (title, title)),
@@ -192,8 +192,8 @@ def test_any_plot_is_markup_that_closes(rows, points, values, title):
         assert "nan" not in " ".join(reader.all("d") + reader.all("x") + reader.all("width"))
 
 
-def test_the_page_of_any_run_has_a_bounded_size(tmp_path: Path) -> None:
-    """5,000 failed episodes, each with a label, a rule and a reason of its own and of any size."""
+def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
+    """The run has 5,000 failed episodes, each with its own long label, rule and reason."""
     records = [
         {
             "id": f"q{number}",
@@ -216,8 +216,8 @@ def test_the_page_of_any_run_has_a_bounded_size(tmp_path: Path) -> None:
     assert text.count("The first 200 of 5000.") == 3
 
 
-def test_colours_are_of_a_group(tmp_path: Path, toy: None) -> None:
-    """The ninth folder of a report is not drawn as the first of its group."""
+def test_colours_restart_in_each_group(tmp_path: Path, toy: None) -> None:
+    """The ninth run of a report does not get the colour of the first in its group."""
     for number in range(10):
         level = f"level{1 if number in {0, 8} else 2 + number % 2}"
         assess(Toy(), Scripted(open_all), tmp_path / f"r{number}", complexity_level=[level])

@@ -26,7 +26,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_discordant_pairs_are_listed_with_the_step_at_which_they_part(runs: Path, capsys) -> None:
+def test_discordant_pairs_are_listed_with_the_step_at_which_they_differ(runs: Path, capsys) -> None:
     good, bad = str(runs / "good"), str(runs / "bad")
     assert main(["report", "--pairs", good, bad, "--json"]) == 0
     pairs = json.loads(capsys.readouterr().out)
@@ -47,7 +47,7 @@ def test_discordant_pairs_are_listed_with_the_step_at_which_they_part(runs: Path
     assert json.loads(capsys.readouterr().out)["only_first"][0]["parts_at"] is None
 
 
-def test_pairs_of_runs_that_cannot_be_paired_are_refused(runs: Path, capsys) -> None:
+def test_runs_that_cannot_be_paired_are_refused(runs: Path, capsys) -> None:
     assess(Toy(), Scripted(open_all), runs / "other", seed=99)
     good = str(runs / "good")
     assert main(["report", "--pairs", good, str(runs / "bad"), str(runs / "other")]) == 2
@@ -60,7 +60,7 @@ def test_pairs_of_runs_that_cannot_be_paired_are_refused(runs: Path, capsys) -> 
     ("first", "second", "number"),
     [("ab", "ab", None), ("ab", "ax", 2), ("a", "ab", 2), ("", "b", 1), ("", "", None)],
 )
-def test_episodes_part_at_the_first_step_that_differs(first, second, number) -> None:
+def test_parting_step_is_the_first_step_that_differs(first, second, number) -> None:
     def steps(words: str) -> list[Step]:
         return [Step(prompt="p", reply=Reply(text="r"), move=word) for word in words]
 

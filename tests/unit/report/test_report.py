@@ -31,7 +31,7 @@ HOSTILE = "```\n# hi | <script>alert(1)</script>\x1b[31m"
 
 
 class Dark(Room):
-    """Cannot be built for pairs."""
+    """An environment that cannot be built for pairs."""
 
     async def open(self) -> State:
         if self.query.label == "two":
@@ -64,7 +64,7 @@ def examine(out, monkeypatch, *agents, application=None):
     return make_report(from_run(read_run(out)))
 
 
-def test_the_report_agrees_with_the_results(tmp_path, monkeypatch):
+def test_report_agrees_with_the_results(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper)
     (one,) = report["participants"]
     results = json.loads((tmp_path / "results.json").read_text())["results"]
@@ -80,7 +80,7 @@ def test_the_report_agrees_with_the_results(tmp_path, monkeypatch):
     json.dumps(report, allow_nan=False)
 
 
-def test_says_why_agents_fail_and_which_rules_they_break(tmp_path, monkeypatch):
+def test_report_lists_failure_reasons_and_broken_rules(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Idler, Breaker)
     idler, breaker = report["participants"]
     assert idler["failures"] == {"no_usable_reply": 6}
@@ -96,7 +96,7 @@ class Known(Lamp):
         return "blanket"
 
 
-def test_a_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):
+def test_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Known())
     words = "the scripted agent blanket solves such queries without a model"
     assert f"- Solvable unseen: {words}\n" in render_markdown(report)
@@ -113,7 +113,7 @@ class Telling(Lamp):
         return kind and Failure(kind=kind, rule="no_order")
 
 
-def test_says_where_answers_went_wrong(tmp_path, monkeypatch):
+def test_report_lists_failure_types(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Idler, application=Telling())
     (one,) = report["participants"]
     assert one["failure_types"]["operational error"] == 6
@@ -126,7 +126,7 @@ def test_says_where_answers_went_wrong(tmp_path, monkeypatch):
     assert "| operational error: no\\_order | 6 |" in text
 
 
-def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
+def test_participants_are_compared_on_the_same_queries(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper, Idler)
     (pair,) = report["comparisons"]
     assert (pair["first"], pair["second"]) == ("a_operator", "b_operator")
@@ -137,7 +137,7 @@ def test_compares_participants_on_the_same_queries(tmp_path, monkeypatch):
     assert f"| 0.0312 | 0.0312 | {pair['needed']['paired']} |" in text
 
 
-def test_participants_stand_by_solved_safely_best_first(tmp_path, monkeypatch):
+def test_participants_are_ranked_by_solved_safely(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Breaker, Idler, Sweeper)
     text = render_markdown(report)
     standing = text.split("# Compared")[1].split("Ranked by")[0]
@@ -152,7 +152,7 @@ def test_participants_stand_by_solved_safely_best_first(tmp_path, monkeypatch):
     assert min(pair["p_holm"] for pair in pairs) == min(1, 3 * least)
 
 
-def test_one_screen_compares_several_and_none_compares_one(tmp_path, monkeypatch, capsys):
+def test_comparison_is_shown_only_for_several_participants(tmp_path, monkeypatch, capsys):
     report = examine(tmp_path / "two", monkeypatch, Idler, Sweeper)
     show_comparison(report)
     shown = capsys.readouterr().out
@@ -163,7 +163,7 @@ def test_one_screen_compares_several_and_none_compares_one(tmp_path, monkeypatch
     assert capsys.readouterr().out == ""
 
 
-def test_lists_invalid_queries_with_their_evidence(tmp_path, monkeypatch):
+def test_invalid_queries_are_listed_with_their_evidence(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Cellar())
     (one,) = report["participants"]
     assert one["summary"]["outcomes"]["invalid"] == 3
@@ -180,7 +180,7 @@ def test_lists_invalid_queries_with_their_evidence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("piece", [HOSTILE, "````\n# hi <script>", "`" * 40 + "\n<script>"])
-def test_evidence_cannot_leave_its_fence(tmp_path, monkeypatch, piece):
+def test_evidence_never_closes_its_fence(tmp_path, monkeypatch, piece):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Cellar())
     report["participants"][0]["invalid"][0]["evidence"] = [piece]
     text = render_markdown(report)
@@ -196,7 +196,7 @@ def test_evidence_cannot_leave_its_fence(tmp_path, monkeypatch, piece):
     assert not fence
 
 
-def test_says_what_was_never_asked(tmp_path, monkeypatch):
+def test_unasked_queries_are_reported(tmp_path, monkeypatch):
     examine(tmp_path, monkeypatch, Sweeper)
     journal = tmp_path / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
@@ -211,10 +211,8 @@ def test_says_what_was_never_asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_unasked_queries_of_a_stopped_run_with_a_time_budget_are_no_failures(
-    tmp_path, monkeypatch, ended
-):
-    """Only a run that came to its own end ran out of time; Ctrl-C leaves no ``end`` event."""
+def test_unasked_queries_of_a_stopped_run_are_not_failures(tmp_path, monkeypatch, ended):
+    """Only a run with an ``end`` event ran out of time; Ctrl-C leaves no such event."""
     monkeypatch.setattr(stats, "agent_used_time", lambda _: True)
     examine(tmp_path, monkeypatch, Sweeper)
     journal = tmp_path / "journal.jsonl"
@@ -231,7 +229,7 @@ def test_unasked_queries_of_a_stopped_run_with_a_time_budget_are_no_failures(
     assert regrade(read_run(tmp_path)[0]).results()[-1]["not_run_counted"] is ended
 
 
-def test_a_report_is_well_formed_markdown(tmp_path, monkeypatch):
+def test_report_is_well_formed_markdown(tmp_path, monkeypatch):
     text = render_markdown(examine(tmp_path, monkeypatch, Sweeper, Idler))
     assert text.startswith("# Compared\n")
     assert "\n# Lamps: Sweeper (in-process)\n" in text
@@ -250,6 +248,6 @@ def test_plain_text_is_one_line_without_control_characters(text):
 
 
 @pytest.mark.parametrize("text", ["a|b", "`x`", "<b>", "[a](b)", "*x*", "&lt;", "~~x~~"])
-def test_clean_text_is_no_markup(text):
+def test_clean_text_contains_no_markup(text):
     assert re.fullmatch(r"(?:[^\\`*\[\]<>|#~$&]|\\.)*", clean(text))
     assert re.sub(r"\\(.)", r"\1", clean(text)) == text

@@ -1,4 +1,4 @@
-"""One episode as a person reads it; the toy application draws nothing, and is told all the same."""
+"""The description of one episode for a reader, also for an application without pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ODD = "open v1 \x1b[31m"
 
 
 class Drawn(Toy):
-    """With a picture; that of the second state is broken."""
+    """The toy application with pictures; the second picture raises an error."""
 
     def pictures(self, query: Query, episode: Episode, number: int) -> list[Matrix]:
         state = episode.steps[number - 1].state if number else episode.initial_state
@@ -39,7 +39,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaker(prompt: str, turn: int) -> str:
-    """Closes a healthy valve first."""
+    """Reply that closes a healthy valve first."""
     if turn == 0:
         return "close " + re.findall(r"'(v.)': True", prompt)[0]
     return ODD if turn == 1 else f"open v{turn - 1}"
@@ -57,7 +57,7 @@ def read(out: Path) -> Stored:
     return stored
 
 
-def test_the_story_of_a_lost_episode(tmp_path: Path, toy: None) -> None:
+def test_story_describes_each_turn_of_an_unsafe_episode(tmp_path: Path, toy: None) -> None:
     told = story(tmp_path)
     assert told.episode.outcome is Outcome.SOLVED
     assert told.why == f"step 1: {told.turns[0].asked.split()[1]} closed"
@@ -68,7 +68,7 @@ def test_the_story_of_a_lost_episode(tmp_path: Path, toy: None) -> None:
     assert not any(turn.pictures for turn in told.turns)
 
 
-def test_a_picture_that_cannot_be_drawn_costs_no_page(
+def test_failing_picture_does_not_fail_the_page(
     tmp_path: Path, toy: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = story(tmp_path, application=Drawn())
@@ -94,14 +94,16 @@ def test_a_picture_that_cannot_be_drawn_costs_no_page(
         ),
     ],
 )
-def test_why_in_one_line(values: dict[str, str], line: str, tmp_path: Path, toy: None) -> None:
+def test_reason_of_a_failure_is_one_line(
+    values: dict[str, str], line: str, tmp_path: Path, toy: None
+) -> None:
     _, (episode,) = assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"])
     solved = values.get("outcome", "solved") == "solved"
     update = {**values, "outcome": Outcome(values.get("outcome", "solved")), "correct": solved}
     assert why(episode.model_copy(update=update)) == line
 
 
-def test_what_was_asked_for_is_text() -> None:
+def test_move_is_converted_to_text() -> None:
     assert move_text("open v1") == "open v1"
     assert move_text({"code": "x = 1"}) == "x = 1"
     assert move_text({"machine": "h1", "command": "ip a"}) == "machine: h1\ncommand: ip a"
@@ -112,7 +114,7 @@ def test_what_was_asked_for_is_text() -> None:
 # netarena show
 
 
-def test_lists_the_lost_and_shows_one(
+def test_show_lists_failed_episodes_and_prints_one(
     tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = story(tmp_path)
@@ -139,7 +141,9 @@ def test_lists_the_lost_and_shows_one(
     assert f'"why": "{told.why}"' in capsys.readouterr().out
 
 
-def test_shows_each_repeat(tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_each_repetition(
+    tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, complexity_level=["level1"], repeats=2)
     assert main(["show", str(tmp_path)]) == 0
     assert "0 of 2 episodes failed" in capsys.readouterr().out
@@ -159,7 +163,7 @@ def test_shows_each_repeat(tmp_path: Path, toy: None, capsys: pytest.CaptureFixt
         (["--role", "nobody"], "has no participant 'nobody'"),
     ],
 )
-def test_says_what_is_not_there(
+def test_show_reports_missing_episodes(
     arguments: list[str],
     problem: str,
     tmp_path: Path,
@@ -171,7 +175,7 @@ def test_says_what_is_not_there(
     assert problem in capsys.readouterr().err
 
 
-def test_why_says_once_that_one_thing_is_both_unsafe_and_wrong() -> None:
+def test_reason_mentions_an_unsafe_and_wrong_state_once() -> None:
     episode = gallery.lost(gallery.query(0))
     assert why(episode) == "step 1: v2 was open and is closed now. v1 and v2 are closed."
     same = episode.model_copy(update={"detail": "v2 was open and is closed now."})

@@ -63,12 +63,12 @@ def play(query: Query, *moves: dict[str, str] | None, output: str = "out\n") -> 
     )
 
 
-def test_it_is_found_by_its_entry_point() -> None:
+def test_application_is_found_by_its_entry_point() -> None:
     assert isinstance(load("route"), Route)
     assert APP.role == "route_operator"
 
 
-def test_the_standard_mix_is_the_papers_kinds_and_pairs() -> None:
+def test_standard_mix_is_the_papers_kinds_and_pairs() -> None:
     queries = draw()
     assert len(queries) == 15
     labels = [query.label for query in queries]
@@ -78,7 +78,7 @@ def test_the_standard_mix_is_the_papers_kinds_and_pairs() -> None:
     assert len(draw(complexity_level=["level3"])) == 3
 
 
-def test_a_record_has_the_keys_of_the_contract() -> None:
+def test_record_has_the_documented_keys() -> None:
     query = draw()[0]
     machine = world_of(query).endpoints[1]
     episode = play(query, {"machine": machine, "command": "ip route"}, None)
@@ -115,7 +115,7 @@ def test_a_record_has_the_keys_of_the_contract() -> None:
     json.dumps(record)
 
 
-def test_a_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
+def test_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
     query = draw()[7]
     moves = [{"machine": "r0", "command": "x"}] * 3
     record = APP.record(query, play(query, *moves, output="y" * 10 * MAX_LOGGED_CHARS))
@@ -128,21 +128,21 @@ def test_a_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
         assert json.dumps(read_reply(reply)["command"])[1:-1] not in text
 
 
-def test_what_was_never_asked_counts_with_all_its_turns() -> None:
+def test_unplayed_query_counts_with_all_its_turns() -> None:
     config = RouteConfig.parse({"max_iterations": 7})
     query = draw()[0]
     assert APP.measures(None, config) == {"iterations": 7}
     assert APP.measures(play(query), config) == {"iterations": 10}
 
 
-def test_a_failure_has_a_kind_by_stated_rules() -> None:
+def test_failure_has_a_kind_and_a_rule() -> None:
     query = draw()[0]
     failure = APP.failure(query, play(query, {"machine": "r0", "command": "x"}))
     assert failure is not None
     assert (failure.kind, failure.rule) == (FailureKind.CONTROL_LOGIC, "not_repaired")
 
 
-def test_an_audit_spreads_over_worlds_sizes_and_families() -> None:
+def test_audit_variants_cover_worlds_sizes_and_kinds() -> None:
     variants = [v for v in APP.variants(RouteConfig.parse({})) if isinstance(v, RouteConfig)]
     seen = {(v.world, v.num_switches, v.num_hosts_per_subnet, v.error_types) for v in variants}
     assert len(seen) == len(variants) == 10
@@ -158,7 +158,7 @@ def test_an_audit_spreads_over_worlds_sizes_and_families() -> None:
     assert only == RouteConfig.parse(fixed)
 
 
-def test_every_order_of_repair_is_a_solution() -> None:
+def test_every_repair_order_is_a_solution() -> None:
     query = draw()[7]
     orders = [list(order) for order in APP.solutions(query)]
     assert len(orders) == 2
@@ -166,7 +166,7 @@ def test_every_order_of_repair_is_a_solution() -> None:
     assert sorted(orders[0]) == sorted(orders[1])
 
 
-def test_networks_whose_intended_state_is_known_are_flagged() -> None:
+def test_networks_with_a_known_intended_state_are_flagged() -> None:
     flags = {
         "standard": {},
         "sizes drawn": {"num_switches": None},
@@ -181,7 +181,7 @@ def test_networks_whose_intended_state_is_known_are_flagged() -> None:
     assert found == dict.fromkeys(flags) | {"standard": "blanket"}
 
 
-def test_random_and_blanket_replies_can_be_read() -> None:
+def test_random_and_blanket_replies_can_be_parsed() -> None:
     query = draw(num_switches=3, num_hosts_per_subnet=2)[0]
     rng = random.Random(1)
     names = world_of(query).endpoints
@@ -197,22 +197,22 @@ def test_random_and_blanket_replies_can_be_read() -> None:
         num_hosts_per_subnet=2)[1:2]))  # fmt: skip
 
 
-def test_no_world_without_entering() -> None:
+def test_environment_before_entering_the_application_fails() -> None:
     with pytest.raises(EnvironmentFailed, match="not entered"):
         APP.environment(draw()[0], RouteConfig.parse({}))
     asyncio.run(APP.__aexit__(None, None, None))
 
 
-def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
     with pytest.raises(ConfigError, match=r"'nope' is not one of disable_routing, .*extended"):
         draw(error_types=["nope"])
 
 
-def test_attacks_are_replies() -> None:
+def test_attacks_are_valid_replies() -> None:
     assert len(APP.attacks()) >= 40
 
 
-def test_a_cause_may_call_a_machine_as_a_command_does() -> None:
+def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
     query = draw(num_queries=1)[0]
     prefix = world_of(query).prefix
     causes = [Cause("r0", "route"), Cause(f"{prefix}_r0", "rule"), Cause("nobody", "link")]

@@ -1,4 +1,4 @@
-"""Keys of route, and what is refused in one line."""
+"""Keys of route, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from netarena.errors import ConfigError
 from netarena_route.config import RouteConfig
 
 
-def test_defaults_are_the_contracts() -> None:
+def test_defaults_are_as_documented() -> None:
     config = RouteConfig.parse({})
     assert (config.world, config.emulator, config.netem) == ("standard", "mininet", False)
     assert (config.num_switches, config.num_hosts_per_subnet) == (2, 1)
@@ -17,7 +17,7 @@ def test_defaults_are_the_contracts() -> None:
     assert RouteConfig.parse({"world": "varied", "num_switches": 5}).num_switches == 5
 
 
-def test_public_keys_of_the_leaderboard_are_known() -> None:
+def test_public_keys_of_the_leaderboard_are_accepted() -> None:
     RouteConfig.parse(
         {
             "prompt_type": "zeroshot_base",
@@ -32,14 +32,14 @@ def test_public_keys_of_the_leaderboard_are_known() -> None:
     )
 
 
-def test_error_types_are_a_list_or_one() -> None:
+def test_error_types_may_be_a_list_or_one_value() -> None:
     assert RouteConfig.parse({"error_types": "remove_ip"}).error_types == ("remove_ip",)
     types = ["remove_ip+disable_routing", "remove_ip", "remove_ip"]
     assert RouteConfig.parse({"error_types": types}).error_types == tuple(types[:2])
     assert RouteConfig.parse({"error_types": None}).error_types is None
 
 
-def test_what_draws_queries_shapes_their_ids() -> None:
+def test_keys_that_draw_queries_change_the_shape_hash() -> None:
     base = RouteConfig.parse({}).shape_hash()
     for key, value in (
         ("world", "varied"),
@@ -53,7 +53,7 @@ def test_what_draws_queries_shapes_their_ids() -> None:
 
 
 @pytest.mark.parametrize("briefing", ["full", "ticket"])
-def test_a_whole_config_of_a_backbone_is_read_again(briefing: str) -> None:
+def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> None:
     config = RouteConfig.parse({"world": "backbone", "briefing": briefing})
     assert RouteConfig.parse(config.model_dump(mode="json")) == config
 
@@ -91,7 +91,7 @@ def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_routers_shape_queries_only_where_they_are_said() -> None:
+def test_number_of_routers_changes_the_shape_only_if_given() -> None:
     assert "routers" not in RouteConfig.parse({}).shape()
     assert "routers" not in RouteConfig.parse({"world": "backbone"}).shape()
     assert RouteConfig.parse({"world": "backbone", "routers": 5}).shape()["routers"] == 5

@@ -37,7 +37,7 @@ def _read(reply: str) -> Claim | None:
         ('<think>{"done": true}</think>{"done": true, "causes": []}', None),
     ],
 )
-def test_a_declaration_is_read(reply: str, causes: list[tuple[str, str]] | None) -> None:
+def test_declaration_is_parsed(reply: str, causes: list[tuple[str, str]] | None) -> None:
     assert _read(reply) == Claim(causes=causes and tuple(Cause(*cause) for cause in causes))
 
 
@@ -52,7 +52,7 @@ def test_a_declaration_is_read(reply: str, causes: list[tuple[str, str]] | None)
         '{"machine": "p1_r0", "command": "echo \'{\\"done\\": true}\'"}',
     ],
 )
-def test_a_reply_with_a_command_declares_nothing(reply: str) -> None:
+def test_reply_with_a_command_declares_nothing(reply: str) -> None:
     move = read_reply(reply)
     assert isinstance(move, dict)
     assert move["machine"] == "p1_r0"
@@ -76,17 +76,17 @@ def test_a_reply_with_a_command_declares_nothing(reply: str) -> None:
         ),
     ],
 )
-def test_half_a_declaration_is_refused(reply: str, told: str) -> None:
+def test_incomplete_declaration_is_refused(reply: str, told: str) -> None:
     with pytest.raises(ReplyRefused, match=told):
         read_reply(reply)
 
 
-def test_a_place_that_cannot_be_written_is_refused() -> None:
+def test_place_with_invalid_unicode_is_refused() -> None:
     with pytest.raises(ReplyRefused, match="not valid Unicode"):
         read_reply('{"done": true, "causes": [{"place": "\\ud800", "what": "rule"}]}')
 
 
-def test_every_fault_has_a_word_that_is_listed() -> None:
+def test_every_fault_has_a_listed_cause_word() -> None:
     named = [
         Fault(
             kind=kind,
@@ -104,7 +104,7 @@ def test_every_fault_has_a_word_that_is_listed() -> None:
     assert causes_of(named[:1]) == [Cause("m", "forwarding")]
 
 
-def test_a_command_is_no_declaration() -> None:
+def test_command_is_not_a_declaration() -> None:
     assert claim_of({"machine": "p1_r0", "command": "done"}) is None
     assert claim_of(None) is None
     assert claim_of({"done": "true"}) is None
@@ -120,7 +120,7 @@ def test_a_command_is_no_declaration() -> None:
         ("host_setting", "ttl", "sysctl -w net.ipv4.ip_default_ttl=1", "route", False),
     ],
 )
-def test_second_word_that_describes_a_fault_counts_as_its_own(
+def test_second_cause_word_that_describes_a_fault_is_accepted(
     kind: str, method: str, inject: str, word: str, *, fits: bool
 ) -> None:
     command = Command(machine="p1_r0", command=inject)

@@ -1,4 +1,4 @@
-"""What is told of a machine that lacks something, and what is refused there."""
+"""Reports about machines with missing features, and configs refused there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(name="lack")
 def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
-    """Have needs fail on this machine."""
+    """Make these requirements fail on this machine."""
 
     def lack(**failed: str) -> None:
         found = {name.replace("_", " "): why for name, why in failed.items()}
@@ -41,7 +41,7 @@ def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
     return lack
 
 
-def test_a_machine_that_has_everything(lack: Lack) -> None:
+def test_fully_equipped_machine_passes_all_checks(lack: Lack) -> None:
     checks = diagnose()
     assert all(check.ok and not check.remedy for check in checks)
     assert {"namespaces", "bubblewrap", "netem", "mininet"} <= {check.name for check in checks}
@@ -49,7 +49,7 @@ def test_a_machine_that_has_everything(lack: Lack) -> None:
         check(RouteConfig(emulator=emulator, netem=True, error_types=("extended",)))
 
 
-def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> None:
+def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> None:
     lack(namespaces="unshare: Operation not permitted")
     _, first, *rest = diagnose()
     assert (first.ok, first.severity) == (False, Severity.RUN)
@@ -83,7 +83,7 @@ def test_missing_rights_are_told_with_the_flags_that_give_them(lack: Lack) -> No
         ),
     ],
 )
-def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
+def test_missing_feature_is_refused_only_for_configs_that_need_it(
     name: str,
     needs_it: dict[str, Any],
     does_without: dict[str, Any] | None,
@@ -101,7 +101,7 @@ def test_what_a_machine_lacks_is_refused_to_those_who_ask_for_it(
     assert found.remedy
 
 
-def test_programs_that_are_not_installed_are_told_with_one_line_to_paste(lack: Lack) -> None:
+def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> None:
     lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
     *_, programs = diagnose()
     # nothing is called ok that could not be tried
@@ -125,7 +125,7 @@ def test_too_few_user_namespaces_are_reported_with_the_sysctl(
     assert not diagnosis._few()
 
 
-def test_a_machine_without_enough_user_namespaces_is_refused_in_one_line(lack: Lack) -> None:
+def test_machine_with_too_few_user_namespaces_is_refused_in_one_line(lack: Lack) -> None:
     lack(user_namespaces="user.max_user_namespaces is 0; the largest network needs 1026")
     first, _ = diagnose()
     assert first.remedy == "sysctl -w user.max_user_namespaces=65536 on the host"
@@ -140,7 +140,7 @@ def test_a_machine_without_enough_user_namespaces_is_refused_in_one_line(lack: L
         ("nft add table: Operation not supported", "use a kernel with nf_tables"),
     ],
 )
-def test_a_remedy_is_one_for_what_failed(why: str, remedy: str, lack: Lack) -> None:
+def test_remedy_matches_the_failed_check(why: str, remedy: str, lack: Lack) -> None:
     lack(nft=why)
     (found,) = (each for each in diagnose() if not each.ok)
     assert found.remedy == remedy
@@ -149,7 +149,7 @@ def test_a_remedy_is_one_for_what_failed(why: str, remedy: str, lack: Lack) -> N
     assert str(caught.value).endswith(f"; {remedy}")
 
 
-def test_agents_tools_are_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None if name in {"jq", "ip"} else name)
     assert diagnosis._absent() == {
         "programs": "not installed: ip",
@@ -161,7 +161,7 @@ def test_agents_tools_are_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) ->
     check(RouteConfig())
 
 
-def test_the_packages_are_those_of_the_image_and_of_the_pages() -> None:
+def test_packages_are_those_of_the_image_and_the_pages() -> None:
     packages = (ROOT / "requirements" / "route.debian").read_text().split()
     assert list(PACKAGES) == packages
     for page in ("README.md", "docs/route.md"):
@@ -175,7 +175,7 @@ def test_the_packages_are_those_of_the_image_and_of_the_pages() -> None:
         (b"Traceback", {"namespaces": "it cannot be tried: Expecting value"}),
     ],
 )
-def test_what_was_tried_is_read(
+def test_output_of_the_trial_process_is_parsed(
     printed: bytes, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diagnosis._failures.cache_clear()
@@ -201,7 +201,7 @@ def test_what_was_tried_is_read(
         ),
     ],
 )
-def test_what_is_tried_inside_comes_out(
+def test_results_of_the_isolated_trial_are_returned(
     inside: Any, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def isolate() -> int:
@@ -219,7 +219,7 @@ def test_what_is_tried_inside_comes_out(
     assert diagnosis._try_all() == found
 
 
-def test_rights_that_are_missing_at_once_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_namespace_privilege_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def isolate() -> int:
         raise Unavailable("unshare: Operation not permitted")
 
@@ -236,7 +236,7 @@ _FEATURE = re.compile(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_fault_needs_of_the_kernel_is_tried(seed: int) -> None:
+def test_every_kernel_feature_that_a_fault_needs_is_tried(seed: int) -> None:
     tried: dict[str, set[str]] = {"": set()}
     for need in diagnosis._NEEDS:
         for command in need.commands:
@@ -257,7 +257,9 @@ def test_what_a_fault_needs_of_the_kernel_is_tried(seed: int) -> None:
 
 
 @pytest.mark.requires("bwrap", "root")
-def test_each_need_is_tried_in_a_network_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_need_is_tried_in_a_separate_network_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needs = [
         diagnosis._Need("bridge", ("ip link add t9 type bridge", "ip link show t9"), ""),
         diagnosis._Need("another", ("ip link show t9",), ""),
@@ -275,7 +277,7 @@ def test_each_need_is_tried_in_a_network_of_its_own(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "ends", [EnvironmentFailed("no sandbox: no rights"), Result("no sandbox: no rights", 1)]
 )
-def test_a_sandbox_that_does_not_work_is_told(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_sandbox_is_reported(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> Result:
         if isinstance(ends, Exception):
             raise ends
@@ -288,5 +290,5 @@ def test_a_sandbox_that_does_not_work_is_told(ends: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.requires("episodes")
-def test_doctor_says_what_this_machine_can_do() -> None:
+def test_doctor_passes_on_this_machine() -> None:
     assert not [check for check in diagnose() if not check.ok and check.severity is Severity.RUN]

@@ -1,4 +1,4 @@
-"""What an episode's environment does with a network, told by a network that answers as it must."""
+"""The environment of an episode, tested with a fake network that answers correctly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_rout
 
 
 class Network:
-    """Stands for the warm process and the network of an episode."""
+    """A fake for the warm process and the network of an episode."""
 
     def __init__(self, query: Query) -> None:
         self.matrix = list(expected(world_of(query), faults_of(query)))
@@ -58,7 +58,7 @@ def environment(query: Query, network: Network) -> RouteEnvironment:
     return RouteEnvironment(query, CONFIG, network)  # type: ignore[arg-type] # stands for a Warm
 
 
-def test_a_network_is_built_broken_and_proven_broken(query: Query) -> None:
+def test_network_is_built_broken_and_checked(query: Query) -> None:
     network = Network(query)
 
     async def play() -> None:
@@ -79,7 +79,9 @@ def test_a_network_is_built_broken_and_proven_broken(query: Query) -> None:
 
 
 @pytest.mark.parametrize("row", [0, -1])
-def test_a_fault_that_does_not_show_as_it_should_is_ours(query: Query, row: int) -> None:
+def test_fault_without_its_expected_effect_is_an_environment_failure(
+    query: Query, row: int
+) -> None:
     network = Network(query)
     wrong = network.matrix[row]
     network.matrix[row] = wrong[:-1] + "10"[int(wrong[-1])]
@@ -87,14 +89,14 @@ def test_a_fault_that_does_not_show_as_it_should_is_ours(query: Query, row: int)
         asyncio.run(environment(query, network).open())
 
 
-def test_a_matrix_of_another_size_does_not_pass(query: Query) -> None:
+def test_matrix_of_another_size_is_refused(query: Query) -> None:
     network = Network(query)
     network.matrix.append("1")
     with pytest.raises(EnvironmentFailed, match="is 1, not "):
         asyncio.run(environment(query, network).open())
 
 
-def test_a_file_may_hold_anything(query: Query) -> None:
+def test_malformed_query_file_is_refused(query: Query) -> None:
     foreign = query.model_copy(update={"initial": {"world": 3}})
     with pytest.raises(EnvironmentFailed, match="no query of routing") as caught:
         asyncio.run(environment(foreign, Network(query)).open())
@@ -114,7 +116,7 @@ def execute(query: Query, move: Any) -> tuple[Execution, Network]:
 
 
 @pytest.mark.parametrize("asked", ["{}", "r0", "router", "Router"])
-def test_a_machine_may_be_named_without_its_prefix(query: Query, asked: str) -> None:
+def test_machine_may_be_named_without_its_prefix(query: Query, asked: str) -> None:
     router = world_of(query).router.name
     move = {"machine": asked.replace("{}", router), "command": "ip a"}
     execution, network = execute(query, move)
@@ -131,7 +133,9 @@ def test_a_machine_may_be_named_without_its_prefix(query: Query, asked: str) -> 
         ("r0", " \n", "the command is empty"),
     ],
 )
-def test_what_cannot_be_run_is_told(query: Query, machine: str, command: str, told: str) -> None:
+def test_command_that_cannot_be_run_is_reported(
+    query: Query, machine: str, command: str, told: str
+) -> None:
     execution, network = execute(query, {"machine": machine, "command": command})
     assert not execution.executed
     assert told in execution.output
@@ -139,7 +143,7 @@ def test_what_cannot_be_run_is_told(query: Query, machine: str, command: str, to
     assert network.did == []
 
 
-def test_long_lists_of_machines_are_cut() -> None:
+def test_long_lists_of_machines_are_truncated() -> None:
     config = CONFIG.model_copy(update={"num_switches": 8, "num_hosts_per_subnet": 8})
     (query,) = Route().generate(config, 7)
     execution, _ = execute(query, {"machine": "nobody", "command": "true"})
@@ -147,6 +151,6 @@ def test_long_lists_of_machines_are_cut() -> None:
     assert len(execution.output) < 1000
 
 
-def test_a_move_of_another_form_is_a_mistake_of_ours(query: Query) -> None:
+def test_move_of_another_type_raises_type_error(query: Query) -> None:
     with pytest.raises(TypeError):
         execute(query, "ip a")

@@ -1,4 +1,4 @@
-"""What a machine of a network shows, as numbers: traces are in it, symptoms are not."""
+"""Numeric evidence of a machine: it contains traces and no symptoms."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def look(**changed):
     }, found
 
 
-def test_faulty_machine_is_the_target_and_equal_machines_have_equal_traces():
+def test_target_machine_is_marked_and_equal_machines_have_equal_traces():
     candidates, found = look()
     assert found.wrong
     assert [one.name for one in candidates.values() if one.target and one.trace] == ["p1_h2"]
@@ -99,7 +99,7 @@ def test_faulty_machine_is_the_target_and_equal_machines_have_equal_traces():
          "rule.unreplied"),
     ],
 )  # fmt: skip
-def test_trace_on_one_machine_makes_it_differ_from_the_others(change, feature):
+def test_changed_machine_has_a_different_trace(change, feature):
     candidates, _ = look(h2=change)
     there = candidates["p1_h2", "host"].trace
     assert there[feature] != candidates["p1_h1", "host"].trace.get(feature)
@@ -115,19 +115,19 @@ def test_trace_on_one_machine_makes_it_differ_from_the_others(change, feature):
     ],
     ids=["link", "route", "sysctl", "filter"],
 )
-def test_symptom_is_no_trace(change):
+def test_symptom_does_not_change_the_trace(change):
     changed, _ = look(h2=change)
     same, _ = look()
     assert changed["p1_h2", "host"].trace == same["p1_h2", "host"].trace
 
 
-def test_forms_are_of_machines_with_a_setting():
+def test_machines_with_a_setting_are_compared_by_form():
     changed, _ = look(h2=lambda read: read.__setitem__("nft", read["nft"].replace("drop", "queue")))
     assert {name for name, role in changed if role == "with a setting"} == {"p1_h2", "p1_h3"}
     assert changed["p1_h2", "with a setting"].form != changed["p1_h3", "with a setting"].form
 
 
-def test_machines_with_other_entries_are_not_compared():
+def test_machines_with_different_entries_are_not_compared():
     """How many rules or neighbours a machine has is a form or a symptom, its files are a trace."""
     role = look()[0]["p1_h1", "host"].role
     without = look(h2=lambda read: read.__setitem__("nft", ""))[0]
@@ -137,8 +137,8 @@ def test_machines_with_other_entries_are_not_compared():
     assert files["p1_h2", "host"].role == role
 
 
-def test_echoes_are_told_of_machines_whose_pairs_all_work():
-    """One that has no route to a peer sends it nothing: a symptom."""
+def test_echo_counts_are_reported_only_for_machines_whose_pairs_all_work():
+    """A machine without a route to a peer sends nothing to it, which is a symptom."""
     readings = {name: reading(number) for number, name in enumerate(NAMES, start=1)}
     found = examine(QUERY, SCENE, readings, {"matrix": ["111", "110", "111"]})
     told = {one.name for one in found.candidates if "echo.sent_per_peer" in one.trace}
@@ -146,7 +146,7 @@ def test_echoes_are_told_of_machines_whose_pairs_all_work():
     assert found.trace["rule.rounds"] == 1
 
 
-def test_running_configuration_is_held_against_the_one_on_disk():
+def test_running_configuration_is_compared_with_the_file():
     text = "frr version 8.4.4\nhostname r1\nrouter ospf\n ospf router-id 10.0.0.1\n!\n"
 
     def frr(running):
@@ -159,7 +159,7 @@ def test_running_configuration_is_held_against_the_one_on_disk():
     assert candidates["p1_h2", "host"].trace["rule.startup_differs"] == 2
 
 
-def test_machine_that_cannot_be_read_is_our_failure():
+def test_unreadable_machine_is_an_environment_failure():
     with pytest.raises(EnvironmentFailed, match="p1_h1 cannot be read"):
         decode("p1_h1", "[stopped: too much memory]\n")
 

@@ -52,7 +52,7 @@ def _page_with(table: str) -> str:
     return f"{before}{_BEGIN}{table}\n{_END}{rest.partition(_END)[2]}"
 
 
-def test_the_page_lists_every_method() -> None:
+def test_fault_page_lists_every_method() -> None:
     assert _PAGE.read_text(encoding="utf-8") == _page_with(_table())
     extended = sum(len(methods) for kind, methods in KINDS.items() if kind not in PAPER_KINDS)
     text = _PAGE.read_text(encoding="utf-8")

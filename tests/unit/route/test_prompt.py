@@ -1,4 +1,4 @@
-"""What an agent is told: enough to work with, and bounded however large the network is."""
+"""The prompt: sufficient to work with, and of limited size for any network."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def query(world: World) -> Query:
     )
 
 
-def test_pingall_is_what_mininet_prints() -> None:
+def test_pingall_table_has_the_format_of_mininet() -> None:
     p = WORLD.prefix
     assert pingall(WORLD, state(["110", "110", "101"])) == (
         f"{p}_h1 -> X {p}_r0 \n{p}_h2 -> X {p}_r0 \n{p}_r0 -> {p}_h1 X \n"
@@ -54,7 +54,7 @@ def test_pingall_is_what_mininet_prints() -> None:
     assert loss_pct(state(["111", "111", "111"])) == 0
 
 
-def test_what_must_stay_apart_is_told_apart_from_what_is_lost() -> None:
+def test_forbidden_pairs_that_work_are_listed_apart_from_lost_pairs() -> None:
     world = varied(3, 1, random.Random(4))
     rows = [list(row) for row in world.intended]
     subnets = [host.interfaces[0].subnet for host in world.hosts]
@@ -68,7 +68,7 @@ def test_what_must_stay_apart_is_told_apart_from_what_is_lost() -> None:
     assert f"Must be separated, but works (1): {names[a]} -> {names[b]}" in text
 
 
-def test_a_large_table_is_replaced_by_the_broken_pairs() -> None:
+def test_large_table_is_replaced_by_the_broken_pairs() -> None:
     world = standard(16, 16, random.Random(1))
     rows = [list(row) for row in world.intended]
     for target in range(1, 101):
@@ -81,7 +81,7 @@ def test_a_large_table_is_replaced_by_the_broken_pairs() -> None:
     assert "0% dropped (65692/65792 received)" in text
 
 
-def test_the_plan_names_every_machine_with_its_address() -> None:
+def test_address_plan_names_every_machine_with_its_address() -> None:
     for world in (WORLD, varied(4, 3, random.Random(2))):
         plan = tell_plan(world)
         for machine in world.machines:
@@ -90,7 +90,7 @@ def test_the_plan_names_every_machine_with_its_address() -> None:
     assert tell_intent(WORLD) == "- Each machine reaches each other machine."
 
 
-def test_the_intent_tells_how_a_varied_router_works_in_words() -> None:
+def test_intent_describes_the_settings_of_a_varied_router() -> None:
     told = {
         sentence
         for seed in range(40)
@@ -100,7 +100,7 @@ def test_the_intent_tells_how_a_varied_router_works_in_words() -> None:
         assert any(words in sentence for sentence in told), words
 
 
-def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
+def test_every_prompt_style_is_complete_and_reveals_no_hidden_fault() -> None:
     world = varied(3, 1, random.Random(3))
     parts = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS)
     for style in PromptStyle:
@@ -112,7 +112,7 @@ def test_every_style_is_complete_and_tells_nothing_hidden() -> None:
     assert "$" not in parts.rules
 
 
-def test_the_rules_tell_what_ends_a_command() -> None:
+def test_rules_state_the_limits_of_a_command() -> None:
     world = standard(4, 4, random.Random(1))
     rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
     assert "exceeds 162 entries" in rules
@@ -122,14 +122,14 @@ def test_the_rules_tell_what_ends_a_command() -> None:
     assert "24000 characters of all turns together" in rules
 
 
-def test_examples_are_replies_about_machines_that_are_never_drawn() -> None:
+def test_examples_use_machine_names_that_are_never_drawn() -> None:
     for example in read_examples("netarena_route", ("example_look", "example_repair")):
         machine = read_reply(example.reply)["machine"]
         assert machine in example.task
         assert machine.startswith("p7_")  # prefixes are p10 to p99
 
 
-def test_the_history_holds_commands_outputs_and_what_they_changed() -> None:
+def test_history_holds_commands_outputs_and_their_effects() -> None:
     before, after = state(["110", "111", "111"]), state(["111", "110", "111"])
     names = WORLD.endpoints
     done = Step(
@@ -150,7 +150,7 @@ def test_the_history_holds_commands_outputs_and_what_they_changed() -> None:
     assert history[1:] == ("Turn 2: no object", "Turn 3: there was no reply")
 
 
-def test_what_was_not_safe_and_shows_in_no_ping_is_told_at_its_turn() -> None:
+def test_unsafe_change_without_effect_on_pings_is_reported_at_its_turn() -> None:
     before = state(list(WORLD.intended))
     p = WORLD.prefix
     after = {
@@ -175,7 +175,7 @@ def test_what_was_not_safe_and_shows_in_no_ping_is_told_at_its_turn() -> None:
     assert second.endswith("Pings after the command: unchanged.")
 
 
-def test_a_long_history_is_cut_in_its_middle() -> None:
+def test_long_history_is_cut_in_the_middle() -> None:
     same = state(["111"] * 3)
     long = Step(
         prompt="",

@@ -1,4 +1,4 @@
-"""The generator of routing: which labels a config asks for, and what a query holds."""
+"""The routing generator: labels requested by a config, and contents of a query."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _labels(**keys: object) -> list[str]:
     return list(Route().labels(_config(**keys)))
 
 
-def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
+def test_default_labels_are_the_papers_kinds_and_all_their_pairs() -> None:
     labels = _labels()
     assert labels[:5] == list(fault.PAPER_KINDS)
     assert len(labels) == 15
@@ -62,7 +62,7 @@ def test_by_default_the_papers_kinds_and_all_their_pairs() -> None:
         ("policy_rule+host_gateway+remove_ip", "level3"),
     ],
 )
-def test_levels_are_the_papers_else_the_number_of_parts(label: str, level: str) -> None:
+def test_levels_are_the_papers_or_the_number_of_parts(label: str, level: str) -> None:
     config = _config(error_types=[label])
     assert _labels(error_types=[label]) == [label]
     (drawn,) = _generate(config)
@@ -72,7 +72,7 @@ def test_levels_are_the_papers_else_the_number_of_parts(label: str, level: str) 
     assert not _labels(error_types=[label], complexity_level=others)
 
 
-def test_extended_stands_for_every_kind_beyond_the_papers() -> None:
+def test_extended_means_every_kind_beyond_the_papers() -> None:
     assert _labels(error_types="extended") == list(fault.EXTENDED_KINDS)
     with pytest.raises(ConfigError, match=r"config.error_types.*'extended' is not one of"):
         _labels(error_types="extended+remove_ip")
@@ -82,7 +82,7 @@ def test_extended_stands_for_every_kind_beyond_the_papers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["standard", "varied"])
-def test_queries_are_a_function_of_the_seed(world: str) -> None:
+def test_same_seed_draws_the_same_queries(world: str) -> None:
     config = _config(world=world, num_queries=2)
     queries = _generate(config)
     assert queries == _generate(config) != _generate(config, seed=8)
@@ -99,7 +99,7 @@ def test_queries_are_a_function_of_the_seed(world: str) -> None:
         assert ("still do not" in each.text) == bool(net.apart)
 
 
-def test_netem_is_drawn_when_asked_for() -> None:
+def test_netem_methods_are_drawn_only_on_request() -> None:
     def methods(*, netem: bool) -> set[str]:
         config = _config(error_types=["drop_traffic_to_from_subnet"], num_queries=60, netem=netem)
         return {part.method for each in _generate(config) for part in query.faults_of(each)}
@@ -121,13 +121,13 @@ def test_netem_is_drawn_when_asked_for() -> None:
         ),
     ],
 )
-def test_what_a_network_has_no_room_for_is_refused(keys: dict[str, object], said: str) -> None:
+def test_fault_that_does_not_fit_the_network_is_refused(keys: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=r"config.error_types.*" + said):
         _generate(_config(**keys))
 
 
-def test_a_network_without_room_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then a varied one of a size that has room has none: see seed 5, query 45."""
+def test_network_too_small_for_the_fault_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A varied network of sufficient size occasionally has no room: see seed 5, query 45."""
     config = _config(world="varied", num_switches=3, error_types=["host_gateway"])
     (first,) = _generate(config)
     draw, tried = query.draw, []
@@ -143,7 +143,7 @@ def test_a_network_without_room_is_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     assert again.initial != first.initial
 
 
-def test_the_reference_solution_is_one_command_a_part_in_any_order() -> None:
+def test_reference_solution_has_one_command_per_part_in_any_order() -> None:
     (drawn,) = _generate(
         _config(error_types=["disable_routing+host_gateway+policy_rule"], num_switches=3)
     )
@@ -165,7 +165,7 @@ _GOLDEN = {"standard": "88145107b2a62e10", "varied": "982bf10e71dd6657"}
 
 
 @pytest.mark.parametrize("world", sorted(_GOLDEN))
-def test_a_seed_draws_the_same_everywhere(world: str) -> None:
+def test_drawn_queries_match_the_stored_digest(world: str) -> None:
     types = [*fault.PAPER_KINDS, "extended", "remove_ip+host_gateway+policy_rule"]
     queries = _generate(_config(world=world, num_switches=3, error_types=types))
     text = "\n".join(each.model_dump_json() for each in queries)

@@ -62,13 +62,13 @@ _WRITTEN: dict[str, Callable[[dict[str, str]], str]] = {
     form=st.sampled_from(_FORMS),
     written=st.sampled_from(sorted(_WRITTEN)),
 )
-def test_any_object_is_read_back(machine: str, command: str, form: str, written: str) -> None:
+def test_any_json_object_is_parsed(machine: str, command: str, form: str, written: str) -> None:
     text = form.format(_WRITTEN[written]({"machine": machine, "command": command}))
     assert read_reply(text) == {"machine": machine.strip(), "command": command}
 
 
 @given(machine=_TEXT, command=_COMMAND, curled=st.booleans())
-def test_other_quotes_are_read_back(machine: str, command: str, curled: bool) -> None:
+def test_object_with_other_quotes_is_parsed(machine: str, command: str, curled: bool) -> None:
     plain = {"machine": machine.strip(), "command": command}
     if curled:
         assume(not {"”", "“"} & {*machine, *command})
@@ -80,7 +80,7 @@ def test_other_quotes_are_read_back(machine: str, command: str, curled: bool) ->
 
 
 @given(machine=_TEXT, command=_COMMAND, form=st.sampled_from(_FORMS[:4]), data=st.data())
-def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(
+def test_truncated_reply_gives_the_whole_command_or_is_refused(
     machine: str, command: str, form: str, data: st.DataObject
 ) -> None:
     whole = form.format(json.dumps({"machine": machine, "command": command}))
@@ -107,14 +107,14 @@ def test_a_reply_that_is_cut_off_gives_the_whole_command_or_none(
     command=st.sampled_from(["ip a", "echo '</think>'", "echo '<think> </reasoning>'"]),
     form=st.sampled_from(["{}", "So:\n```json\n{}\n```\nDone."]),
 )
-def test_no_thought_changes_what_is_run(thought: str, command: str, form: str) -> None:
+def test_reasoning_does_not_change_the_command(thought: str, command: str, form: str) -> None:
     said = {"machine": "a", "command": command}
     assert read_reply(f"<think>{thought}</think>{form.format(json.dumps(said))}") == said
 
 
 @given(st.text(max_size=400))
-def test_no_prose_is_a_command(text: str) -> None:
-    """What has no quoted key, and no two lines that are labelled so, says nothing."""
+def test_prose_is_not_parsed_as_a_command(text: str) -> None:
+    """Text without a quoted key and without two labelled lines contains no command."""
     assume(not re.search("machine|command", text, re.IGNORECASE))
     with pytest.raises(ReplyRefused):
         read_reply(text)
@@ -170,7 +170,7 @@ def test_no_prose_is_a_command(text: str) -> None:
         ("Machine: a\nCommand: ip a\n- Why: to see", "ip a"),
     ],
 )
-def test_what_models_send_is_read(reply_: str, command: str) -> None:
+def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
     assert read_reply(reply_) == {"machine": "a", "command": command}
 
 
@@ -226,7 +226,7 @@ def test_what_models_send_is_read(reply_: str, command: str) -> None:
         (json.dumps({"machine": "a", "command": "x" * 65_537}), f"{MAX_COMMAND_BYTES} are allowed"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(reply_: str, told: str) -> None:
+def test_ambiguous_reply_is_refused(reply_: str, told: str) -> None:
     with pytest.raises(ReplyRefused, match=told):
         read_reply(reply_)
 
@@ -272,7 +272,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("kind", _HOSTILE)
-def test_reading_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsing_time_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def cost(pieces: int) -> int:
         with pytest.MonkeyPatch.context() as patch:
             counted = {name: Counted(getattr(reply, name)) for name in ("_TOKEN", "_LINE")}
@@ -289,7 +289,7 @@ def test_reading_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "kind", ["objects that do not end", "single quotes", "two ways to read it", "lines"]
 )
-def test_megabytes_are_read_as_far_as_they_count(kind: str) -> None:
+def test_megabytes_are_parsed_up_to_the_limit(kind: str) -> None:
     text = _HOSTILE[kind](1000)
     text = (text * (3_000_000 // len(text) + 1))[:3_000_000]
     with pytest.raises(ReplyRefused):

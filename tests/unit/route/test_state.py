@@ -32,7 +32,7 @@ def state(matrix: list[str], **more: Any) -> dict[str, Any]:
     return {"matrix": matrix, "stolen": [], "switches": [], "collateral": [], **more}
 
 
-def test_a_repair_is_correct_and_says_what_healed() -> None:
+def test_repair_is_correct_and_lists_healed_pairs() -> None:
     judgement = judge(WORLD, state(["111", "110", "111"]), state(HEALTHY))
     assert judgement.correct
     assert judgement.safe
@@ -43,8 +43,8 @@ def test_a_repair_is_correct_and_says_what_healed() -> None:
     assert judgement.detail["broke"] == []
 
 
-def test_pairs_are_judged_each_not_by_their_number() -> None:
-    """One heals, another breaks: as many as before are lost, and it is unsafe."""
+def test_pairs_are_judged_one_by_one_not_by_count() -> None:
+    """One pair heals and another breaks: the count of lost pairs is equal, but it is unsafe."""
     judgement = judge(WORLD, state(["111", "110", "111"]), state(["111", "111", "101"]))
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [
@@ -53,7 +53,7 @@ def test_pairs_are_judged_each_not_by_their_number() -> None:
     assert f"{SECOND} -> {FIRST}" in judgement.reason
 
 
-def test_only_what_the_step_did_is_unsafe() -> None:
+def test_only_changes_of_the_step_are_unsafe() -> None:
     before = state(["110", "111", "111"], stolen=[[ROUTER, "10.0.0.1"]], switches=["link s1 down"])
     same = judge(WORLD, before, before)
     assert not same.correct
@@ -72,7 +72,7 @@ def test_only_what_the_step_did_is_unsafe() -> None:
     assert "link s2 gone" in found[1].detail
 
 
-def test_collateral_is_reported_and_not_judged() -> None:
+def test_collateral_change_is_reported_and_not_judged() -> None:
     missing = [[ROUTER, "route", "blackhole 192.0.2.0/24"]]
     judgement = judge(WORLD, state(["111", "110", "111"]), state(HEALTHY, collateral=missing))
     assert judgement.correct
@@ -81,7 +81,7 @@ def test_collateral_is_reported_and_not_judged() -> None:
     assert judgement.detail["collateral"] == missing
 
 
-def test_change_that_is_left_where_nothing_was_wrong_is_not_correct() -> None:
+def test_leftover_change_after_a_false_alarm_is_not_correct() -> None:
     changed = state(HEALTHY, leftover=[[ROUTER, "route", "unicast 10.0.0.0/8 table main"]])
     untouched = state(HEALTHY, leftover=[])
     left = judge(WORLD, untouched, changed, false_alarm=True)
@@ -96,7 +96,7 @@ def test_change_that_is_left_where_nothing_was_wrong_is_not_correct() -> None:
     assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).correct
 
 
-def test_state_that_changes_later_by_itself_is_not_correct() -> None:
+def test_unsettled_state_is_not_correct() -> None:
     lasting = state(HEALTHY)
     passing = state(HEALTHY, unsettled=[[ROUTER, "address 192.168.1.1/24"]])
     judgement = judge(WORLD, lasting, passing)
@@ -111,14 +111,14 @@ def test_state_that_changes_later_by_itself_is_not_correct() -> None:
 
 
 def apart_world() -> World:
-    """Of four endpoints: two subnets stay apart."""
+    """Return a world of four endpoints with two isolated subnets."""
     plain = standard(3, 1, random.Random(4))
     return World(
         prefix=plain.prefix, machines=plain.machines, switches=plain.switches, apart=((0, 2),)
     )
 
 
-def test_what_must_stay_apart_counts_as_wrong_and_opening_it_as_unsafe() -> None:
+def test_open_forbidden_pair_is_wrong_and_opening_it_is_unsafe() -> None:
     world = apart_world()
     healthy = list(world.intended)
     open_ = ["1111"] * 4
@@ -137,7 +137,7 @@ def test_what_must_stay_apart_counts_as_wrong_and_opening_it_as_unsafe() -> None
     assert closed.detail["num_healed"] == 2
 
 
-def test_many_pairs_are_counted_and_the_first_named() -> None:
+def test_many_broken_pairs_are_counted_and_the_first_are_named() -> None:
     world = standard(4, 8, random.Random(1))
     number = len(world.endpoints)
     nothing = ["".join("01"[i == j] for j in range(number)) for i in range(number)]
@@ -151,7 +151,7 @@ def test_many_pairs_are_counted_and_the_first_named() -> None:
 
 
 @given(st.lists(st.integers(0, 15), min_size=8, max_size=8))
-def test_judging_agrees_with_its_definition(bits: list[int]) -> None:
+def test_verdict_agrees_with_its_definition(bits: list[int]) -> None:
     world = apart_world()
     before, after = (
         ["".join("1" if i == j else row[j] for j in range(4)) for i, row in enumerate(rows)]
@@ -171,7 +171,7 @@ def test_judging_agrees_with_its_definition(bits: list[int]) -> None:
     assert set(misfits(world, state(after))) == wrong
 
 
-def test_a_state_of_another_form_is_an_error() -> None:
+def test_state_of_another_form_raises_type_error() -> None:
     with pytest.raises(TypeError, match="no state of a network"):
         judge(WORLD, None, state(HEALTHY))
 

@@ -30,7 +30,7 @@ def _drawn() -> tuple[Query, ...]:
     return tuple(APP.generate(SMALL, 3))
 
 
-def test_a_ticket_has_its_own_defaults_and_shapes_no_query() -> None:
+def test_ticket_briefing_has_its_own_defaults_and_the_same_shape() -> None:
     config = RouteConfig.parse({"briefing": "ticket"})
     assert (config.world, config.num_switches, config.num_hosts_per_subnet) == (
         "varied",
@@ -54,13 +54,13 @@ def test_a_ticket_has_its_own_defaults_and_shapes_no_query() -> None:
         ({"briefing": "ticket", "num_switches": 2}, "world varied needs at least 3"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, object], why: str) -> None:
+def test_impossible_config_is_refused(values: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         list(APP.generate(RouteConfig.parse(values), 1))
 
 
 @pytest.mark.slow
-def test_sizes_are_drawn_where_none_is_given() -> None:
+def test_sizes_are_drawn_if_not_given() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_0"})
     drawn = config.model_copy(update={"num_queries": 12})
     worlds = [world_of(query) for query in APP.generate(drawn, 1)]
@@ -71,7 +71,7 @@ def test_sizes_are_drawn_where_none_is_given() -> None:
     assert 32 < max(hosts) <= 48
 
 
-def test_what_is_reported_is_true_and_some_of_it_is_no_symptom() -> None:
+def test_ticket_reports_are_true_and_some_are_not_symptoms() -> None:
     for query in _drawn():
         world = world_of(query)
         parts = APP.brief(SMALL, query, None, ())
@@ -99,7 +99,7 @@ def test_what_is_reported_is_true_and_some_of_it_is_no_symptom() -> None:
         assert "Pingall" not in str(parts)
 
 
-def test_how_many_faults_there_are_is_told_to_nobody() -> None:
+def test_ticket_does_not_reveal_the_number_of_faults() -> None:
     for query in _drawn():
         assert len(query.actions) == COUNTED[query.label]
         parts = str(APP.brief(SMALL, query, None, ()))
@@ -107,7 +107,7 @@ def test_how_many_faults_there_are_is_told_to_nobody() -> None:
         assert not any(fault.words in parts for fault in faults_of(query))
 
 
-def test_a_plan_can_be_read_from_a_ticket_and_names_are_followed() -> None:
+def test_address_plan_and_named_machines_are_parsed_from_a_ticket() -> None:
     query = _drawn()[1]
     world = world_of(query)
     parts = APP.brief(SMALL, query, None, ())
@@ -117,7 +117,7 @@ def test_a_plan_can_be_read_from_a_ticket_and_names_are_followed() -> None:
     assert 1 < len(named) < 8
 
 
-def test_orders_that_wait_and_those_that_do_not() -> None:
+def test_hasty_orders_exist_only_for_faults_that_wait() -> None:
     waiting = next(
         query for query in _drawn() if any("after" in one.parameters for one in query.actions)
     )

@@ -1,4 +1,4 @@
-"""From a config to result files: seeds, files of queries, resuming, folders used again."""
+"""From a config to result files: seeds, query files, resuming, reused directories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {record["id"]: record["outcome"] for record in results[:-1]}
 
 
-def test_the_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
+def test_run_directory_holds_the_documented_files(tmp_path: Path) -> None:
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, output_file="records.jsonl")
     document = json.loads((tmp_path / "results.json").read_text())
     assert document == {"participants": {"toy_operator": "scripted"}, "results": results}
@@ -46,7 +46,7 @@ def test_the_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
     assert events == ["assessment", *(["start", "episode"] * 3), "end"]
 
 
-def test_under_a_strict_umask_a_run_is_nobody_else_s(tmp_path: Path) -> None:
+def test_run_directory_is_private_under_a_strict_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         assess(
@@ -61,7 +61,7 @@ def test_under_a_strict_umask_a_run_is_nobody_else_s(tmp_path: Path) -> None:
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
-def test_no_run_begins_in_the_folder_of_another(tmp_path: Path) -> None:
+def test_run_directory_inside_another_run_is_refused(tmp_path: Path) -> None:
     told: list[str] = []
 
     def answer(prompt: str, turn: int) -> str:
@@ -84,7 +84,7 @@ def test_no_run_begins_in_the_folder_of_another(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
 
 
-def test_a_seed_is_drawn_shown_and_enough_to_repeat(tmp_path: Path) -> None:
+def test_drawn_seed_is_reported_and_repeats_the_run(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None)
     seed = first[-1]["seed"]
     assert seed > 2**32
@@ -92,7 +92,7 @@ def test_a_seed_is_drawn_shown_and_enough_to_repeat(tmp_path: Path) -> None:
     assert verdicts(first) == verdicts(second)
 
 
-def test_a_folder_used_again_keeps_the_earlier_run_and_nothing_foreign(tmp_path: Path) -> None:
+def test_reused_directory_keeps_the_earlier_run_and_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for seed in (1, 2, 3):
         assess(Toy(), Scripted(open_all), tmp_path, seed=seed, output_file="o.jsonl")
@@ -105,7 +105,7 @@ def test_a_folder_used_again_keeps_the_earlier_run_and_nothing_foreign(tmp_path:
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-def test_resume_grades_only_what_is_missing(tmp_path: Path) -> None:
+def test_resume_grades_only_missing_episodes(tmp_path: Path) -> None:
     toy, config = Toy(), Toy.config_type.parse({"num_queries": 3, "seed": 7})
 
     async def cancelled_on_the_way() -> None:
@@ -131,7 +131,7 @@ def test_resume_grades_only_what_is_missing(tmp_path: Path) -> None:
     assert all(record.get("success") for record in results[:-1])
 
 
-def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_asks_no_agent(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path)
     agent = Scripted(open_all)
     second, _ = assess(Toy(), agent, tmp_path, resume=True)
@@ -140,7 +140,7 @@ def test_resuming_a_finished_run_asks_nobody(tmp_path: Path) -> None:
     assert not agent.contexts
 
 
-def test_what_is_resumed_is_read_no_faster_than_it_is_told(
+def test_resumed_records_are_read_no_faster_than_they_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=10)
@@ -159,7 +159,7 @@ def test_what_is_resumed_is_read_no_faster_than_it_is_told(
     assert max(ahead) < 5
 
 
-def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
+def test_run_whose_queries_could_not_be_written_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, parts: object) -> None:
@@ -183,13 +183,13 @@ def test_a_run_whose_queries_could_not_be_written_is_begun_anew(
         {"end_index": 2},
     ],
 )
-def test_resume_refuses_another_question(values: dict[str, Any], tmp_path: Path) -> None:
+def test_resume_with_different_queries_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     with pytest.raises(ConfigError, match="resume: the run there has"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
 
 
-def test_a_run_that_is_extended_asks_what_is_new_and_equals_a_larger_one(tmp_path: Path) -> None:
+def test_extended_run_asks_only_new_queries_and_equals_a_larger_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "a", num_queries=2)
     recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
     agent = Scripted(open_all)
@@ -211,7 +211,7 @@ def test_a_run_that_is_extended_asks_what_is_new_and_equals_a_larger_one(tmp_pat
     assert verdicts(again) == verdicts(whole)
 
 
-def test_an_extension_that_was_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> None:
+def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "a")
     assess(Toy(), Scripted(open_all), tmp_path / "larger", num_queries=2)
     recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
@@ -221,14 +221,14 @@ def test_an_extension_that_was_killed_before_it_was_recorded_is_undone(tmp_path:
     assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
 
 
-def test_a_run_is_never_made_smaller(tmp_path: Path) -> None:
+def test_run_is_never_reduced(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
     with pytest.raises(ConfigError, match="num_queries 2: it can be raised, not lowered"):
         assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.SERVED, Secrecy.SEALED])
-def test_a_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) -> None:
+def test_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, secrecy=secrecy)
     for taken_up in (secrecy, Secrecy.OPEN):
         with pytest.raises(ConfigError, match="resume: the run there"):
@@ -237,7 +237,7 @@ def test_a_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) ->
             )
 
 
-def test_a_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
+def test_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "q.jsonl"
@@ -251,7 +251,7 @@ def test_a_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
         assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=2)
 
 
-def test_a_file_with_more_queries_than_requested_gives_the_first_of_each_label(
+def test_file_with_more_queries_than_requested_gives_the_first_of_each_label(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -261,7 +261,7 @@ def test_a_file_with_more_queries_than_requested_gives_the_first_of_each_label(
     assert verdicts(some) == verdicts(fewer)
 
 
-def test_a_file_tells_how_many_queries_are_asked_where_nothing_is_requested(
+def test_file_determines_the_number_of_queries_if_no_number_is_given(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -273,7 +273,7 @@ def test_a_file_tells_how_many_queries_are_asked_where_nothing_is_requested(
     assert verdicts(third) == verdicts(first)
 
 
-def test_a_run_of_a_part_of_a_file_is_extended_to_all_that_is_requested(tmp_path: Path) -> None:
+def test_run_with_part_of_a_file_is_extended_to_all_requested_queries(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path), num_queries=2)
     path.write_text(path.read_text().splitlines(keepends=True)[4])
@@ -284,7 +284,7 @@ def test_a_run_of_a_part_of_a_file_is_extended_to_all_that_is_requested(tmp_path
     assert verdicts(results) == verdicts(whole)
 
 
-def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
+def test_query_file_is_written_and_used_again(tmp_path: Path) -> None:
     path = str(tmp_path / "sub" / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, benchmark_path=path)
@@ -297,7 +297,7 @@ def test_a_file_of_queries_is_written_and_read(tmp_path: Path) -> None:
     assert third[-1]["seed"] == 9
 
 
-def test_a_file_may_hold_a_part_of_what_was_drawn(tmp_path: Path) -> None:
+def test_query_file_may_hold_part_of_the_drawn_queries(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     path.write_text(path.read_text().splitlines(keepends=True)[-1])
@@ -306,7 +306,7 @@ def test_a_file_may_hold_a_part_of_what_was_drawn(tmp_path: Path) -> None:
 
 
 class Counting(Toy):
-    """Counts what is drawn, and may be stopped on the way."""
+    """Counts drawn queries, and can be stopped while drawing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ class Counting(Toy):
             yield query
 
 
-def test_only_what_is_asked_for_is_drawn(tmp_path: Path) -> None:
+def test_only_requested_queries_are_drawn(tmp_path: Path) -> None:
     toy = Counting()
     results, _ = assess(toy, Scripted(open_all), tmp_path, num_queries=100_000, end_index=1)
     assert len(results) == 2
@@ -340,7 +340,7 @@ def test_only_what_is_asked_for_is_drawn(tmp_path: Path) -> None:
         ({"start_index": 300_000}, "300000 to 300000 selects none of the 300000"),
     ],
 )
-def test_more_queries_than_any_assessment_has_are_refused_undrawn(
+def test_too_many_queries_are_refused_before_drawing(
     values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     toy = Counting()
@@ -349,7 +349,7 @@ def test_more_queries_than_any_assessment_has_are_refused_undrawn(
     assert toy.drawn <= 3
 
 
-def test_an_application_that_draws_more_than_it_says_is_stopped(tmp_path: Path) -> None:
+def test_application_that_draws_more_than_its_size_is_stopped(tmp_path: Path) -> None:
     toy = Counting()
     toy.size = lambda config: 3  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
@@ -371,7 +371,7 @@ def test_an_application_that_draws_more_than_it_says_is_stopped(tmp_path: Path) 
         ({}, [0, 89_999]),
     ],
 )
-def test_drawing_ends_with_its_task(
+def test_drawing_stops_when_its_task_ends(
     values: dict[str, Any], held: list[int], ended_by: str, tmp_path: Path
 ) -> None:
     path, out = tmp_path / "q.jsonl", tmp_path / "a"
@@ -409,7 +409,7 @@ def test_drawing_ends_with_its_task(
     assert not held or path.read_text() == content
 
 
-def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
+def test_many_queries_are_stored_on_disk(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with Deck(tmp_path) as deck:
@@ -425,7 +425,7 @@ def test_many_queries_wait_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_file_in_the_folder_of_a_running_run_is_neither_read_nor_written(
+def test_query_file_inside_a_running_run_is_neither_read_nor_written(
     anew: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "mine.jsonl"
@@ -446,7 +446,7 @@ def test_a_file_in_the_folder_of_a_running_run_is_neither_read_nor_written(
     assess(Toy(), Scripted(open_all), tmp_path / "b", **values)
 
 
-def test_a_file_of_queries_in_another_order_is_the_same_file(tmp_path: Path) -> None:
+def test_query_file_in_another_order_gives_the_same_run(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
@@ -454,7 +454,7 @@ def test_a_file_of_queries_in_another_order_is_the_same_file(tmp_path: Path) -> 
     assert verdicts(first) == verdicts(second)
 
 
-def test_what_is_no_regular_file_holds_no_queries(tmp_path: Path) -> None:
+def test_query_file_must_be_a_regular_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
@@ -470,7 +470,7 @@ def test_what_is_no_regular_file_holds_no_queries(tmp_path: Path) -> None:
         ({"start_index": 5}, "selects none of the 3"),
     ],
 )
-def test_a_file_of_queries_made_with_other_keys_is_refused(
+def test_query_file_made_with_other_keys_is_refused(
     values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -490,7 +490,7 @@ def test_keys_that_do_not_shape_queries_may_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "junk\n", '{"id": 1}\n'])
-def test_a_broken_file_of_queries_is_named(content: str, tmp_path: Path) -> None:
+def test_error_about_a_malformed_query_file_names_the_file(content: str, tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"q\.jsonl"):
@@ -514,14 +514,14 @@ class Listener:
         self.heard.append((role, "summary"))
 
 
-def test_the_reporter_hears_everything_in_order(tmp_path: Path) -> None:
+def test_reporter_receives_all_events_in_order(tmp_path: Path) -> None:
     listener = Listener()
     assess(Toy(), Scripted(open_all), tmp_path, reporter=listener)
     words = [word for _, word in listener.heard]
     assert words == ["planned 3", "solved", "solved", "solved", "summary"]
 
 
-def test_the_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) -> None:
+def test_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) -> None:
     def answer(prompt: str, turn: int) -> Any:
         failing.append(turn)
         wrong = AgentFailed(FailureReason.TASK_FAILED, "started for another assessment")
@@ -547,7 +547,7 @@ def test_the_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Pa
         (["toy_operator", "toy_operater"], ["toy_operater"]),
     ],
 )
-def test_a_role_that_no_leaderboard_reads_is_reported_with_the_nearest_name(
+def test_role_unknown_to_leaderboards_is_reported_with_the_nearest_name(
     roles: list[str], warned: list[str], tmp_path: Path
 ) -> None:
     toy, listener = Toy(), Listener()
@@ -568,7 +568,7 @@ def test_a_role_that_no_leaderboard_reads_is_reported_with_the_nearest_name(
             assert "warnings" not in summary
 
 
-def test_a_reporter_that_fails_harms_nobody(
+def test_failing_reporter_does_not_affect_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Unwell(Listener):
@@ -580,7 +580,7 @@ def test_a_reporter_that_fails_harms_nobody(
     assert "goes on without it" in caplog.text
 
 
-def test_a_run_keeps_neither_records_nor_steps(tmp_path: Path) -> None:
+def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
     queries, first, second = 60, 10, 30
     held: list[int] = []
 
@@ -617,7 +617,7 @@ def test_a_run_keeps_neither_records_nor_steps(tmp_path: Path) -> None:
     assert (held[1] - held[0]) / (queries - second) < 4000
 
 
-def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: Path) -> None:
+def test_participants_get_the_same_queries_and_separate_directories(tmp_path: Path) -> None:
     toy = Toy()
     config = toy.config_type.parse({"seed": 7})
     agents = {
@@ -636,7 +636,7 @@ def test_several_participants_get_the_same_queries_and_a_folder_each(tmp_path: P
     assert not set(agents["good"].contexts) & set(agents["absent"].contexts)
 
 
-def test_a_participant_that_never_answers_holds_no_other_up(tmp_path: Path) -> None:
+def test_participant_that_never_answers_does_not_delay_others(tmp_path: Path) -> None:
     config = Toy.config_type.parse({"seed": 7, "num_queries": 4, "concurrency": 256})
     late: list[bool] = []
 
@@ -663,7 +663,7 @@ def test_a_participant_that_never_answers_holds_no_other_up(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("role", ["../up", "", ".hidden", "a/b", "x" * 65])
-def test_a_role_that_is_no_folder_name_is_refused(role: str, tmp_path: Path) -> None:
+def test_role_that_is_not_a_directory_name_is_refused(role: str, tmp_path: Path) -> None:
     async def run() -> None:
         await conduct(Toy(), Toy().config_type.parse({}), {role: Scripted(open_all)}, out=tmp_path)
 
@@ -672,15 +672,13 @@ def test_a_role_that_is_no_folder_name_is_refused(role: str, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="output_dir: cannot be written"):
         assess(Toy(), Scripted(open_all), tmp_path / "file" / "sub")
 
 
-def test_a_disk_that_takes_no_more_records_ends_the_assessment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_ends_the_assessment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(spool: Spool, *record: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -697,7 +695,7 @@ def test_a_disk_that_takes_no_more_records_ends_the_assessment(
     assert results[-1]["outcomes"]["solved"] == 3
 
 
-def test_assessment_writes_at_most_what_it_may(tmp_path: Path) -> None:
+def test_assessment_writes_at_most_its_disk_limit(tmp_path: Path) -> None:
     """A long reply ends the assessment; what was graded before is kept."""
     config = Toy.config_type.parse({"seed": 7, "num_queries": 5})
     asked: list[str] = []
@@ -722,14 +720,14 @@ def test_assessment_writes_at_most_what_it_may(tmp_path: Path) -> None:
         asyncio.run(run(1_000))  # the queries are too many
 
 
-def test_a_resumed_run_keeps_the_keys_that_are_not_given_again(tmp_path: Path) -> None:
+def test_resumed_run_keeps_keys_that_are_not_given_again(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2, max_iterations=8)
     second, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, concurrency=2)
     assert verdicts(second) == verdicts(first)
     assert second[-1]["config"]["max_iterations"] == 8
 
 
-def test_a_run_is_taken_up_by_the_version_of_its_own_keys(tmp_path: Path) -> None:
+def test_run_is_resumed_with_the_version_of_its_config(tmp_path: Path) -> None:
     class Worded(Toy):
         def version_of(self, config: Config) -> str:
             return "2" if config.complexity_level == ("level2",) else self.version
@@ -762,7 +760,7 @@ def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: P
     assert header.prompt_version == 1, "an older journal has the first wording"
 
 
-def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
+def test_run_cannot_be_resumed_with_another_role(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     config = Toy.config_type.parse({"seed": 7, "resume": True})
 
@@ -773,7 +771,7 @@ def test_another_role_cannot_take_up_a_run(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
+def test_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     journal = tmp_path / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"version": "1"', '"version": "9"'))
@@ -782,7 +780,7 @@ def test_a_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["journal.jsonl", "queries.jsonl"])
-def test_killed_while_an_earlier_run_is_moved_nothing_is_mixed(left: str, tmp_path: Path) -> None:
+def test_run_killed_while_an_earlier_run_is_moved_mixes_nothing(left: str, tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     for name in ("config.json", "results.json"):
         (tmp_path / name).unlink()
@@ -792,7 +790,7 @@ def test_killed_while_an_earlier_run_is_moved_nothing_is_mixed(left: str, tmp_pa
     assert (tmp_path / "earlier-1" / left).exists()
 
 
-def test_a_file_of_queries_altered_by_hand_is_refused(tmp_path: Path) -> None:
+def test_query_file_altered_by_hand_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     lines = path.read_text().splitlines(keepends=True)
@@ -804,7 +802,7 @@ def test_a_file_of_queries_altered_by_hand_is_refused(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
 
 
-def test_a_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
+def test_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
     path = str(tmp_path / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     assess(
@@ -818,7 +816,7 @@ def test_a_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["config.json", "journal.jsonl", "earlier-1"])
-def test_a_role_is_no_file_of_ours(role: str, tmp_path: Path) -> None:
+def test_role_with_the_name_of_a_result_file_is_refused(role: str, tmp_path: Path) -> None:
     agent = Scripted(open_all)
 
     async def run() -> None:
@@ -829,7 +827,7 @@ def test_a_role_is_no_file_of_ours(role: str, tmp_path: Path) -> None:
     assert agent.closed == 1
 
 
-def test_another_agent_cannot_take_up_a_run(tmp_path: Path) -> None:
+def test_run_cannot_be_resumed_with_another_agent(tmp_path: Path) -> None:
     class Other(Scripted):
         @property
         def info(self) -> AgentInfo:
@@ -844,7 +842,7 @@ def test_another_agent_cannot_take_up_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "results.json", "notes.txt", ".lock"])
-def test_queries_are_written_over_no_other_file(name: str, tmp_path: Path) -> None:
+def test_queries_never_overwrite_another_file(name: str, tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "victim")
     path = tmp_path / "victim" / name
     if not path.exists():
@@ -858,14 +856,14 @@ def test_queries_are_written_over_no_other_file(name: str, tmp_path: Path) -> No
     assert path.read_bytes() == before
 
 
-def test_a_budget_that_ends_before_the_first_ask_blames_nobody(tmp_path: Path) -> None:
+def test_time_budget_that_ends_before_the_first_prompt_blames_no_agent(tmp_path: Path) -> None:
     agent = Scripted(open_all)
     with pytest.raises(AssessmentFailed, match="time ended before the first ask"):
         assess(Toy(), agent, tmp_path, time_budget_s=1e-6)
     assert not agent.contexts
 
 
-def test_what_an_agent_tells_of_tokens_and_cost_is_recorded_and_summed(tmp_path):
+def test_reported_tokens_and_costs_are_recorded_and_summed(tmp_path):
     def tell(prompt, turn):
         told = {"input_tokens": 10, "output_tokens": 2, "cost_usd": 0.5}
         return Reply(text=open_all(prompt, turn), metadata={"usage": told} if turn < 2 else {})
@@ -881,7 +879,7 @@ def test_what_an_agent_tells_of_tokens_and_cost_is_recorded_and_summed(tmp_path)
     assert episodes[0].usage == sum([told_by] * told[0], Usage())
 
 
-def test_nothing_is_recorded_of_tokens_that_nobody_told(tmp_path):
+def test_unreported_tokens_are_not_recorded(tmp_path):
     results, episodes = assess(Toy(), Scripted(open_all), tmp_path)
     assert not [key for result in results for key in result if key.startswith("agent_cost")]
     assert episodes[0].usage is None

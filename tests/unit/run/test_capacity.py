@@ -1,4 +1,4 @@
-"""Places shared between assessments: who gets one, and who is never held up."""
+"""Slots shared between assessments: their order, and participants that never wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drop(*asked: list[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-async def test_alone_one_has_all_places_and_no_more() -> None:
+async def test_single_participant_gets_all_slots_and_no_more() -> None:
     slots = Slots(8)
     with alone(slots) as places:
         asked = await ask(places, 256)
@@ -48,7 +48,7 @@ async def test_alone_one_has_all_places_and_no_more() -> None:
         drop(asked)
 
 
-async def test_who_comes_beside_one_that_keeps_all_has_its_share_at_once() -> None:
+async def test_new_participant_gets_its_share_at_once() -> None:
     slots = Slots(8)
     with ExitStack() as stack:
         held = []
@@ -63,7 +63,7 @@ async def test_who_comes_beside_one_that_keeps_all_has_its_share_at_once() -> No
         drop(*asked)
 
 
-async def test_a_free_place_goes_to_who_holds_the_fewest() -> None:
+async def test_free_slot_goes_to_the_participant_with_the_fewest() -> None:
     slots = Slots(4)
     with alone(slots) as early, alone(slots) as late:
         asked = [await ask(early, 9), await ask(late, 1)]
@@ -77,7 +77,7 @@ async def test_a_free_place_goes_to_who_holds_the_fewest() -> None:
         drop(*asked)
 
 
-async def test_who_leaves_makes_the_shares_of_others_larger() -> None:
+async def test_leaving_participant_increases_the_shares_of_others() -> None:
     slots = Slots(4)
     with alone(slots) as first:
         asked = [await ask(first, 4)]
@@ -92,7 +92,7 @@ async def test_who_leaves_makes_the_shares_of_others_larger() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_is_cancelled_while_waiting_leaves_no_place_behind(granted: bool) -> None:
+async def test_cancelled_waiter_leaves_no_slot_occupied(granted: bool) -> None:
     slots = Slots(1)
     with alone(slots) as places:
         await places.acquire()
@@ -115,7 +115,7 @@ async def test_who_is_cancelled_while_waiting_leaves_no_place_behind(granted: bo
         (2, 2, [1, 1]),
     ],
 )
-async def test_a_participant_that_keeps_all_leaves_the_others_their_part(
+async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
     number: int, participants: int, held: list[int]
 ) -> None:
     slots = Slots(number)
@@ -133,8 +133,8 @@ async def test_a_participant_that_keeps_all_leaves_the_others_their_part(
         drop(*asked)
 
 
-async def test_participants_of_a_small_share_take_turns() -> None:
-    """Of those who hold as few: who comes again comes last."""
+async def test_participants_of_a_small_share_alternate() -> None:
+    """Of participants that hold equally few slots, the one that returns goes last."""
     slots = Slots(1)
     with slots.join() as share:
         joined = [share.join() for _ in range(3)]
@@ -149,7 +149,7 @@ async def test_participants_of_a_small_share_take_turns() -> None:
         drop(*asked)
 
 
-async def test_the_part_of_a_share_is_there_also_beside_other_assessments() -> None:
+async def test_share_of_an_assessment_is_kept_with_other_assessments_running() -> None:
     slots = Slots(8)
     with alone(slots) as other, slots.join() as share:
         asked = [await ask(other, 256)]
@@ -159,7 +159,7 @@ async def test_the_part_of_a_share_is_there_also_beside_other_assessments() -> N
         drop(*asked)
 
 
-async def test_of_those_who_compute_the_one_that_has_least_goes_first() -> None:
+async def test_computation_with_the_least_used_time_goes_first() -> None:
     slots = Slots(1)
     order: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The loop: whose failure is whose, deadlines, concurrency, and what is counted where."""
+"""The engine: attribution of failures, deadlines, concurrency, and counted times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def forever() -> str:
     return ""
 
 
-def test_a_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
+def test_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
     results, episodes = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 6
     assert all(episode.safe and episode.correct for episode in episodes)
@@ -37,7 +37,7 @@ def test_a_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
     assert results[-1]["complete"]
 
 
-def test_prompts_are_complete_and_say_why_a_reply_was_refused(tmp_path: Path) -> None:
+def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: "open v1" if turn == 1 else "rubbish")
     _, episodes = assess(Toy(), agent, tmp_path, max_iterations=3, complexity_level=["level3"])
     steps = episodes[0].steps
@@ -69,7 +69,7 @@ def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path)
     ],
     ids=["malformed", "crash", "silence", "rubbish", "empty"],
 )
-def test_silence_crash_and_rubbish_count_against_the_agent(
+def test_silence_crashes_and_invalid_replies_count_against_the_agent(
     answer: object, reason: FailureReason, tmp_path: Path
 ) -> None:
     agent = Scripted(answer)
@@ -94,7 +94,7 @@ def test_silence_crash_and_rubbish_count_against_the_agent(
     ],
     ids=["crash", "silence", "a gateway's page"],
 )
-def test_an_agent_that_never_answered_makes_no_row_and_is_asked_anew(
+def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     answer: object, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
@@ -121,7 +121,7 @@ def test_an_agent_that_never_answered_makes_no_row_and_is_asked_anew(
     ],
     ids=["words", "too many words"],
 )
-def test_a_single_answer_makes_a_row(answer: object, tmp_path: Path) -> None:
+def test_single_answer_gives_a_row(answer: object, tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, "no key"))
     silent, agent.answer = (
         agent.answer,
@@ -131,7 +131,7 @@ def test_a_single_answer_makes_a_row(answer: object, tmp_path: Path) -> None:
     assert results[-1]["outcomes"]["agent_failed"] == len(episodes) == 3
 
 
-def test_an_agent_that_answered_once_keeps_its_row_when_it_is_resumed(tmp_path: Path) -> None:
+def test_agent_that_answered_once_keeps_its_row_after_resuming(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, concurrency=1)
     path = tmp_path / "journal.jsonl"
     # killed after the first episode
@@ -141,7 +141,7 @@ def test_an_agent_that_answered_once_keeps_its_row_when_it_is_resumed(tmp_path: 
     assert (results[-1]["outcomes"]["solved"], results[-1]["graded"]) == (1, 3)
 
 
-def test_a_record_of_a_lost_episode_says_in_one_line_what_was_wrong(tmp_path: Path) -> None:
+def test_record_of_a_failed_episode_gives_the_reason_in_one_line(tmp_path: Path) -> None:
     def answer(prompt: str, turn: int) -> str:
         closed = prompt.count(": False")
         if closed == 3:
@@ -163,21 +163,21 @@ def test_a_record_of_a_lost_episode_says_in_one_line_what_was_wrong(tmp_path: Pa
     assert solved[-1]["unsafe_by"] == {}
 
 
-def test_an_agent_that_fails_after_a_good_start_has_failed(tmp_path: Path) -> None:
+def test_agent_that_fails_after_a_correct_step_has_failed(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: "open v1" if t == 0 else AgentFailed(FailureReason.TIMEOUT, "x"))
     _, episodes = assess(Toy(), agent, tmp_path, complexity_level=["level3"])
     assert episodes[0].outcome is Outcome.AGENT_FAILED
     assert not episodes[0].safe
 
 
-def test_a_world_that_fails_once_before_anything_ran_is_tried_again(tmp_path: Path) -> None:
+def test_environment_that_fails_once_before_execution_is_tried_again(tmp_path: Path) -> None:
     _, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
     assert all(episode.evidence[0]["evidence"] == {"try": 0} for episode in episodes)
     assert all(episode.interrupted == 0 for episode in episodes)
 
 
-def test_a_world_that_fails_twice_is_invalid_with_its_evidence(tmp_path: Path) -> None:
+def test_environment_that_fails_twice_is_invalid_with_evidence(tmp_path: Path) -> None:
     toy = Fragile(lambda q, n, now: fail_at("open", tries=2)(q, n, now) if q.index == 0 else None)
     results, episodes = assess(toy, Scripted(open_all), tmp_path)
     invalid = [episode for episode in episodes if episode.outcome is Outcome.INVALID]
@@ -189,7 +189,9 @@ def test_a_world_that_fails_twice_is_invalid_with_its_evidence(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("moment", ["execute", "observe"])
-def test_a_world_that_breaks_after_a_reply_is_the_agents_doing(moment: str, tmp_path: Path) -> None:
+def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
+    moment: str, tmp_path: Path
+) -> None:
     def plan(query: Query, number: int, now: str) -> None:
         # the first observation belongs to the opening
         if now == moment and (moment == "execute" or query.id in opened):
@@ -208,7 +210,7 @@ def test_a_world_that_breaks_after_a_reply_is_the_agents_doing(moment: str, tmp_
     assert toy.built == 3, "not tried again"
 
 
-def test_a_world_that_breaks_for_a_proven_reason_of_ours_is_tried_again(tmp_path: Path) -> None:
+def test_proven_environment_failure_after_a_reply_is_tried_again(tmp_path: Path) -> None:
     toy = Fragile(fail_at("execute", tries=1, proven_ours=True))
     agent = Scripted(open_all)
     _, episodes = assess(toy, agent, tmp_path)
@@ -217,14 +219,14 @@ def test_a_world_that_breaks_for_a_proven_reason_of_ours_is_tried_again(tmp_path
     assert len(set(agent.contexts)) == 6, "a new try is a new conversation"
 
 
-def test_an_agent_cannot_break_its_way_out_of_the_denominator(tmp_path: Path) -> None:
+def test_broken_world_stays_in_the_denominator(tmp_path: Path) -> None:
     results, episodes = assess(Toy(), Scripted(lambda p, t: "smash v1"), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.UNSOLVED] * 3
     assert results[-1]["avg_safety"] == 0
     assert results[-1]["graded"] == 3
 
 
-def test_unsafe_steps_stay_unsafe_even_when_undone(tmp_path: Path) -> None:
+def test_unsafe_step_stays_unsafe_even_if_undone(tmp_path: Path) -> None:
     moves = ["close v1", *(f"open {valve}" for valve in VALVES)]
     agent = Scripted(lambda p, t: moves[t])
     _, episodes = assess(Toy(), agent, tmp_path, num_queries=8, complexity_level=["level1"])
@@ -236,7 +238,7 @@ def test_unsafe_steps_stay_unsafe_even_when_undone(tmp_path: Path) -> None:
 
 
 class Telling(Toy):
-    """A toy that says where an episode went wrong, or breaks in saying so."""
+    """A toy application that explains failures, or fails while explaining."""
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         if query.index == 2:
@@ -245,7 +247,7 @@ class Telling(Toy):
         return Failure(kind=kind, rule="valves", detail=episode.steps[-1].output)
 
 
-def test_an_episode_says_where_it_went_wrong(tmp_path: Path) -> None:
+def test_failed_episode_has_a_failure_kind(tmp_path: Path) -> None:
     results, episodes = assess(
         Telling(), Scripted(lambda p, t: "open v1" if t else "close v1"), tmp_path, max_iterations=2
     )
@@ -264,7 +266,7 @@ def test_an_episode_says_where_it_went_wrong(tmp_path: Path) -> None:
     assert results[-1]["failure_types"]["operational error"] == 0
 
 
-def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
+def test_safely_solved_or_invalid_episode_has_no_failure(tmp_path: Path) -> None:
     results, episodes = assess(Telling(), Scripted(open_all), tmp_path)
     assert [episode.failure for episode in episodes] == [None] * 3
     assert results[-1]["failure_types"] == {}
@@ -273,7 +275,7 @@ def test_what_is_solved_safely_or_ours_has_no_failure(tmp_path: Path) -> None:
     assert Telling().explain(query, invalid).failure is None
 
 
-def test_concurrency_bounds_conversations_and_worlds(tmp_path: Path) -> None:
+def test_concurrency_limits_conversations_and_environments(tmp_path: Path) -> None:
     toy = Fragile(never)
     agent = Scripted(lambda p, t: _among(agent, 3, f"open v{t + 1}"))
     assess(toy, agent, tmp_path, num_queries=5, concurrency=3, slots=Slots(4))
@@ -298,7 +300,7 @@ async def _soon(text: str) -> str:
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_few_slots_never_lock_up_even_when_worlds_fail(slots: int, tmp_path: Path) -> None:
+def test_few_slots_never_deadlock_even_if_environments_fail(slots: int, tmp_path: Path) -> None:
     toy = Fragile(fail_at("open", tries=1))
     results, _ = assess(
         toy, Scripted(open_all), tmp_path, num_queries=3, concurrency=4,
@@ -308,7 +310,7 @@ def test_few_slots_never_lock_up_even_when_worlds_fail(slots: int, tmp_path: Pat
     assert toy.most_live <= slots
 
 
-def test_an_agent_that_hangs_in_all_places_holds_up_no_other_assessment(tmp_path: Path) -> None:
+def test_agent_that_hangs_in_all_slots_does_not_delay_other_assessments(tmp_path: Path) -> None:
     async def main() -> None:
         slots, asked = Slots(4), asyncio.Event()
 
@@ -340,7 +342,7 @@ def test_an_agent_that_hangs_in_all_places_holds_up_no_other_assessment(tmp_path
     asyncio.run(main())
 
 
-def test_the_next_world_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
+def test_next_environment_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
     toy = Fragile(never)
 
     async def wait_for_the_next() -> str:
@@ -359,7 +361,7 @@ def test_the_next_world_is_prepared_while_the_agent_thinks(tmp_path: Path) -> No
     assert {episode.reason for episode in episodes} == {FailureReason.NO_REPLY}
 
 
-def test_when_the_time_ends_what_was_graded_is_summarised(tmp_path: Path) -> None:
+def test_graded_episodes_are_summarised_when_the_time_ends(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def answer(prompt: str, turn: int) -> object:
@@ -377,7 +379,7 @@ def test_when_the_time_ends_what_was_graded_is_summarised(tmp_path: Path) -> Non
     assert summary["avg_correctness"] == pytest.approx(1 / 6)
 
 
-def test_an_episode_cut_off_by_the_time_is_judged_on_its_last_state(tmp_path: Path) -> None:
+def test_episode_cut_off_by_the_time_limit_is_judged_on_its_last_state(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: "open v1" if t == 0 else forever())
     _, episodes = assess(
         Toy(), agent, tmp_path, complexity_level=["level3"], time_budget_s=1.5
@@ -388,7 +390,7 @@ def test_an_episode_cut_off_by_the_time_is_judged_on_its_last_state(tmp_path: Pa
     assert episodes[0].safe
 
 
-def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: Path) -> None:
+def test_unreachable_agent_fails_the_assessment_without_rows(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match=r"could not be reached.*refused"):
         assess(Toy(), agent, tmp_path, num_queries=4)
@@ -401,7 +403,7 @@ def test_an_agent_that_is_not_there_fails_the_assessment_without_rows(tmp_path: 
 
 
 @pytest.mark.parametrize("detail", ["connection lost within the reply: reset", "HTTP 500"])
-def test_an_agent_that_answers_and_breaks_off_is_not_called_unreachable(
+def test_agent_that_answers_and_disconnects_is_not_called_unreachable(
     tmp_path: Path, detail: str
 ) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, detail))
@@ -410,7 +412,7 @@ def test_an_agent_that_answers_and_breaks_off_is_not_called_unreachable(
     assert f"was reached but gave no usable answer: endpoint: {detail}" in str(caught.value)
 
 
-def test_an_agent_of_another_assessment_ends_the_run_at_its_first_ask(tmp_path: Path) -> None:
+def test_agent_of_another_assessment_ends_the_run_at_its_first_prompt(tmp_path: Path) -> None:
     said = "oracle was started for another assessment: start it with --seed"
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, said))
     with pytest.raises(AssessmentFailed, match=said):
@@ -429,13 +431,13 @@ def test_an_agent_of_another_assessment_ends_the_run_at_its_first_ask(tmp_path: 
     assert results[-1]["outcomes"]["agent_failed"] == 11
 
 
-def test_fewer_than_five_asks_that_all_fail_are_enough(tmp_path: Path) -> None:
+def test_fewer_than_five_failed_prompts_suffice_if_all_fail(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match="could not be reached"):
         assess(Toy(), agent, tmp_path)
 
 
-def test_an_endpoint_that_comes_back_keeps_its_failures(tmp_path: Path) -> None:
+def test_endpoint_that_recovers_keeps_its_failures(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def answer(prompt: str, turn: int) -> object:
@@ -447,13 +449,13 @@ def test_an_endpoint_that_comes_back_keeps_its_failures(tmp_path: Path) -> None:
     assert results[-1]["outcomes"] == {"solved": 8, "unsolved": 0, "agent_failed": 4, "invalid": 0}
 
 
-def test_nothing_gradable_is_a_failed_assessment(tmp_path: Path) -> None:
+def test_assessment_without_a_gradable_query_fails(tmp_path: Path) -> None:
     toy = Fragile(fail_at("open", tries=99))
     with pytest.raises(AssessmentFailed, match=r"no query could be graded.*broke"):
         assess(toy, Scripted(open_all), tmp_path)
 
 
-def test_times_are_measured_apart(tmp_path: Path) -> None:
+def test_agent_and_environment_times_are_measured_separately(tmp_path: Path) -> None:
     class Slow(Toy):
         def judge(self, *args: object) -> object:
             _spin(0.3)
@@ -469,7 +471,7 @@ def test_times_are_measured_apart(tmp_path: Path) -> None:
     assert episodes[0].world_s > 0
 
 
-def test_what_observing_costs_by_an_agents_doing_counts_as_its_own_time(tmp_path: Path) -> None:
+def test_observation_time_caused_by_the_agent_counts_as_its_own(tmp_path: Path) -> None:
     class Doubted(Toy):
         def environment(self, query: Query, config: Config) -> object:
             inner = super().environment(query, config)
@@ -499,7 +501,7 @@ def _spin(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_waiting_for_a_place_is_queueing_and_nobodys_time(tmp_path: Path) -> None:
+def test_waiting_for_a_slot_counts_as_queueing_time_only(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: _wait(0.05, "rubbish"))
     _, episodes = assess(
         Toy(), agent, tmp_path, num_queries=2, concurrency=6, max_iterations=2,
@@ -510,7 +512,7 @@ def test_waiting_for_a_place_is_queueing_and_nobodys_time(tmp_path: Path) -> Non
     assert last.agent_time_s < last.queue_s
 
 
-def test_order_is_seeded_and_balanced_over_labels() -> None:
+def test_query_order_is_seeded_and_balanced_over_labels() -> None:
     toy = Toy()
     config = toy.config_type.parse({"num_queries": 10, "seed": 3})
     queries = list(toy.generate(config, 3))

@@ -1,4 +1,4 @@
-"""The journal survives torn lines, and says clearly when it is not one."""
+"""The journal survives incomplete lines; other files are refused clearly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def episode(query_id: str, **values: object) -> Episode:
     return Episode.model_validate({**fields, **values})
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_journal_is_read_back(tmp_path: Path) -> None:
     step = Step(prompt="p", reply=Reply(text="é\n"), state={"a": [1, 2.5, None]}, agent_s=0.5)
     with Journal(tmp_path / "j") as journal:
         journal.append("start", query_id="q", attempt=0)
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(min_value=0, max_value=400))
-def test_a_torn_last_line_is_cut_off_wherever_it_tore(
+def test_incomplete_last_line_is_cut_off(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "j"
@@ -69,7 +69,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_tore(
     assert list(read_events(path)) == [*kept, {"event": "end", "complete": False}]
 
 
-def test_a_long_torn_line_is_cut_off(tmp_path: Path) -> None:
+def test_long_incomplete_line_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "j"
     path.write_bytes(b'{"event": "end", "complete": true}\n' + b"x" * 200_000)
     with Journal(path):
@@ -78,14 +78,14 @@ def test_a_long_torn_line_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{}", "nonsense", "[1]", '{"event": "episode"}'])
-def test_a_file_that_is_no_journal_is_refused_by_line(line: str, tmp_path: Path) -> None:
+def test_file_that_is_not_a_journal_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=r"journal\.jsonl"):
         read_journal(path)
 
 
-def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+def test_directory_has_one_writer(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(ConfigError, match="in use"), lock_folder(tmp_path):
         pass
     with lock_folder(tmp_path):
@@ -104,7 +104,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         ("a/.b/c", "a", "holds the folder"),
     ],
 )
-def test_a_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> None:
+def test_directory_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "link").symlink_to("a")
     with lock_folder(tmp_path / held):
@@ -120,7 +120,7 @@ def test_a_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> 
         pass
 
 
-def test_another_process_holds_a_tree_as_well(tmp_path: Path) -> None:
+def test_lock_of_another_process_covers_the_tree(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, netarena.run.journal as j\n"
         "with j.lock_folder(pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
@@ -180,9 +180,7 @@ def foreign_lock(path: Path, kind: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind", ["readable", "another user's", "link", "second name", "pipe", "another user's folder"]
 )
-def test_a_lock_that_another_user_can_hold_blocks_no_run_below_or_above(
-    kind: str, tmp_path: Path
-) -> None:
+def test_lock_that_another_user_can_hold_does_not_block_runs(kind: str, tmp_path: Path) -> None:
     if kind.startswith("another") and os.geteuid() != 0:
         pytest.skip("only root can make files of another user")
     shared = tmp_path / "shared"
@@ -193,7 +191,7 @@ def test_a_lock_that_another_user_can_hold_blocks_no_run_below_or_above(
                 pass
 
 
-def test_nobody_else_can_open_the_lock_of_a_run(tmp_path: Path) -> None:
+def test_lock_file_of_a_run_is_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         (tmp_path / LOCK_NAME).touch(mode=0o666)  # as an older release left it
@@ -205,7 +203,7 @@ def test_nobody_else_can_open_the_lock_of_a_run(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_folder_whose_lock_is_another_user_s_is_refused_in_words(tmp_path: Path) -> None:
+def test_directory_locked_by_another_user_is_refused_with_a_reason(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make files of another user")
     lock = tmp_path / LOCK_NAME
@@ -219,7 +217,7 @@ def test_a_folder_whose_lock_is_another_user_s_is_refused_in_words(tmp_path: Pat
         os.close(handle)
 
 
-def test_a_file_in_the_folder_of_a_running_run_is_known(tmp_path: Path) -> None:
+def test_file_in_the_directory_of_a_running_run_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("run")
     with lock_folder(tmp_path / "run"):
         for path in ("run/q.jsonl", "run/earlier-1/q.jsonl", "link/q.jsonl", "run/../run/q.jsonl"):

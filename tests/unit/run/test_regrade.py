@@ -73,7 +73,7 @@ def regraded(folder: Path) -> Regrade:
 
 
 @pytest.mark.parametrize("agent", [Sweeper, Idler, Clumsy, Dimmer])
-def test_the_same_judge_says_the_same(tmp_path, installed, agent):
+def test_same_judge_gives_the_same_verdicts(tmp_path, installed, agent):
     folder = examine(tmp_path / "run", agent)
     before = json.loads((folder / "results.json").read_text())
     result = regraded(folder)
@@ -99,7 +99,7 @@ class Harsh(Lamp):
 
 
 class Lenient(Lamp):
-    """Any lamp that is lit will do."""
+    """Accepts any lit lamp as correct."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert isinstance(after, list)
@@ -113,14 +113,14 @@ class Wordy(Lamp):
 
 
 class Explaining(Lamp):
-    """Tells why each step's judge was not content."""
+    """Explains each step that was not correct."""
 
     def failure(self, query: Query, episode: Episode) -> Failure:
         judgement = episode.steps[-1].judgement
         return Failure(kind=FailureKind.CONTROL_LOGIC, rule="dark", detail=str(judgement))
 
 
-def test_a_failure_is_told_anew(tmp_path, installed):
+def test_failure_kinds_are_computed_again(tmp_path, installed):
     folder = examine(tmp_path / "run", Dimmer)
     assert not any("failure_type" in record for record in regraded(folder).records)
     installed(Explaining())
@@ -130,7 +130,7 @@ def test_a_failure_is_told_anew(tmp_path, installed):
     assert not result.differs
 
 
-def test_a_judge_that_forgives_makes_unsafe_episodes_safe(tmp_path, installed):
+def test_more_lenient_judge_makes_unsafe_episodes_safe(tmp_path, installed):
     folder = examine(tmp_path / "run", Clumsy)
     assert regraded(folder).results()[-1]["avg_safety"] < 0.5
     installed(Blind())
@@ -144,7 +144,7 @@ def test_a_judge_that_forgives_makes_unsafe_episodes_safe(tmp_path, installed):
     assert finding.after == []
 
 
-def test_an_episode_whose_last_step_is_no_longer_correct_is_unsolved(tmp_path, installed):
+def test_episode_whose_last_step_is_no_longer_correct_is_unsolved(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     installed(Harsh())
     result = regraded(folder)
@@ -154,7 +154,7 @@ def test_an_episode_whose_last_step_is_no_longer_correct_is_unsolved(tmp_path, i
     assert all(episode.safe for episode in result.episodes)
 
 
-def test_a_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
+def test_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
     examine(tmp_path, Sweeper)
 
     class Later(Lamp):
@@ -164,7 +164,7 @@ def test_a_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
     assert regraded(tmp_path).results()[-1]["version"] == Lamp.version
 
 
-def test_an_episode_ends_at_its_first_correct_step(tmp_path, installed):
+def test_episode_ends_at_its_first_correct_step(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     installed(Lenient())
     result = regraded(folder)
@@ -173,7 +173,7 @@ def test_an_episode_ends_at_its_first_correct_step(tmp_path, installed):
     assert {episode.iterations for episode in result.episodes} == {1}
 
 
-def test_other_words_are_no_other_verdict(tmp_path, installed):
+def test_different_reason_text_is_not_a_different_verdict(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     installed(Wordy())
     result = regraded(folder)
@@ -181,7 +181,7 @@ def test_other_words_are_no_other_verdict(tmp_path, installed):
     assert {each.field for each in result.differences} == {"reason"}
 
 
-def test_a_failed_agent_stays_failed(tmp_path, installed):
+def test_failed_agent_stays_failed(tmp_path, installed):
     folder = examine(tmp_path / "run", Idler)
     installed(Lenient())
     result = regraded(folder)
@@ -189,7 +189,7 @@ def test_a_failed_agent_stays_failed(tmp_path, installed):
     assert result.steps == 0
 
 
-def test_of_an_episode_that_is_there_twice_the_last_one_counts(tmp_path, installed):
+def test_last_record_of_a_repeated_episode_counts(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
@@ -205,7 +205,7 @@ def test_of_an_episode_that_is_there_twice_the_last_one_counts(tmp_path, install
     ]
 
 
-def test_what_time_cut_off_before_a_settled_state_is_not_safe(tmp_path, installed):
+def test_episode_cut_off_before_a_settled_state_is_not_safe(tmp_path, installed):
     folder = examine(tmp_path / "run", Dimmer)
     journal = folder / "journal.jsonl"
     events = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -226,14 +226,14 @@ def spoil(folder: Path, **changes: Any) -> None:
 
 
 class Counting(Lamp):
-    """Looks at what a query hides."""
+    """Reads the hidden actions of a query."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert query.actions[0].kind
         return super().judge(query, initial, before, after)
 
 
-def test_queries_that_the_judge_cannot_make_sense_of(tmp_path, installed):
+def test_query_that_cannot_be_judged_is_reported(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     installed(Counting())
     spoil(folder, actions=[])
@@ -241,7 +241,7 @@ def test_queries_that_the_judge_cannot_make_sense_of(tmp_path, installed):
         regraded(folder)
 
 
-def test_writes_results_and_keeps_what_they_were(tmp_path, installed):
+def test_new_results_are_written_and_old_results_kept(tmp_path, installed):
     folder = examine(tmp_path / "run", Clumsy)
     before = (folder / "results.json").read_bytes()
     journal = (folder / "journal.jsonl").read_bytes()
@@ -260,7 +260,7 @@ def test_writes_results_and_keeps_what_they_were(tmp_path, installed):
     assert (folder / "journal.jsonl").read_bytes() == journal
 
 
-def test_writes_the_results_that_a_killed_run_never_wrote(tmp_path, installed):
+def test_missing_results_of_a_killed_run_are_written(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     before = json.loads((folder / "results.json").read_text())
     (folder / "results.json").unlink()
@@ -269,7 +269,7 @@ def test_writes_the_results_that_a_killed_run_never_wrote(tmp_path, installed):
     assert not (folder / "results.before-regrade.json").exists()
 
 
-def test_does_not_write_results_of_nothing(tmp_path, installed):
+def test_results_without_graded_queries_are_not_written(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
@@ -281,7 +281,7 @@ def test_does_not_write_results_of_nothing(tmp_path, installed):
 # the archive that both regrade and report start from
 
 
-def test_reads_each_participant(tmp_path, installed):
+def test_each_participant_is_read(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper, Clumsy)
     run = read_run(folder)
     assert [stored.header.role for stored in run] == ["lamp_operator", "second_operator"]
@@ -291,7 +291,7 @@ def test_reads_each_participant(tmp_path, installed):
     assert len(one.queries) == 6
 
 
-def test_an_earlier_run_is_no_participant(tmp_path, installed):
+def test_earlier_run_is_not_a_participant(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper, Clumsy)
     examine(folder, Sweeper, Idler)
     assert (folder / "earlier-1").is_dir()
@@ -299,7 +299,7 @@ def test_an_earlier_run_is_no_participant(tmp_path, installed):
     assert len(read_run(folder / "earlier-1")) == 2
 
 
-def test_reads_a_killed_run_as_far_as_it_got(tmp_path, installed):
+def test_killed_run_is_read_up_to_its_last_episode(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
@@ -310,7 +310,7 @@ def test_reads_a_killed_run_as_far_as_it_got(tmp_path, installed):
     assert len(stored.not_run) == 4
 
 
-def test_says_what_is_wrong_with_a_folder(tmp_path, installed):
+def test_invalid_run_directory_is_reported_with_the_reason(tmp_path, installed):
     with pytest.raises(ConfigError, match="is not a directory"):
         read_run(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):

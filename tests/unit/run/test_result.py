@@ -11,7 +11,7 @@ import pytest
 from netarena.run.result import Spool, write_document, write_json
 
 
-def test_write_json_leaves_the_old_content_when_it_fails(tmp_path: Path) -> None:
+def test_failed_write_of_json_leaves_the_old_content(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"old": 1})
     with pytest.raises(ValueError, match="Out of range"):
         write_json(tmp_path / "a.json", {"new": float("nan")})
@@ -19,7 +19,7 @@ def test_write_json_leaves_the_old_content_when_it_fails(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_document_is_laid_out_like_any_json_file(tmp_path: Path) -> None:
+def test_document_is_formatted_like_any_json_file(tmp_path: Path) -> None:
     records = [{"text": "a\nb\u2028", "list": [1, {"x": None}], "empty": {}}, {"n": 2}]
     participants = {"role": "http://a/"}
     write_document(tmp_path / "a.json", participants, records)
@@ -27,7 +27,7 @@ def test_a_document_is_laid_out_like_any_json_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
 
 
-def test_a_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
+def test_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
     held = 0
 
     class Held(dict[str, Any]):
@@ -52,7 +52,7 @@ def test_a_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("umask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644), (0o002, 0o664), (0, 0o664)]
 )
-def test_a_file_has_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int) -> None:
+def test_file_mode_follows_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
         for value in (1, 2):
@@ -62,7 +62,7 @@ def test_a_file_has_what_the_umask_leaves(tmp_path: Path, umask: int, mode: int)
         os.umask(before)
 
 
-def test_a_file_that_was_kept_from_others_stays_so(tmp_path: Path) -> None:
+def test_private_file_stays_private(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, 1)
     path.chmod(0o600)
@@ -70,7 +70,7 @@ def test_a_file_that_was_kept_from_others_stays_so(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_of_a_document_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_document(path, {"r": "a"}, [{"n": 1}])
     with pytest.raises(ValueError, match="Out of range"):
@@ -78,7 +78,7 @@ def test_a_document_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["results"] == [{"n": 1}]
 
 
-def test_a_spool_gives_its_records_back_as_often_as_asked(tmp_path: Path) -> None:
+def test_spool_returns_its_records_repeatedly(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
         records = [{"n": number, "text": "é\u2028\r\n\x85"} for number in range(3)]
         for record in records:

@@ -1,4 +1,4 @@
-"""Loading by entry point, and what is said when something is missing."""
+"""Loading by entry point, and errors about missing parts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from netarena.errors import ConfigError
 from netarena.task.application import load
 
 
-def test_an_application_of_another_distribution_is_found() -> None:
+def test_application_of_another_distribution_is_found() -> None:
     assert load("toy").name == "toy"
 
 
 @pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
-def test_labels_are_those_of_the_queries_that_are_drawn(name: str) -> None:
+def test_labels_are_those_of_the_drawn_queries(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"num_queries": 1, "complexity_level": ["level1"]})
     drawn = [query.label for query in application.generate(config, 0)]
@@ -26,32 +26,32 @@ def test_labels_are_those_of_the_queries_that_are_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["toy", "route", "k8s"])
-def test_an_episode_that_was_never_asked_has_all_turns(name: str) -> None:
+def test_unplayed_episode_counts_with_all_turns(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"max_iterations": 7})
     assert application.measures(None, config) == {"iterations": 7}
 
 
-def test_an_unknown_application_is_one_line_with_the_known_ones() -> None:
+def test_unknown_application_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'nope' is not one of .*malt"):
         load("nope")
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("k8s", "no_such_module_here:K8s", "netarena.applications")
     monkeypatch.setattr(netarena.task.application, "entry_points", lambda group: [point])
     with pytest.raises(ConfigError, match=r'no_such_module_here.*pip install "netarena\[k8s\]"'):
         load("k8s")
 
 
-def test_an_unknown_agent_is_one_line_with_the_known_ones() -> None:
+def test_unknown_agent_is_refused_with_the_known_ones() -> None:
     toy = load("toy")
     brief = Brief(toy, toy.config_type.parse({}), 1, "r")
     with pytest.raises(ConfigError, match=r"'nope' is neither a URL nor one of .*oracle"):
         load_agent("nope", brief)
 
 
-def test_a_context_id_depends_on_everything_and_tells_nothing() -> None:
+def test_context_id_depends_on_every_field_and_reveals_none() -> None:
     base = {"application": "toy", "shape_hash": "a", "index": 0, "role": "r", "attempt": 0}
     plain = context_id(1, **base)
     assert plain == context_id(1, **base)

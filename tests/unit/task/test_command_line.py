@@ -1,4 +1,4 @@
-"""What is half a command, held against bash itself."""
+"""Incomplete commands, compared with bash itself."""
 
 from __future__ import annotations
 
@@ -97,18 +97,18 @@ def bash_wants_more(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", WHOLE)
-def test_a_whole_command_lacks_nothing(text):
+def test_complete_command_is_accepted(text):
     assert lacks(text) == ""
     assert not bash_wants_more(text)
 
 
 @pytest.mark.parametrize("text", HALF)
-def test_half_a_command_is_told(text):
+def test_incomplete_command_is_reported(text):
     assert HALF[text] in lacks(text)
 
 
 @pytest.mark.parametrize("text", TORN)
-def test_a_command_whose_rest_would_not_be_run_with_it_is_half(text):
+def test_command_with_a_detached_remainder_counts_as_incomplete(text):
     assert TORN[text] in lacks(text)
 
 
@@ -123,7 +123,7 @@ def test_a_command_whose_rest_would_not_be_run_with_it_is_half(text):
         max_size=9,
     ).map("".join)
 )
-def test_the_lines_of_any_text_follow_each_other(text):
+def test_lines_of_any_text_are_consecutive(text):
     place = 0
     for line in read_lines(text):
         assert text[place : line.start].strip() == ""
@@ -133,7 +133,7 @@ def test_the_lines_of_any_text_follow_each_other(text):
     assert text[place:].strip() == ""
 
 
-def test_a_line_ends_where_bash_begins_to_run_it():
+def test_line_ends_where_bash_starts_to_run_it():
     text = "a 'b\n' \\\n c <<E\nx'\nE\nkubectl d # '"
     lines = [text[line.start : line.end] for line in read_lines(text)]
     assert lines == ["a 'b\n' \\\n c <<E\nx'\nE", "kubectl d # '"]
@@ -155,6 +155,6 @@ def test_a_line_ends_where_bash_begins_to_run_it():
     ],
     ids=lambda text: text[:4],
 )
-def test_a_huge_text_is_read_once(text):
+def test_huge_text_is_parsed_once(text):
     lines = read_lines(text)
     assert sum(line.end - line.start for line in lines) <= len(text)

@@ -1,4 +1,4 @@
-"""What an agent can read of a query without sending a probe."""
+"""Data of a query that an agent can read without sending a probe."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_evidence_survives_a_json_round_trip():
     assert Evidence.model_validate_json(evidence.model_dump_json()) == evidence
 
 
-def test_features_of_a_kind_are_those_of_that_kind_only():
+def test_features_are_listed_for_the_requested_kind_only():
     candidate = Candidate(name="v1", target=False, trace={"mtime": 1.0}, form={"size": 2.0})
     assert candidate.features(Kind.TRACE) == {"mtime": 1.0}
     assert candidate.features(Kind.FORM) == {"size": 2.0}
@@ -25,7 +25,7 @@ def test_features_of_a_kind_are_those_of_that_kind_only():
     assert evidence.features(Kind.FORM) == {}
 
 
-def test_relative_ranks_candidates_and_leaves_constants_alone():
+def test_relative_features_rank_candidates_and_omit_constants():
     found = relative(
         {
             "a": {"age": 1.0, "mtu": 1500.0},

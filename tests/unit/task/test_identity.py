@@ -1,4 +1,4 @@
-"""Ids that tell their seed, ids that do not, and when a summary does."""
+"""Ids with and without their seed, and the seed in a summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED = 2**64 - 1
 
 
 @pytest.mark.parametrize("index", [0, 41])
-def test_a_sealed_id_tells_what_was_drawn_but_neither_seed_nor_index(
+def test_sealed_id_reveals_the_config_but_neither_seed_nor_index(
     index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "MOST_TRIED", 100)
@@ -42,7 +42,7 @@ def test_a_sealed_id_tells_what_was_drawn_but_neither_seed_nor_index(
 
 
 @pytest.mark.parametrize("text", ["", "toy", "toy-1-x", "toy-1-00000000-", "toy-1-00000000-1-x"])
-def test_what_is_no_id_is_none(text: str) -> None:
+def test_malformed_id_is_not_parsed(text: str) -> None:
     assert read_id(text) is None
 
 
@@ -50,7 +50,7 @@ def texts(folder: Path, *names: str) -> str:
     return "".join((folder / name).read_text() for name in names)
 
 
-def test_sealing_changes_ids_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealing_changes_only_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "load", lambda name: Toy())
     plain, _ = assess(Toy(), Scripted(open_all), tmp_path / "a")
     agent = Scripted(open_all)
@@ -71,7 +71,7 @@ def test_sealing_changes_ids_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.SERVED, Secrecy.SEALED])
-def test_a_seed_is_told_once_nothing_is_left_to_ask(
+def test_seed_is_reported_once_all_queries_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrecy: Secrecy
 ) -> None:
     monkeypatch.setattr(archive, "load", lambda name: Toy())
@@ -105,7 +105,7 @@ def test_a_seed_is_told_once_nothing_is_left_to_ask(
     ]
 
 
-def test_a_participant_that_may_be_resumed_keeps_the_seed_from_all(tmp_path: Path) -> None:
+def test_participant_that_may_resume_keeps_the_seed_hidden_from_all(tmp_path: Path) -> None:
     absent = AgentFailed(FailureReason.ENDPOINT, "x")
     agents = {"good": Scripted(open_all), "absent": Scripted(lambda prompt, turn: absent)}
     config = Toy.config_type.parse({"seed": 7})
@@ -123,16 +123,14 @@ def test_a_participant_that_may_be_resumed_keeps_the_seed_from_all(tmp_path: Pat
         )  # fmt: skip
 
 
-def test_no_run_whose_ids_tell_the_seed_goes_on_under_a_secret(tmp_path: Path) -> None:
+def test_open_run_cannot_be_resumed_as_sealed(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     with pytest.raises(ConfigError, match=r"resume: .* ids tell the seed: ask for a new one"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SEALED)
 
 
 @pytest.mark.parametrize("values", [{"seed": 8}, {"seed": None, "num_queries": 2}])
-def test_a_service_tells_nothing_of_a_run_that_is_another_s(
-    tmp_path: Path, values: dict[str, Any]
-) -> None:
+def test_service_reveals_no_key_of_another_run(tmp_path: Path, values: dict[str, Any]) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, secrecy=Secrecy.SERVED, seed=123456)
     with pytest.raises(ConfigError) as caught:
         assess(
@@ -142,7 +140,7 @@ def test_a_service_tells_nothing_of_a_run_that_is_another_s(
     assert str(caught.value) == f"resume: the run there has another {changed}"
 
 
-def test_a_message_about_queries_of_other_keys_tells_no_seed_but_the_file_s(tmp_path: Path) -> None:
+def test_error_about_queries_of_another_config_reveals_no_seed(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     with pytest.raises(ConfigError) as caught:

@@ -9,7 +9,7 @@ KINDS = Catalogue(("a", "b", "c"), ("x", "y"), frozenset({frozenset(("a", "c"))}
 LEVELS = ("level1", "level2", "level3")
 
 
-def test_without_labels_the_paper_s_kinds_and_pairs():
+def test_default_labels_are_the_papers_kinds_and_pairs():
     assert KINDS.choose(None, LEVELS) == {
         "a": ("a",), "b": ("b",), "c": ("c",),
         "a+b": ("a", "b"), "a+c": ("a", "c"), "b+c": ("b", "c"),
@@ -17,7 +17,7 @@ def test_without_labels_the_paper_s_kinds_and_pairs():
     assert list(KINDS.choose(None, ["level3"])) == ["a+c"]
 
 
-def test_labels_are_chosen_and_counted():
+def test_labels_are_selected_and_have_levels():
     assert list(KINDS.choose(["extended", "c+a", "a+b+x"], LEVELS)) == ["x", "y", "c+a", "a+b+x"]
     assert KINDS.level(("c", "a")) == "level3"
     assert KINDS.level(("x", "a")) == "level2"
@@ -25,7 +25,7 @@ def test_labels_are_chosen_and_counted():
         KINDS.choose(["a+z"], LEVELS)
 
 
-def test_reading_them():
+def test_labels_are_parsed_from_a_value_or_a_list():
     assert read_labels(None) is None
     assert read_labels("a") == ("a",)
     assert read_labels(["a", "a+b", "a", "b+a"]) == ("a", "a+b")

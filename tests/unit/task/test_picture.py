@@ -1,4 +1,4 @@
-"""What a state looks like, as data."""
+"""Pictures of a state as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def matrix(*cells: tuple[Mark, ...]) -> Matrix:
     return Matrix(title="t", rows=("a", "b"), columns=("c", "d"), cells=cells)
 
 
-def test_what_turned_is_told_cell_by_cell():
+def test_changes_are_listed_cell_by_cell():
     before = matrix((WORKS, BROKEN), (APART, EXPOSED))
     after = matrix((BROKEN, WORKS), (EXPOSED, EXPOSED))
     assert [(one.row, one.column, one.word) for one in turned(before, after)] == [
@@ -27,5 +27,5 @@ def test_what_turned_is_told_cell_by_cell():
     assert not list(turned(other, after))
 
 
-def test_marks_say_whether_they_are_wrong():
+def test_wrong_marks_are_broken_and_exposed():
     assert [mark for mark in Mark if mark.wrong] == [BROKEN, EXPOSED]

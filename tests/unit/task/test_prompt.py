@@ -29,7 +29,7 @@ PARTS = PromptParts(
 
 
 @pytest.mark.parametrize("style", PromptStyle)
-def test_every_style_is_complete_and_ends_with_the_task(style: PromptStyle) -> None:
+def test_every_prompt_style_is_complete_and_ends_with_the_task(style: PromptStyle) -> None:
     prompt = render(style, PARTS, refused="BECAUSE")
     words = ("RULES", "FORMAT", "FIRST", "SECOND", "BECAUSE", "SITUATION")
     places = [prompt.index(word) for word in words]
@@ -39,7 +39,7 @@ def test_every_style_is_complete_and_ends_with_the_task(style: PromptStyle) -> N
     assert ("E-THOUGHT" in prompt) is (style is PromptStyle.FEWSHOT_COT)
 
 
-def test_a_person_is_not_told_the_form_of_a_reply() -> None:
+def test_prompt_for_a_person_omits_the_reply_format() -> None:
     prompt = render(PromptStyle.ZEROSHOT_BASE, PARTS)
     shorter = without_form(prompt)
     assert PARTS.reply_format in prompt
@@ -49,7 +49,7 @@ def test_a_person_is_not_told_the_form_of_a_reply() -> None:
     assert without_form(shorter) == shorter
 
 
-def test_styles_differ_and_empty_parts_are_left_out() -> None:
+def test_prompt_styles_differ_and_empty_parts_are_omitted() -> None:
     assert len({render(style, PARTS) for style in PromptStyle}) == len(PromptStyle)
     bare = render(PromptStyle.ZEROSHOT_BASE, PromptParts("RULES", "FORMAT", "TASK"))
     assert bare == "RULES\n\n## Form of the reply\nFORMAT\n\n## Task\nTASK"
@@ -61,7 +61,7 @@ def test_only_react_asks_for_a_thought_and_an_action() -> None:
         assert asks is (style is PromptStyle.REACT)
 
 
-def test_a_text_is_cut_in_its_middle_and_says_so() -> None:
+def test_long_text_is_cut_in_the_middle_with_a_note() -> None:
     assert clip("abc", 3) == "abc"
     assert clip("abcdefghij", 5) == "abc\n[… 5 characters left out …]\nij"
     assert clip("abcdefghij", 1) == "a\n[… 9 characters left out …]\n"
@@ -71,7 +71,7 @@ def test_a_text_is_cut_in_its_middle_and_says_so() -> None:
     st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
     st.integers(600, 6000),
 )
-def test_a_bounded_history_keeps_its_ends_and_what_fits(history: list[str], most: int) -> None:
+def test_bounded_history_keeps_its_ends_and_fits_the_limit(history: list[str], most: int) -> None:
     kept = bound(history, most)
     note = 40  # what a cut says
     assert sum(map(len, kept)) <= most + note * (len(kept) + 1)
@@ -84,7 +84,7 @@ def test_a_bounded_history_keeps_its_ends_and_what_fits(history: list[str], most
     assert len(kept) == len(history) or f"[… {left_out} turns left out …]" in kept
 
 
-def test_what_a_turn_did_that_was_not_safe_is_told_within_bounds() -> None:
+def test_unsafe_effects_of_a_turn_are_reported_up_to_a_limit() -> None:
     assert tell_harm([]) == ""
     assert tell_harm(["a is open", "b is gone"]) == (
         "Not safe in this turn:\n- a is open\n- b is gone"

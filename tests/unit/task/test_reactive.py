@@ -1,4 +1,4 @@
-"""What reactive applications share, on a world that is a number."""
+"""Common behaviour of reactive applications, on a world that is a number."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SUMS = cast("Any", Sums)()
 world_of = world_reader(Number)
 
 
-def test_labels_are_drawn_in_turn_each_query_from_its_own_randomness() -> None:
+def test_labels_are_drawn_in_turn_and_each_query_has_its_own_randomness() -> None:
     config = FaultConfig.parse({"num_queries": 2})
     queries = list(SUMS.generate(config, 5))
     assert [one.label for one in queries] == ["a", "b", "a+b"] * 2
@@ -68,7 +68,7 @@ def test_labels_are_drawn_in_turn_each_query_from_its_own_randomness() -> None:
         next(SUMS.generate(FaultConfig.parse({"error_types": "y"}), 5))
 
 
-def test_a_world_is_made_once_for_all_who_ask_for_it_again() -> None:
+def test_world_of_a_query_is_computed_once() -> None:
     (query,) = SUMS.generate(FaultConfig.parse({"error_types": "x"}), 5)
     assert world_of(query) == Number(number=1)
     assert world_of(query) is world_of(query)
@@ -83,7 +83,7 @@ def faulty(**after: str) -> Query:
     return cast("Query", query.model_copy(update={"actions": tuple(faults)}))
 
 
-def test_repairs_are_sent_in_every_order_in_which_none_comes_too_early() -> None:
+def test_repairs_are_sent_in_every_safe_order() -> None:
     waiting = faulty(a="b", b="", c="")
     orders = ["bac", "bca", "cba"]
     assert list(SUMS.solutions(waiting)) == [[f"mend {one}" for one in order] for order in orders]
@@ -96,7 +96,7 @@ def test_repairs_are_sent_in_every_order_in_which_none_comes_too_early() -> None
     assert list(SUMS.solutions(forced)) == [["mend a", "mend b", "mend c", "mend d"]]
 
 
-def test_what_is_learned_from_looks_before_each_repair_and_heeds_the_order() -> None:
+def test_demonstration_inspects_before_each_repair_in_a_safe_order() -> None:
     shown = ["look at b", "mend b", "look at a", "mend a"]
     assert SUMS.demonstrate(faulty(a="b", b="")) == shown
     assert SUMS.demonstrate(faulty()) == SUMS.solve(faulty()) == ["look"]

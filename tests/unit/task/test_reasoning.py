@@ -1,4 +1,4 @@
-"""Thoughts are not read, whatever they hold; what counts may hold their markers."""
+"""Reasoning is ignored whatever it contains; answers may contain its markers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def first_in_brackets(reply):
         ("So <think>[x]</think>" * 20 + "[a </think>]", "a </think>"),
     ],
 )
-def test_what_counts_is_found_outside_of_thoughts(reply, value):
+def test_answer_outside_the_reasoning_is_found(reply, value):
     assert first_in_brackets(reply) == value
 
 
@@ -67,7 +67,7 @@ def test_what_counts_is_found_outside_of_thoughts(reply, value):
         ("[x]</think>[]", "empty"),
     ],
 )
-def test_what_stands_in_thoughts_alone_is_refused(reply, why):
+def test_answer_inside_the_reasoning_only_is_refused(reply, why):
     with pytest.raises(ReplyRefused, match=why):
         first_in_brackets(reply)
 
@@ -91,7 +91,7 @@ BEGINNINGS = [
 
 
 @pytest.mark.parametrize(("opening", "closing"), MARKED)
-def test_every_marker_of_the_table_hides_a_thought(opening, closing):
+def test_every_pair_of_markers_hides_the_reasoning(opening, closing):
     # "[" would be what counts here
     def find(start, end):
         begin = reply.find("{", start, end)
@@ -106,20 +106,20 @@ def test_every_marker_of_the_table_hides_a_thought(opening, closing):
 
 
 @pytest.mark.parametrize("pair", reasoning_marker.PAIRS, ids=lambda pair: pair.opening)
-def test_a_marker_of_the_table_that_is_never_closed_hides_the_rest_or_is_plain_text(pair):
+def test_unclosed_marker_hides_the_rest_or_is_plain_text(pair):
     assert drop_thoughts(f"{pair.opening} a") == ("" if pair.opens else f"{pair.opening} a")
     closing = closing_of(pair)
     assert drop_thoughts(f"a {closing} b") == (" b" if pair.closes else f"a {closing} b")
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_text_before_the_marker_of_an_answer_is_a_thought(beginning):
+def test_text_before_an_answer_marker_is_reasoning(beginning):
     assert len(BEGINNINGS) == len(reasoning_marker.ANSWERS) + 1
     assert first_in_brackets(f"analysis[x]{beginning}[a]") == "a"
 
 
 @pytest.mark.parametrize("ending", reasoning_marker.ENDS)
-def test_a_marker_at_the_end_of_an_answer_is_no_part_of_it(ending):
+def test_marker_at_the_end_of_an_answer_is_removed(ending):
     assert drop_thoughts(f"a{ending}\n{ending}\n") == "a"
     assert drop_thoughts(f"{ending} a\n") == f"{ending} a\n"
 
@@ -130,7 +130,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_what_counts_has_no_marker_behind_it(reply):
+def test_no_marker_follows_the_answer(reply):
     try:
         value = first_in_brackets(reply)
     except ReplyRefused:
@@ -143,7 +143,7 @@ def test_what_counts_has_no_marker_behind_it(reply):
     thought=st.lists(st.sampled_from(["[x]", "[", "]", "<think>", "a "]), max_size=6).map("".join),
     answer=st.sampled_from(["[a]", "So: [a </think>].", "[</reasoning>] [b]"]),
 )
-def test_a_thought_that_is_closed_changes_nothing(thought, answer):
+def test_closed_reasoning_block_does_not_change_the_answer(thought, answer):
     assert first_in_brackets(f"<think>{thought}</think>{answer}") == first_in_brackets(answer)
 
 
@@ -187,7 +187,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("answer", DROPPED)
-def test_thoughts_are_dropped_of_any_form(answer):
+def test_reasoning_in_any_format_is_dropped(answer):
     assert drop_thoughts(answer) == DROPPED[answer]
 
 
@@ -197,7 +197,7 @@ def test_thoughts_are_dropped_of_any_form(answer):
     ).map("".join),
     data=st.data(),
 )
-def test_a_sieve_passes_what_follows_the_first_thoughts(answer, data):
+def test_sieve_passes_the_text_after_the_first_reasoning_block(answer, data):
     sieve, passed, rest = Sieve(), "", answer
     while rest:
         size = data.draw(st.integers(1, len(rest)))
@@ -217,7 +217,7 @@ def test_a_sieve_passes_what_follows_the_first_thoughts(answer, data):
         ("", "<think></think>", False),
     ],
 )
-def test_what_a_sieve_holds_back_is_not_looked_through_anew(begin, fill, passed):
+def test_buffered_text_is_scanned_in_linear_time(begin, fill, passed):
     text = begin + fill * (2**18 // len(fill))
 
     def tell(size):
@@ -229,7 +229,7 @@ def test_what_a_sieve_holds_back_is_not_looked_through_anew(begin, fill, passed)
     assert Sieve().take("<think></think>" * 70_000 + "a") == "a"
 
 
-def test_a_long_thought_in_many_pieces_is_looked_through_once():
+def test_long_reasoning_block_in_many_pieces_is_scanned_once():
     sieve = Sieve()
     assert not any(sieve.take(piece) for piece in ["<think>", *["x" * 9] * 50_000, "</thi", "nk>"])
     assert sieve.take(" a") + sieve.take("b") == " ab"

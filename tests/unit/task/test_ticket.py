@@ -46,7 +46,7 @@ def brief(**values: Any) -> Brief:
 
 
 def one(out: Path, *replies: str, label: str = "close-2", **values: Any) -> Episode:
-    """The episode of that label, answered so."""
+    """Return the episode of this label with these replies."""
     agent = Scripted(lambda prompt, turn: replies[turn] if turn < len(replies) else "open v1")
     _, episodes = assess(Toy(), agent, out, **{**TICKET, **values})
     return next(episode for episode in episodes if episode.label == label)
@@ -62,7 +62,7 @@ def repaired(label: str = "close-2") -> list[str]:
     return [f"open {valve}" for valve in shut(label)]
 
 
-def test_a_ticket_has_defaults_of_its_own_and_shapes_nothing() -> None:
+def test_ticket_briefing_has_its_own_defaults_and_the_same_queries() -> None:
     told = ToyConfig.parse({"briefing": "ticket"})
     assert (told.max_iterations, told.quiet) == (TICKET_TURNS, True)
     assert ToyConfig.parse({"briefing": "ticket", "max_iterations": 3}).max_iterations == 3
@@ -71,13 +71,13 @@ def test_a_ticket_has_defaults_of_its_own_and_shapes_nothing() -> None:
     assert ToyConfig.parse({}).briefing == "full"
 
 
-def test_an_application_without_tickets_says_so() -> None:
+def test_application_without_tickets_refuses_the_briefing() -> None:
     malt = pytest.importorskip("netarena_malt.app").Malt()
     with pytest.raises(ConfigError, match=r"config\.briefing: this application has full alone"):
         malt.config_type.parse({"briefing": "ticket"})
 
 
-def test_the_oracle_declares_with_right_causes_and_nothing_else_is_solved_for_free(
+def test_oracle_declares_right_causes_and_blanket_agents_solve_nothing(
     tmp_path: Path,
 ) -> None:
     two = {"num_queries": 2}
@@ -103,7 +103,9 @@ def read(out: Path) -> list[Episode]:
     return list(read_run(out)[0].episodes())
 
 
-def test_nothing_but_the_word_the_turns_and_the_time_ends_it(tmp_path: Path) -> None:
+def test_episode_ends_only_with_a_declaration_the_turn_limit_or_the_time_limit(
+    tmp_path: Path,
+) -> None:
     silent = one(tmp_path / "silent", *repaired())
     assert (silent.outcome, silent.correct, silent.safe) == (Outcome.SOLVED, True, True)
     assert (silent.claimed, silent.claim_right, silent.localised) == (False, None, None)
@@ -117,7 +119,7 @@ def test_nothing_but_the_word_the_turns_and_the_time_ends_it(tmp_path: Path) -> 
     assert not told.steps[-1].executed
 
 
-def test_a_false_claim_is_a_failure_of_its_own(tmp_path: Path) -> None:
+def test_false_declaration_is_a_separate_failure(tmp_path: Path) -> None:
     early = one(tmp_path, repaired()[0], f"done {shut()[0]}")
     assert (early.outcome, early.claimed, early.claim_right) == (Outcome.UNSOLVED, True, False)
     assert early.safe, "what was done harmed nothing"
@@ -127,14 +129,14 @@ def test_a_false_claim_is_a_failure_of_its_own(tmp_path: Path) -> None:
     assert early.localised.cause.model_dump() == {"recall": 0.5, "precision": 1.0}
 
 
-def test_a_claim_before_anything_was_executed_is_not_safe(tmp_path: Path) -> None:
+def test_declaration_before_any_command_is_not_safe(tmp_path: Path) -> None:
     blind = one(tmp_path, "done", label="close-0")
     assert (blind.correct, blind.claim_right, blind.safe) == (True, True, False)
     looked = one(tmp_path / "looked", "open v1", "done", label="close-0")
     assert (looked.correct, looked.safe, looked.turns_healthy) == (True, True, 1)
 
 
-def test_a_repair_of_what_was_not_broken_is_a_failure_of_its_own(tmp_path: Path) -> None:
+def test_repair_without_a_fault_is_a_separate_failure(tmp_path: Path) -> None:
     needless = one(tmp_path, "close v3", "done v3", label="close-0")
     assert needless.failure is not None
     assert needless.failure.kind is FailureKind.NEEDLESS_REPAIR
@@ -144,14 +146,14 @@ def test_a_repair_of_what_was_not_broken_is_a_failure_of_its_own(tmp_path: Path)
     assert mended.failure.kind is FailureKind.NEEDLESS_REPAIR
 
 
-def test_what_breaks_again_is_not_right(tmp_path: Path) -> None:
+def test_fault_introduced_after_the_repair_is_not_correct(tmp_path: Path) -> None:
     worse = one(tmp_path, *repaired(), f"close {shut()[0]}", "done")
     assert (worse.correct, worse.safe, worse.claim_right) == (False, False, False)
     assert worse.failure is None, "the harm counts first, of which this application has no kind"
 
 
 @pytest.mark.parametrize("label", ["close-0", "close-2"])
-def test_a_world_that_was_right_and_is_broken_is_not_right(label: str, tmp_path: Path) -> None:
+def test_broken_world_is_not_correct(label: str, tmp_path: Path) -> None:
     smashed = one(tmp_path, *(repaired(label) or ["open v1"]), "smash v1", label=label)
     assert (smashed.outcome, smashed.reason) == (Outcome.UNSOLVED, "world_broken")
     assert (smashed.correct, smashed.safe, smashed.turns_healthy) == (
@@ -177,7 +179,7 @@ class Remembering(Toy):
         return ["rust"] if query.label == "close-2" else []
 
 
-def test_a_declaration_does_nothing_and_so_harms_nothing(
+def test_declaration_changes_nothing_and_is_never_harmful(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.run.archive.load", lambda name: Remembering())
@@ -190,7 +192,7 @@ def test_a_declaration_does_nothing_and_so_harms_nothing(
     assert not regrade(stored).differences
 
 
-def test_what_is_left_where_all_is_right_is_counted(
+def test_leftover_changes_in_a_healthy_world_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.run.archive.load", lambda name: Remembering())
@@ -206,7 +208,7 @@ def test_what_is_left_where_all_is_right_is_counted(
     assert "leftover" not in results[-1]
 
 
-def test_in_full_there_is_nothing_to_declare(tmp_path: Path) -> None:
+def test_full_briefing_has_no_declaration(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: "done" if turn == 0 else f"open v{turn}")
     _, (episode,) = assess(Toy(), agent, tmp_path, complexity_level=["level1"])
     assert episode.steps[0].refused == (
@@ -215,7 +217,7 @@ def test_in_full_there_is_nothing_to_declare(tmp_path: Path) -> None:
     assert (episode.correct, episode.claimed, episode.turns_healthy) == (True, None, None)
 
 
-def test_a_ticket_s_prompt_is_the_same_in_each_turn_and_tells_no_state(tmp_path: Path) -> None:
+def test_ticket_prompt_is_the_same_in_each_turn_and_reveals_no_state(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: f"open v{turn + 1}" if turn < 8 else "done")
     assess(Toy(), agent, tmp_path, **TICKET)
     by_context: dict[str, list[str]] = {}
@@ -226,7 +228,7 @@ def test_a_ticket_s_prompt_is_the_same_in_each_turn_and_tells_no_state(tmp_path:
         assert not any("True" in prompt or "False" in prompt for prompt in prompts)
 
 
-def test_judging_again_says_the_same(tmp_path: Path) -> None:
+def test_regrading_gives_the_same_verdicts(tmp_path: Path) -> None:
     rng = random.Random(3)
 
     def any_reply(prompt: str, turn: int) -> str:
@@ -246,7 +248,9 @@ causes = st.lists(st.builds(Cause, st.sampled_from("abc"), st.sampled_from("xy")
 
 
 @given(causes, causes)
-def test_a_fit_is_a_share(named: list[Cause], injected: list[Cause]) -> None:
+def test_recall_and_precision_are_between_zero_and_one(
+    named: list[Cause], injected: list[Cause]
+) -> None:
     fit = localise(named, injected)
     for one_fit in (fit.place, fit.cause):
         for share in (one_fit.recall, one_fit.precision):

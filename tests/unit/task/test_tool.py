@@ -22,7 +22,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("name", "values", "move"), CALLS)
-def test_a_call_is_read_as_what_it_holds(name, values, move):
+def test_tool_call_is_parsed_to_its_values(name, values, move):
     application = load(name)
     (tool,) = application.tools(application.config_type())
     assert [parameter.name for parameter in tool.parameters] == list(values)
@@ -31,20 +31,20 @@ def test_a_call_is_read_as_what_it_holds(name, values, move):
     assert trimmed == move
 
 
-def test_an_application_without_kinds_takes_replies():
+def test_application_without_specific_tools_takes_replies():
     application = load("toy")
     (tool,) = application.tools(application.config_type())
     assert tool.name == "reply"
     assert application.phrase("reply", {"text": "open v1"}) == "open v1"
 
 
-def test_causes_are_read_line_by_line():
+def test_causes_are_parsed_line_by_line():
     text = "deploy/a: image\r\n  h1 :route \nnothing\n\nx:y:z"
     assert read_causes(text) == [("deploy/a", "image"), ("h1", "route"), ("x:y", "z")]
 
 
 @pytest.mark.parametrize("text", ["", "a", "```", "x ````` y", "```\n````"])
-def test_no_text_ends_its_fence(text):
+def test_text_never_closes_its_own_fence(text):
     first, *inside, last = fence(text, "sh").split("\n")
     assert "\n".join(inside) == text
     assert first == last + "sh"

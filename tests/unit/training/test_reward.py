@@ -11,7 +11,7 @@ TURNS = st.integers(1, 1000)
 
 
 def earn(rewards: Rewards, steps: list[tuple[Kind, bool, float]], start: float = 0.5) -> float:
-    """What an episode of (kind, harmed, potential after) steps earns."""
+    """Return the reward of an episode of (kind, harmed, potential after) steps."""
     total, before = 0.0, start
     for number, (kind, harmed, after) in enumerate(steps, start=1):
         done = number == len(steps)
@@ -20,7 +20,7 @@ def earn(rewards: Rewards, steps: list[tuple[Kind, bool, float]], start: float =
     return total
 
 
-def test_the_papers_rewards():
+def test_paper_preset_has_the_papers_rewards():
     paper = rewards_of("paper", 10)
     worth = {kind: earn(paper, [(kind, False, 0.5)]) for kind in Kind}
     assert worth == {"refused": -100.0, "failed": -100.0, "valid": 10.0, "solved": 100.0}
@@ -29,7 +29,7 @@ def test_the_papers_rewards():
 
 
 @given(turns=TURNS, data=st.data())
-def test_by_default_a_safe_fix_earns_more_than_anything_that_fixes_nothing(turns, data):
+def test_safe_repair_earns_more_than_any_failed_episode_by_default(turns, data):
     rewards = rewards_of("default", turns)
     steps = st.tuples(st.sampled_from(list(Kind)[:3]), st.booleans(), st.floats(0, 1))
     fixed = data.draw(st.lists(steps, max_size=turns - 1))
@@ -40,7 +40,7 @@ def test_by_default_a_safe_fix_earns_more_than_anything_that_fixes_nothing(turns
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
-def test_shaping_is_the_same_whatever_way_an_episode_takes(potentials, start):
+def test_shaping_sum_does_not_depend_on_the_path_of_an_episode(potentials, start):
     rewards = Rewards(progress=20.0)
     steps = [(Kind.VALID, False, after) for after in potentials]
     assert earn(rewards, steps, start) == pytest.approx(-20 * start)
@@ -52,7 +52,7 @@ def test_harm_costs_more_than_haste_saves():
     assert earn(rewards, slow) > earn(rewards, [(Kind.SOLVED, True, 1.0)])
 
 
-def test_an_unknown_preset_is_refused():
+def test_unknown_preset_is_refused():
     with pytest.raises(ConfigError, match="'other' is not one of default, paper"):
         rewards_of("other", 1)
     assert {preset: PRESETS[preset](10).solved for preset in PRESETS} == dict.fromkeys(PRESETS, 100)

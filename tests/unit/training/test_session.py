@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Noted(Waterworks):
-    """A waterworks that can be set back."""
+    """A waterworks whose state can be restored."""
 
     async def snapshot(self) -> State:
         return await self.observe()
@@ -53,7 +53,7 @@ async def solve(session: Session, *, first: int = 0):
     return acted
 
 
-async def test_an_episode_is_the_engines(session):
+async def test_session_plays_an_episode_like_the_engine(session):
     observation = await session.start(3, 1)
     assert session.query.id == f"train-toy-1-{session._config.shape_hash()}-3-1"
     assert observation.startswith("You run a waterworks.")
@@ -72,8 +72,8 @@ async def test_an_episode_is_the_engines(session):
         await session.act("open v1")
 
 
-async def test_nothing_hidden_is_observed(session):
-    """The prompt is all; no id, seed, fault or solution is in it or in what is told of a step."""
+async def test_observations_reveal_nothing_hidden(session):
+    """Neither the prompt nor the result of a step contains an id, seed, fault or solution."""
     observation = await session.start(424_242, 2)
     first = await session.act("open v9")
     told = json.dumps([observation, first.observation, first.info])
@@ -81,7 +81,7 @@ async def test_nothing_hidden_is_observed(session):
     assert [word for word in hidden if word in told] == []
 
 
-async def test_harm_is_told_and_costs(session):
+async def test_harm_is_reported_and_costs_reward(session):
     await session.start(3, 0)
     shut = session.query.actions[0].parameters["valve"]
     other = "v1" if shut != "v1" else "v2"
@@ -90,7 +90,7 @@ async def test_harm_is_told_and_costs(session):
     assert acted.info["parts"] == {"turn": -1.0, "harm": -50.0, "progress": pytest.approx(-2.5)}
 
 
-async def test_a_snapshot_is_gone_on_from_in_many_ways(session):
+async def test_snapshot_can_be_continued_several_times(session):
     await session.start(3, 2)
     replies = session._application.solve(session.query)
     first = await session.act(replies[0])
@@ -108,7 +108,7 @@ async def test_a_snapshot_is_gone_on_from_in_many_ways(session):
         await session.restore(kept)
 
 
-async def test_a_world_that_cannot_be_set_back_says_so():
+async def test_environment_without_restore_refuses_a_snapshot():
     toy = Toy()
     session = Session(toy, toy.config_type())
     await session.start(3, 0)
@@ -118,7 +118,7 @@ async def test_a_world_that_cannot_be_set_back_says_so():
 
 
 @pytest.mark.parametrize(("rewards", "better"), [("paper", "looks"), ("default", "fix")])
-async def test_who_only_looks_earns_less_than_who_repairs_by_default(rewards, better):
+async def test_agent_that_only_inspects_earns_less_than_one_that_repairs(rewards, better):
     session = make(rewards, max_iterations=12)
     earned = {}
     await session.start(3, 0)
@@ -135,7 +135,7 @@ async def test_who_only_looks_earns_less_than_who_repairs_by_default(rewards, be
     await session.close()
 
 
-async def test_a_world_that_breaks_is_ours_and_earns_nothing():
+async def test_environment_failure_earns_no_reward():
     toy = Fragile(fail_at("open", tries=1))
     session = Session(toy, toy.config_type())
     await session.start(3, 0)  # the second try
@@ -151,7 +151,7 @@ async def test_a_world_that_breaks_is_ours_and_earns_nothing():
     assert toy.live == 0
 
 
-async def test_a_false_alarm_that_nobody_looked_at_is_not_solved():
+async def test_false_alarm_declared_without_inspection_is_not_solved():
     session = make(briefing="ticket")
     drawn = Toy().generate(session._config, 3)
     quiet = next(query.index for query in drawn if not query.actions)
@@ -165,7 +165,7 @@ async def test_a_false_alarm_that_nobody_looked_at_is_not_solved():
     await session.close()
 
 
-async def test_a_ticket_ends_by_the_agents_word():
+async def test_ticket_ends_with_a_declaration():
     session = make(briefing="ticket")
     await session.start(3, 1)
     for reply in session._application.solve(session.query):
@@ -181,13 +181,13 @@ async def test_a_ticket_ends_by_the_agents_word():
 
 
 def open_valve(session: Session) -> str:
-    """A valve that no fault has closed."""
+    """Return a valve that no fault has closed."""
     shut = {action.parameters["valve"] for action in session.query.actions}
     return next(valve for valve in ("v1", "v2", "v3") if valve not in shut)
 
 
 async def test_ticket_pays_for_harm_and_progress_at_its_end():
-    """Each turn of a ticket looks the same to a client, whatever it did to the world."""
+    """Observations and rewards within a ticket do not depend on the effect of a turn."""
     earned = {}
     for briefing in ("full", "ticket"):
         session = make(briefing=briefing, max_iterations=6)
@@ -215,7 +215,7 @@ async def test_ticket_pays_for_harm_and_progress_at_its_end():
     assert earned["full"]["harm"] == -50.0
 
 
-async def test_who_leaves_a_ticket_early_is_charged_for_its_harm():
+async def test_agent_that_leaves_a_ticket_early_pays_for_its_harm():
     session = make(briefing="ticket", max_iterations=6)
     await session.start(3, 1)
     untouched = session.forfeit()
@@ -225,7 +225,7 @@ async def test_who_leaves_a_ticket_early_is_charged_for_its_harm():
     await session.close()
 
 
-async def test_a_task_that_there_is_not_is_refused(session):
+async def test_unknown_task_is_refused(session):
     with pytest.raises(ConfigError, match="must be from 0 to 14, not 15"):
         await session.start(3, 15)
     with pytest.raises(ConfigError, match="nothing is played"):

@@ -17,7 +17,7 @@ from netarena.training.sft import draw_level
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """By Hugging Face's ``datasets`` where it is installed, else as lines of JSON."""
+    """Read a set with Hugging Face's ``datasets`` if it is installed, otherwise as JSON lines."""
     try:
         import datasets
     except ImportError:
@@ -26,7 +26,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [dict(row) for row in loaded]
 
 
-def test_sets_by_level_and_mixed(tmp_path, capsys):
+def test_sft_writes_one_set_per_level_and_a_mixed_set(tmp_path, capsys):
     keys = ("--seed", "5", "--sizes", "5,4,3", "--set", "concurrency=2")
     assert main(["sft", "toy", *keys, "--out", str(tmp_path)]) == 0
     told = capsys.readouterr()
@@ -55,7 +55,7 @@ def test_sets_by_level_and_mixed(tmp_path, capsys):
     assert (again / "mixed.jsonl").read_bytes() == (tmp_path / "mixed.jsonl").read_bytes()
 
 
-def test_the_first_line_comes_before_anything_is_checked_or_drawn(tmp_path, monkeypatch, capsys):
+def test_first_line_is_printed_before_any_check_or_draw(tmp_path, monkeypatch, capsys):
     said = []
     monkeypatch.setattr(Toy, "check", lambda self, config: said.append(capsys.readouterr().err))
     keys = ("--seed", "5", "--sizes", "2,1,1")
@@ -63,7 +63,7 @@ def test_the_first_line_comes_before_anything_is_checked_or_drawn(tmp_path, monk
     assert said[0] == "netarena: drawing and solving 4 queries of toy\n"
 
 
-def test_a_demonstration_that_raises_ends_the_others_first(tmp_path, monkeypatch):
+def test_failing_demonstration_cancels_the_others(tmp_path, monkeypatch):
     begun, ended = [], []
 
     async def demonstrate(application, config, query):
@@ -88,8 +88,8 @@ def test_a_demonstration_that_raises_ends_the_others_first(tmp_path, monkeypatch
     asyncio.run(write())
 
 
-def test_a_ticket_ends_by_a_declaration_of_all_that_was_wrong(tmp_path):
-    """The causes are in the last reply alone, and nothing hidden is in a prompt."""
+def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
+    """The causes are only in the last reply, and prompts contain nothing hidden."""
     keys = ("--seed", "5", "--sizes", "2,2,2", "--set", "briefing=ticket")
     assert main(["sft", "toy", *keys, "--out", str(tmp_path)]) == 0
     toy = load("toy")
@@ -113,8 +113,8 @@ def test_a_ticket_ends_by_a_declaration_of_all_that_was_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
-def test_no_evaluation_query_is_drawn_for_training(name):
-    """Ids, which queries are drawn from, begin with ``train``; the draws are others."""
+def test_training_draws_no_evaluation_query(name):
+    """Training ids, which seed the draws, begin with ``train``, so the draws differ."""
     asked, learnt = load(name), load(name)
     learnt.training = True
     config = asked.config_type.parse({"num_queries": 1, "complexity_level": "level1"})
@@ -123,7 +123,7 @@ def test_no_evaluation_query_is_drawn_for_training(name):
     assert (one.initial, one.actions) != (other.initial, other.actions)
 
 
-def test_what_an_agent_did_where_it_was_solved_safely(tmp_path, capsys):
+def test_episodes_solved_safely_become_training_dialogues(tmp_path, capsys):
     keys = ("--seed", "5", "--num-queries", "2")
     main(["run", "toy", *keys, "--agent", "oracle", "--out", str(tmp_path / "run")])
     main(["run", "toy", *keys, "--agent", "random", "--out", str(tmp_path / "lost")])
@@ -150,6 +150,6 @@ def test_what_an_agent_did_where_it_was_solved_safely(tmp_path, capsys):
         (["--from", "nowhere"], "directory: nowhere is not a directory"),
     ],
 )
-def test_wrong_arguments_are_told_in_a_line(arguments, told, capsys, tmp_path):
+def test_wrong_arguments_are_reported_in_one_line(arguments, told, capsys, tmp_path):
     assert main(["sft", "toy", "--out", str(tmp_path), *arguments]) == 2
     assert capsys.readouterr().err == f"netarena: error: {told}\n"

@@ -1,4 +1,4 @@
-"""The pages as a server gives them: to whom, with what headers, and with nothing alive in them."""
+"""The served pages: access control, headers, and no active content from agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(library: Library) -> TestClient:
 
 
 class Elements(HTMLParser):
-    """The elements of a page, and where its links lead."""
+    """Collects the elements and link targets of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Elements(HTMLParser):
         self.targets |= {str(value) for name, value in attrs if name in {"href", "src", "action"}}
 
 
-def test_who_has_the_token_and_names_this_host_is_let_in(client: TestClient) -> None:
+def test_request_with_the_token_and_the_right_host_is_served(client: TestClient) -> None:
     good = client.get(f"/{TOKEN}/index.html")
     assert good.status_code == 200
     policy = good.headers["content-security-policy"]
@@ -79,14 +79,14 @@ def test_who_has_the_token_and_names_this_host_is_let_in(client: TestClient) -> 
         (f"evil.example:{PORT}", 421), ("127.0.0.1:1", 421), ("127.0.0.1", 421), ("", 421),
     ],
 )  # fmt: skip
-def test_another_host_is_refused(client: TestClient, host: str, status: int) -> None:
+def test_request_for_another_host_is_refused(client: TestClient, host: str, status: int) -> None:
     answer = client.get(f"/{TOKEN}/index.html", headers={"host": host})
     assert answer.status_code == status
     assert ("toy" in answer.text) == (status == 200)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
+def test_modifying_methods_are_refused(client: TestClient, method: str) -> None:
     assert client.request(method, f"/{TOKEN}/index.html").status_code == 405
 
 
@@ -98,13 +98,15 @@ def test_nothing_can_be_changed(client: TestClient, method: str) -> None:
         "text/one/toy-1-abc-7-0/0-output.txt", "text/one/toy-1-abc-7-0/1-secret.txt",
     ],
 )  # fmt: skip
-def test_what_is_not_there(client: TestClient, path: str) -> None:
+def test_unknown_path_gives_404(client: TestClient, path: str) -> None:
     answer = client.get(f"/{TOKEN}/{path}")
     assert answer.status_code == 404
     assert "Not here" in answer.text or "netarena view printed" in answer.text
 
 
-def test_every_page_of_every_kind_of_episode(client: TestClient, library: Library) -> None:
+def test_every_page_of_every_kind_of_episode_is_served(
+    client: TestClient, library: Library
+) -> None:
     for path in Site(library, live=True).paths():
         assert client.get(f"/{TOKEN}/{path}").status_code == 200, path
     found = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-1.html").text
@@ -115,7 +117,7 @@ def test_every_page_of_every_kind_of_episode(client: TestClient, library: Librar
         assert words in found, words
 
 
-def test_neighbours_are_the_lost_ones_of_the_selection(client: TestClient) -> None:
+def test_neighbours_are_failed_episodes_of_the_selection(client: TestClient) -> None:
     def neighbours(search: str) -> list[str]:
         text = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-5.html{search}").text
         return re.findall(r'data-go="\w+" href="\.\./\.\./([^"]*)" (?:hidden)?', text)
@@ -130,7 +132,9 @@ def test_neighbours_are_the_lost_ones_of_the_selection(client: TestClient) -> No
 
 
 @pytest.mark.parametrize("page", ["index.html", "episode/one/~12.html", "same/one/~12.html"])
-def test_what_an_agent_wrote_stays_text(client: TestClient, library: Library, page: str) -> None:
+def test_text_written_by_an_agent_is_escaped(
+    client: TestClient, library: Library, page: str
+) -> None:
     text = client.get(f"/{TOKEN}/{page}").text
     tame = client.get(f"/{TOKEN}/{page.replace('~12', 'toy-1-abc-7-1')}").text
     assert "window.hacked" in text
@@ -146,7 +150,7 @@ def test_what_an_agent_wrote_stays_text(client: TestClient, library: Library, pa
     assert "⟨ESC⟩[31m" in text
 
 
-def test_a_long_text_is_shown_in_part_and_had_whole(client: TestClient) -> None:
+def test_long_text_is_shown_in_part_and_available_in_full(client: TestClient) -> None:
     page = client.get(f"/{TOKEN}/episode/one/~12.html").text
     assert len(page) < 400_000
     (path,) = re.findall(r'href="\.\./\.\./(text/one/~12/2-output\.txt)" data-more', page)
@@ -158,7 +162,7 @@ def test_a_long_text_is_shown_in_part_and_had_whole(client: TestClient) -> None:
     assert "\x1b" not in whole.text
 
 
-def test_the_files_are_the_pages(library: Library, tmp_path: Path) -> None:
+def test_written_files_equal_the_served_pages(library: Library, tmp_path: Path) -> None:
     told: list[int] = []
     write_site(library, tmp_path / "site", expect=told.append, told=lambda: told.append(1))
     assert sum(told[1:]) == told[0]
@@ -177,7 +181,7 @@ def test_the_files_are_the_pages(library: Library, tmp_path: Path) -> None:
         write_site(library, tmp_path / "site")
 
 
-def test_a_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
     queries = [gallery.query(number, id=f"toy-1-0123abcd-7-{number}") for number in range(4)]
     kinds = (gallery.declared, gallery.lost, gallery.invalid, gallery.silent)
@@ -213,7 +217,7 @@ def test_a_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.M
     assert only.find_episode(queries[0].id).name == first.name
 
 
-def test_an_episode_is_one_file(library: Library, tmp_path: Path) -> None:
+def test_episode_is_written_as_one_file(library: Library, tmp_path: Path) -> None:
     out = tmp_path / "sub" / "episode.html"
     write_episode(library, "toy-1-abc-7-4", out)
     with pytest.raises(ConfigError, match="name a new file"):
@@ -231,7 +235,7 @@ def test_an_episode_is_one_file(library: Library, tmp_path: Path) -> None:
     assert gallery.LONG in text
 
 
-def test_a_declaration_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declaration_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
     asked = gallery.query(0)
     library = Library([gallery.write_run(tmp_path / "run", [asked], [gallery.declared(asked)])])
@@ -241,7 +245,7 @@ def test_a_declaration_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert words in page, words
 
 
-def test_an_application_without_pictures_is_shown_unchanged(
+def test_episodes_of_an_application_without_pictures_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Toy())
@@ -253,7 +257,7 @@ def test_an_application_without_pictures_is_shown_unchanged(
     assert b"<figure" not in page.content
 
 
-def test_side_by_side_is_of_one_query_and_repeat(
+def test_side_by_side_view_compares_the_same_query_and_repetition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())

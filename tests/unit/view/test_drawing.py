@@ -1,4 +1,4 @@
-"""Topologies in numbers, and differences line by line."""
+"""Layout of topologies, and differences line by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, marked, plan
 from tests.growth import is_linear
 
 
-def test_nodes_stand_in_rows_that_are_not_too_wide() -> None:
+def test_nodes_are_placed_in_rows_of_limited_width() -> None:
     hosts = [f"h{number}" for number in range(ROW_NODES * 2 + 1)]
     topology = Topology(
         title="",
@@ -35,7 +35,7 @@ def test_nodes_stand_in_rows_that_are_not_too_wide() -> None:
     assert (len(drawn.arcs), drawn.left) == (MOST_PAIRS, len(topology.pairs) - MOST_PAIRS)
 
 
-def test_odd_topologies_are_drawn() -> None:
+def test_unusual_topologies_are_drawn() -> None:
     assert plan(Topology(title="", nodes=(), links=())).boxes == ()
     alone = Node(name="a", rank=-5)
     pairs = (("a", "a", Mark.EXPOSED), ("a", "b", Mark.BROKEN))
@@ -55,13 +55,13 @@ def test_odd_topologies_are_drawn() -> None:
     ],
     ids=["equal", "a word", "empty", "a line", "too long"],
 )
-def test_pieces_that_another_text_lacks_are_marked(text: str, other: str, new: str) -> None:
+def test_pieces_missing_in_the_other_text_are_marked(text: str, other: str, new: str) -> None:
     pieces = marked(text, other)
     assert "".join(piece for _, piece in pieces) == text
     assert "".join(piece for alike, piece in pieces if not alike) == new
 
 
-def test_lines_of_a_difference() -> None:
+def test_changed_lines_are_shown_with_context() -> None:
     before = "\n".join(f"line {number}" for number in range(30))
     after = before.replace("line 2\n", "--- 2\n").replace("line 20\n", "")
     found = lines(Change(element="x", before=before, after=after))
@@ -74,7 +74,7 @@ def test_lines_of_a_difference() -> None:
     assert lines(Change(element="x", before=None, after="a\nb")) == [("+", "a"), ("+", "b")]
 
 
-def test_differing_texts_of_any_size_take_linear_time() -> None:
+def test_texts_of_any_size_are_compared_in_linear_time() -> None:
     before = "\n".join(f"{number % 7}" for number in range(100_000))
 
     def compare(size: int) -> object:

@@ -1,4 +1,4 @@
-"""Journals that grow, are torn, cut, replaced, or hold what nobody can read."""
+"""Journals that grow, are truncated or replaced, or contain unreadable lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(*folders: Path) -> Library:
     return library
 
 
-def test_outlines_are_those_of_the_whole_journal(tmp_path: Path) -> None:
+def test_outlines_agree_with_the_whole_journal(tmp_path: Path) -> None:
     folder = gallery.mixed(tmp_path / "run")
     (run,) = read(folder).runs
     whole = list(read_journal(folder / JOURNAL_NAME, slim=False).episodes.values())
@@ -45,14 +45,14 @@ def test_outlines_are_those_of_the_whole_journal(tmp_path: Path) -> None:
     assert (run.asked, run.complete, run.agent) == (13, False, "plumber")
 
 
-def test_all_that_an_outline_has_is_read() -> None:
+def test_every_field_of_an_outline_is_read() -> None:
     # ``unsafe_by`` is made of others
     read_fields = _Episode.model_fields.keys() | {"evidence"}
     named = {field.name for field in fields(Outline)} - {"unsafe_by"}
     assert named <= read_fields <= Episode.model_fields.keys()
 
 
-def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+def test_growing_journal_is_read_from_the_last_position(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(4)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     library = read(folder)
@@ -80,7 +80,7 @@ def test_a_journal_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> No
     assert run.complete
 
 
-def test_what_came_before_a_run_began_anew_is_no_more_shown(tmp_path: Path) -> None:
+def test_episodes_before_a_restart_of_the_run_are_not_shown(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(2)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.lost(queries[0])])
     library = read(folder)
@@ -93,7 +93,7 @@ def test_what_came_before_a_run_began_anew_is_no_more_shown(tmp_path: Path) -> N
     assert list(read_journal(folder / JOURNAL_NAME).episodes) == [run.entries[0].outline.ask]
 
 
-def test_a_journal_in_anothers_place_is_read_from_its_start(tmp_path: Path) -> None:
+def test_replaced_journal_is_read_from_its_start(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(4)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     library = read(folder)
@@ -112,7 +112,7 @@ def test_a_journal_in_anothers_place_is_read_from_its_start(tmp_path: Path) -> N
     assert library.entries == []
 
 
-def test_a_line_that_cannot_be_read_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
+def test_unreadable_line_is_reported_and_skipped(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(3)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     lone = json.loads(gallery.lost(queries[1]).model_dump_json())
@@ -133,7 +133,7 @@ def test_a_line_that_cannot_be_read_is_told_and_costs_nothing_else(tmp_path: Pat
         run.tell(run.entries[0])
 
 
-def test_repeats_and_strange_ids_have_pages_of_their_own(tmp_path: Path) -> None:
+def test_repetitions_and_unusual_ids_have_separate_pages(tmp_path: Path) -> None:
     queries = [
         gallery.query(0),
         gallery.query(1, id="../../etc/passwd"),
@@ -149,9 +149,7 @@ def test_repeats_and_strange_ids_have_pages_of_their_own(tmp_path: Path) -> None
     assert library.runs[0].asked == 6
 
 
-def test_a_journal_that_is_gone_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_journal_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = gallery.mixed(tmp_path / "run")
     library = read(folder)
     (folder / JOURNAL_NAME).rename(tmp_path / "aside")
@@ -163,7 +161,7 @@ def test_a_journal_that_is_gone_is_told_once(
     assert not library.catch_up()
 
 
-def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_have_different_slugs(tmp_path: Path) -> None:
     for name in ("a/run", "a/other", "b/run"):
         gallery.mixed(tmp_path / name, 1)
     (tmp_path / "a" / "empty").mkdir()
@@ -175,7 +173,7 @@ def test_a_folder_of_runs_and_runs_of_one_name(tmp_path: Path) -> None:
         Library([tmp_path / "nowhere"])
 
 
-def test_the_lock_of_a_run_tells_whether_it_is_under_way(tmp_path: Path) -> None:
+def test_lock_of_a_run_shows_whether_it_is_running(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(3)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     library = read(folder)
@@ -189,7 +187,7 @@ def test_the_lock_of_a_run_tells_whether_it_is_under_way(tmp_path: Path) -> None
     assert not run.going
 
 
-def test_runs_that_begin_later_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_start_later_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.view.index._SCAN_EVERY_S", 0.0)
     library = Library([tmp_path], watch=True)
     library.catch_up()
@@ -208,7 +206,7 @@ def test_runs_that_begin_later_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert library.catch_up() is False
 
 
-def test_a_thread_follows(tmp_path: Path) -> None:
+def test_library_is_updated_by_a_thread(tmp_path: Path) -> None:
     library = Library([gallery.mixed(tmp_path / "run")])
     with library:
         deadline = time.monotonic() + 20

@@ -44,11 +44,11 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
         ({"show": "nonsense", "page": "-1", "sort": "x"}, range(13)),
     ],
 )
-def test_a_selection_chooses(entries: list[Entry], parameters, numbers) -> None:
+def test_selection_returns_matching_entries(entries: list[Entry], parameters, numbers) -> None:
     assert [entry.number for entry in Selection.read(parameters).choose(entries)] == list(numbers)
 
 
-def test_a_pair_of_runs_has_what_the_first_one_alone_solved(
+def test_selection_for_a_pair_of_runs_has_queries_solved_only_by_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
@@ -72,7 +72,7 @@ def test_a_pair_of_runs_has_what_the_first_one_alone_solved(
     assert Selection.read({"pair": "a,b", "text": "x"}).search() == "?pair=a%2Cb&text=x"
 
 
-def test_orders(entries: list[Entry]) -> None:
+def test_entries_are_sorted_by_the_requested_column(entries: list[Entry]) -> None:
     def order(sort: str) -> list[int]:
         return [entry.number for entry in Selection.read({"sort": sort}).choose(entries)]
 
@@ -82,7 +82,7 @@ def test_orders(entries: list[Entry]) -> None:
     assert order("-graded") == list(reversed(range(13)))
 
 
-def test_a_search_says_what_is_not_by_default() -> None:
+def test_search_string_contains_only_changed_values() -> None:
     chosen = Selection.read({"show": "lost", "text": "a&b=c", "page": "3", "sort": "-time"})
     assert chosen.search() == "?show=lost&text=a%26b%3Dc&sort=-time"
     assert chosen.search(page=3) == "?show=lost&text=a%26b%3Dc&sort=-time&page=3"
@@ -94,7 +94,7 @@ def test_a_search_says_what_is_not_by_default() -> None:
     assert Selection.read({"page": "\uff19"}).page == 1
 
 
-def test_counts_and_rates(entries: list[Entry]) -> None:
+def test_tally_counts_episodes_and_rates(entries: list[Entry]) -> None:
     counts = tally(entries)
     assert (counts["episodes"], counts["lost"]) == (13, 7)
     assert counts["rates"]["solved_safely"] == {
@@ -107,7 +107,7 @@ def test_counts_and_rates(entries: list[Entry]) -> None:
     )
 
 
-def test_a_search_looks_in_the_texts_of_episodes(
+def test_search_covers_the_texts_of_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
@@ -147,7 +147,7 @@ def test_a_search_looks_in_the_texts_of_episodes(
     assert found("fountain") == [0]
 
 
-def test_tokens_and_cost_are_columns_where_told(tmp_path: Path, monkeypatch) -> None:
+def test_tokens_and_cost_are_columns_if_reported(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Toy())
     queries = [gallery.query(number) for number in range(3)]
     told = [Usage(replies=1, input_tokens=n, output_tokens=5, cost_usd=c)

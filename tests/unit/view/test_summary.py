@@ -36,7 +36,7 @@ def write(folder: Path, right: str, **config: object) -> Path:
     return folder
 
 
-def test_a_run_has_a_page(tmp_path: Path) -> None:
+def test_run_has_a_summary_page(tmp_path: Path) -> None:
     folders = [
         write(tmp_path / "first", "111110"),
         write(tmp_path / "second", "110001"),
@@ -64,7 +64,7 @@ def test_a_run_has_a_page(tmp_path: Path) -> None:
     assert not site.page("run/nobody.html", {}).found
 
 
-def test_runs_of_one_name_have_different_titles(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_have_different_titles(tmp_path: Path) -> None:
     names = ("monday/run", "tuesday/run", "other")
     library = Library([write(tmp_path / name, "1") for name in names])
     assert [run.title for run in library.runs] == list(names)
@@ -73,7 +73,7 @@ def test_runs_of_one_name_have_different_titles(tmp_path: Path) -> None:
     assert all(f">{name}</a>" in page for name in names)
 
 
-def test_a_seed_that_is_still_in_use_is_not_shown(tmp_path: Path) -> None:
+def test_seed_that_is_still_in_use_is_not_shown(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", "11")
     queries = folder / QUERIES_NAME
     queries.write_text(queries.read_text().replace('"seed":7,', '"seed":7654321,'))

@@ -1,4 +1,4 @@
-"""Text of others, made visible and folded."""
+"""Untrusted text, made visible and folded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 @given(st.text())
-def test_nothing_unseen_is_left(text: str) -> None:
+def test_visible_text_has_no_hidden_characters(text: str) -> None:
     assert visible(visible(text)) == visible(text)
     visible(text).encode()
 
 
-def test_every_character_that_is_not_seen_has_a_sign() -> None:
+def test_every_invisible_character_has_a_visible_sign() -> None:
     left = [
         f"{code:04X}"
         for code in range(0x110000)
@@ -33,7 +33,7 @@ def test_every_character_that_is_not_seen_has_a_sign() -> None:
     assert visible("a\r\nb\tc\x00") == "a⟨CR⟩\nb\tc⟨NUL⟩"
 
 
-def test_what_is_long_is_folded() -> None:
+def test_long_text_is_folded() -> None:
     assert fold("a" * SHOWN_CHARS) == ("a" * SHOWN_CHARS, 0)
     assert fold("a" * 2 * SHOWN_CHARS) == ("a" * SHOWN_CHARS, 2 * SHOWN_CHARS)
     many = "\n" * 10 * SHOWN_LINES

@@ -1,4 +1,4 @@
-"""The checklist operator: finds nothing to reset on what is healthy, and resets what is not."""
+"""The checklist operator: leaves healthy machines unchanged and resets changed settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from netarena_route.world.model import Machine, World, standard, varied
 
 
 def look(machine: Machine) -> dict[str, list[str]]:
-    """What the healthy machine prints, a section per tool, as the tools of iproute2 print it."""
+    """Return the output of a healthy machine, one section per tool, in iproute2's format."""
     own = [(port.name, IPv4Interface(port.address)) for port in machine.interfaces]
     rules = ["0:\tfrom all lookup local"]
     for rule in machine.rules:
@@ -71,7 +71,7 @@ def look(machine: Machine) -> dict[str, list[str]]:
 
 
 def prompt(world: World, *steps: Step, lost: int = 0) -> str:
-    """The prompt after ``steps``; the endpoint ``lost``, if any, reaches nobody."""
+    """Return the prompt after ``steps``; the endpoint ``lost``, if any, reaches no other."""
     matrix = list(world.intended)
     if lost:
         matrix[lost] = "".join("01"[column == lost] for column in range(len(matrix)))
@@ -99,7 +99,7 @@ def answer(world: World, command: dict[str, str], sections: dict[str, list[str]]
 
 
 def resets(world: World, machine: Machine, sections: dict[str, list[str]]) -> str:
-    """What the operator sends after a look at ``machine``; empty if it looks at the next."""
+    """Return the operator's command after inspecting ``machine``; empty if it inspects the next."""
     operator = Operator()
     said = json.loads(operator.reply(prompt(world)))
     while said["machine"] != machine.name:
@@ -113,7 +113,7 @@ def resets(world: World, machine: Machine, sections: dict[str, list[str]]) -> st
     standard(2, 1, random.Random(1)),
     *(varied(3, 2, random.Random(seed)) for seed in range(16)),
 ], ids=range(17))  # fmt: skip
-def test_nothing_is_reset_on_what_is_healthy(world: World) -> None:
+def test_healthy_machine_is_not_reset(world: World) -> None:
     hosts = [host for host in world.hosts if host.name not in world.reserve]
     for machine in (world.router, hosts[0], hosts[-1]):
         assert resets(world, machine, look(machine)) == ""
@@ -155,7 +155,7 @@ PORT = R.interfaces[0].name
          "sysctl -w net.ipv4.icmp_echo_ignore_all=0"),
     ],
 )  # fmt: skip
-def test_what_differs_is_reset(
+def test_changed_setting_is_reset(
     machine: Machine, section: str, old: str, new: str, sent: str
 ) -> None:
     sections = look(machine)
@@ -165,7 +165,7 @@ def test_what_differs_is_reset(
     assert resets(W, machine, sections) == sent
 
 
-def test_a_lost_accept_and_a_stray_rule_are_told_from_drawn_ones() -> None:
+def test_missing_accept_rule_and_stray_rule_differ_from_drawn_rules() -> None:
     worlds = [varied(3, 1, random.Random(seed)) for seed in range(30)]
     accepting = next(w for w in worlds if "-P FORWARD DROP" in w.router.filters)
     sections = look(accepting.router)
@@ -193,7 +193,7 @@ def test_a_lost_accept_and_a_stray_rule_are_told_from_drawn_ones() -> None:
     assert resets(ruling, ruling.router, sections) == f"ip rule del pref 900 {stray}"
 
 
-def test_the_hosts_that_miss_most_come_first_and_then_all_again() -> None:
+def test_hosts_with_most_failed_pings_are_inspected_first() -> None:
     world = standard(2, 2, random.Random(1))
     operator = Operator()
     text = prompt(world, lost=3)
@@ -202,18 +202,18 @@ def test_the_hosts_that_miss_most_come_first_and_then_all_again() -> None:
     assert asked == [names[0], names[3], names[1], names[2], names[4], names[0]]
 
 
-def test_broken_pairs_of_a_large_network_are_read_too() -> None:
+def test_broken_pairs_of_a_large_network_are_read() -> None:
     world = standard(16, 16, random.Random(1))
     text = prompt(world, lost=200)
     assert Plan.read(text).suspects(text)[:2] == [world.endpoints[0], world.endpoints[200]]
 
 
-def test_a_prompt_without_a_plan_is_refused() -> None:
+def test_prompt_without_an_address_plan_is_refused() -> None:
     with pytest.raises(ValueError, match="no address plan"):
         Operator().reply("open the valve")
 
 
-def test_by_ticket_it_goes_to_the_machines_that_are_named_and_then_declares() -> None:
+def test_ticket_agent_inspects_named_machines_and_then_declares() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_1"})
     app = Route()
     (query,) = app.generate(config, 4)

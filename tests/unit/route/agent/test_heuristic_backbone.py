@@ -1,4 +1,4 @@
-"""The operator of a backbone looks at router after router and puts habits right."""
+"""The backbone operator inspects each router and repairs unusual settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ router bgp 65001
 """
 
 
-def test_it_looks_puts_right_what_it_knows_and_declares_the_end_of_a_ticket() -> None:
+def test_ticket_agent_inspects_repairs_and_then_declares() -> None:
     operator = Operator()
     prompt = f"{_DOCUMENT}\nA ticket has come in: x"
     first = json.loads(operator.reply(prompt))
@@ -58,7 +58,7 @@ def test_it_looks_puts_right_what_it_knows_and_declares_the_end_of_a_ticket() ->
     assert {cause["place"] for cause in done["causes"]} == {"p1_r1"}
 
 
-def test_without_a_ticket_it_begins_again() -> None:
+def test_agent_without_a_ticket_starts_again_after_the_last_machine() -> None:
     operator = Operator()
     machines = [json.loads(operator.reply(_DOCUMENT))["machine"] for _ in range(3)]
     assert machines == ["p1_r1", "p1_r2", "p1_r1"]

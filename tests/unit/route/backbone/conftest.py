@@ -1,4 +1,4 @@
-"""One backbone that several tests look at; worlds never change."""
+"""One backbone shared by several tests; worlds are immutable."""
 
 from __future__ import annotations
 

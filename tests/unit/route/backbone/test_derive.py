@@ -32,7 +32,7 @@ def _repair(world: World, method: str) -> str:
         (("!clear b",), "vtysh -c 'clear b'"),
     ],
 )
-def test_lines_are_typed_as_one_command(lines: tuple[str, ...], command: str) -> None:
+def test_lines_are_joined_into_one_vtysh_command(lines: tuple[str, ...], command: str) -> None:
     assert vtysh(*lines) == command
 
 
@@ -50,18 +50,18 @@ def test_setting_with_one_value_is_overwritten_in_its_block(world: World) -> Non
     )
 
 
-def test_setting_without_the_fault_is_removed_and_a_removed_one_is_typed(world: World) -> None:
+def test_added_setting_is_removed_and_removed_setting_is_added(world: World) -> None:
     assert "-c 'no ip ospf passive'" in _repair(world, "ospf_passive.passive")
     assert " -c 'redistribute static route-map" in _repair(world, "ospf_redistribution.missing")
 
 
-def test_line_that_begins_with_no_is_removed_without_it(world: World) -> None:
+def test_line_that_begins_with_no_is_removed_without_the_no(world: World) -> None:
     line = _repair(world, "bgp_community.stripped")
     assert " send-community'" in line
     assert "no neighbor" not in line
 
 
-def test_entry_of_a_route_map_is_removed_whole_and_typed_whole(world: World) -> None:
+def test_route_map_entry_is_removed_and_added_as_a_whole(world: World) -> None:
     change = next(_changes(world, "bgp_filter.tells_not"))
     edited = change.edit(world)
     (_, inject), (_, repair) = *orders(world, edited), *orders(edited, world)
@@ -70,12 +70,12 @@ def test_entry_of_a_route_map_is_removed_whole_and_typed_whole(world: World) -> 
     assert " -c 'match ip address prefix-list OURS'" in repair
 
 
-def test_verdict_of_an_entry_changes_by_its_head_line(world: World) -> None:
+def test_verdict_of_a_route_map_entry_changes_through_its_head_line(world: World) -> None:
     line = _repair(world, "ospf_redistribution.denied")
     assert line == vtysh("route-map STATIC-TO-OSPF permit 10")
 
 
-def test_router_id_and_maximum_prefix_take_effect_by_a_clear(world: World) -> None:
+def test_router_id_and_maximum_prefix_take_effect_after_a_clear(world: World) -> None:
     change = next(_changes(world, "bgp_maximum.reached"))
     _, line = orders(change.edit(world), world)[0]
     assert " -c 'end' -c 'clear bgp ipv4 unicast " in line
@@ -93,7 +93,7 @@ def test_router_id_and_maximum_prefix_take_effect_by_a_clear(world: World) -> No
     assert line.endswith(" -c 'end' -c 'clear ip ospf process'")
 
 
-def test_rule_of_a_filter_comes_back_at_its_place(world: World) -> None:
+def test_removed_filter_rule_is_inserted_at_its_old_position(world: World) -> None:
     router = next(one for one in world.routers if len(one.rules) > 2)
     rules = [rule for rule in router.rules if rule.chain == "FORWARD"]
     edited = world.edit(
@@ -104,7 +104,7 @@ def test_rule_of_a_filter_comes_back_at_its_place(world: World) -> None:
     assert line.startswith("iptables -I FORWARD 2 ")
 
 
-def test_settings_of_the_kernel_are_taken_back(world: World) -> None:
+def test_kernel_settings_are_reverted(world: World) -> None:
     router = world.routers[0]
     edited = world.edit(
         router.name,
@@ -133,7 +133,7 @@ def test_settings_of_the_kernel_are_taken_back(world: World) -> None:
     ]
 
 
-def test_lines_of_files_are_exchanged_removed_and_added(world: World) -> None:
+def test_lines_of_files_are_replaced_removed_and_added(world: World) -> None:
     assert _repair(world, "name_entry.wrong").startswith("sed -i 's/^")
     assert _repair(world, "name_entry.missing").startswith("echo '")
     assert _repair(world, "name_entry.missing").endswith(" >> /etc/serve/zone")
@@ -143,7 +143,7 @@ def test_lines_of_files_are_exchanged_removed_and_added(world: World) -> None:
     assert line.startswith("sed -i '/^")
 
 
-def test_new_peer_is_typed_with_its_remote_as_first(world: World) -> None:
+def test_new_peer_is_configured_with_its_remote_as_first(world: World) -> None:
     name = world.routers[0].name
     peer = Peer(address="192.0.2.1", asn=65000, description="new", password="x")
     edited = world.edit(

@@ -14,14 +14,14 @@ from netarena_route.backbone.routing import settle
 from netarena_route.backbone.state import WORKS, intended
 
 
-def test_a_seed_draws_one_world_which_survives_as_json() -> None:
+def test_same_seed_draws_the_same_world_and_it_survives_json() -> None:
     world = draw(random.Random(7), 4)
     assert world == draw(random.Random(7), 4)
     assert world == World.model_validate(world.model_dump(mode="json", exclude_defaults=True))
 
 
 @pytest.mark.parametrize(("seed", "routers"), [(1, 4), (2, 7), (3, 10)])
-def test_a_world_has_its_size_and_is_healthy(seed: int, routers: int) -> None:
+def test_drawn_world_has_the_requested_size_and_is_healthy(seed: int, routers: int) -> None:
     world = draw(random.Random(seed), routers)
     assert len(world.routers) == routers
     assert 2 <= len(world.outsiders) <= 4
@@ -45,7 +45,7 @@ def test_a_world_has_its_size_and_is_healthy(seed: int, routers: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_but_a_customer_hears_of_a_peer_or_an_upstream_from_us(seed: int) -> None:
+def test_peer_and_upstream_routes_are_advertised_to_customers_only(seed: int) -> None:
     world = draw(random.Random(seed))
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     ours = {world.block}
@@ -62,7 +62,7 @@ def test_nobody_but_a_customer_hears_of_a_peer_or_an_upstream_from_us(seed: int)
             )
 
 
-def test_draws_go_on_until_a_world_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_repeated_until_a_world_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     world = draw(random.Random(1), 5, lambda one: len(one.outsiders) == 3)
     assert len(world.outsiders) == 3
     monkeypatch.setattr(module, "_TRIES", 3)

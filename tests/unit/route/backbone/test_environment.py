@@ -1,4 +1,4 @@
-"""Which machine is meant, and where nobody may log in."""
+"""Resolution of machine names, and machines without a login."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_machines_are_found_with_and_without_their_prefix(world: World) -> None:
     assert resolve(world, "r99") is None
 
 
-def test_machines_of_others_refuse_with_a_line(world: World) -> None:
+def test_machines_of_other_systems_refuse_with_one_line(world: World) -> None:
     for machine in world.machines:
         refusal = _refuse(world, machine)
         ours = machine in world.names or any(
@@ -34,8 +34,8 @@ def test_machines_of_others_refuse_with_a_line(world: World) -> None:
         assert refusal.count("\n") == (not ours)
 
 
-def test_nothing_is_run_there(world: World) -> None:
-    """Without a network: what comes to it raises an error."""
+def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> None:
+    """There is no network: a command that reached it would raise an error."""
     nothing = cast("Any", None)
     environment = BackboneEnvironment(nothing, RouteConfig(world="backbone"), nothing)
     environment._case = cast("Any", SimpleNamespace(world=world))
@@ -46,7 +46,7 @@ def test_nothing_is_run_there(world: World) -> None:
 
 
 @pytest.mark.parametrize("gone", ["hosts", "routers"])
-def test_a_world_that_does_not_hang_together_is_no_query_of_a_backbone(gone: str) -> None:
+def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
     query = next(iter(Route().generate(config, 3)))
     initial = copy.deepcopy(cast("Any", query.initial))

@@ -40,14 +40,14 @@ from netarena_route.backbone.state import Facts, harms
 Parts: TypeAlias = frozenset[tuple[Change, int]]
 
 
-def test_the_table_has_what_is_asked_for() -> None:
+def test_table_has_enough_kinds_and_methods() -> None:
     assert len(KINDS) >= 12
     assert sum(map(len, KINDS.values())) >= 30
     for methods in KINDS.values():
         assert len({method.name for method in methods}) == len(methods)
 
 
-def test_the_expert_tier_has_a_turn_for_each_command_of_five_repairs_and_the_end() -> None:
+def test_expert_tier_has_enough_turns_for_five_repairs_and_the_declaration() -> None:
     longest = dict.fromkeys(KINDS, 0)
     for seed in range(4):
         world = draw(random.Random(seed), 8)
@@ -59,7 +59,7 @@ def test_the_expert_tier_has_a_turn_for_each_command_of_five_repairs_and_the_end
     assert sum(sorted(longest.values())[-5:]) + 1 == turns
 
 
-def test_changes_are_told_apart_and_are_of_our_machines(world: World) -> None:
+def test_changes_have_distinct_keys_and_affect_own_machines_only(world: World) -> None:
     ours = {*world.names, *(host.name for host in world.hosts if host.resolver)}
     for methods in KINDS.values():
         for method in methods:
@@ -76,7 +76,7 @@ def test_changes_are_told_apart_and_are_of_our_machines(world: World) -> None:
                 break
 
 
-def test_each_change_is_another_world_and_is_found_again(world: World) -> None:
+def test_change_alters_the_world_and_survives_serialization(world: World) -> None:
     for kind, methods in KINDS.items():
         for method in methods:
             for change in islice(method.changes(world), 2):
@@ -88,7 +88,7 @@ def test_each_change_is_another_world_and_is_found_again(world: World) -> None:
 @pytest.mark.parametrize(
     ("harmful", "harms", "doubtful"), [({0}, True, True), ({0, 1}, True, False), ((), False, False)]
 )
-def test_a_repair_that_harms_in_one_order_of_its_machines_is_in_doubt(
+def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     world: World,
     wanted: Facts,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,7 +96,7 @@ def test_a_repair_that_harms_in_one_order_of_its_machines_is_in_doubt(
     harms: bool,
     doubtful: bool,
 ) -> None:
-    """Here where the part that comes first is one of these."""
+    """The repair does harm if the part that comes first is one of these."""
 
     def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
         (_, repaired), *_ = was[1] - now[1]
@@ -116,7 +116,7 @@ def test_a_repair_that_harms_in_one_order_of_its_machines_is_in_doubt(
     assert room.is_doubtful == doubtful
 
 
-def test_several_faults_show_each_and_are_repaired_in_safe_orders(world: World) -> None:
+def test_several_faults_are_each_visible_and_have_safe_repair_orders(world: World) -> None:
     rng = random.Random(5)
     drawn = draw_faults(Room(world), ["ospf_cost", "zone_filter", "name_entry"], rng)
     assert drawn is not None
@@ -127,7 +127,7 @@ def test_several_faults_show_each_and_are_repaired_in_safe_orders(world: World) 
 
 
 @pytest.mark.parametrize("kinds", [["ospf_cost"], ["ospf_cost", "zone_filter"]])
-def test_what_depends_on_which_session_came_last_is_doubted_and_not_drawn(
+def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
     kinds: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = draw_faults(Room(world), kinds, random.Random(5))
@@ -145,7 +145,9 @@ def test_what_depends_on_which_session_came_last_is_doubted_and_not_drawn(
     assert other is None or other != drawn
 
 
-def test_a_fault_that_does_not_show_is_doubted_and_not_drawn(world: World, wanted: Facts) -> None:
+def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
+    world: World, wanted: Facts
+) -> None:
     room, method = Room(world, wanted), KINDS["ospf_cost"][0]
     hidden = []
     for change in method.changes(world):
@@ -163,7 +165,7 @@ def test_a_fault_that_does_not_show_is_doubted_and_not_drawn(world: World, wante
     assert not shown & {change.key for change in hidden}
 
 
-def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: Facts) -> None:
+def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: Facts) -> None:
     several = [
         (kind, method, change)
         for kind, methods in KINDS.items()
@@ -196,15 +198,15 @@ def test_a_repair_on_several_machines_is_safe_in_any_order(world: World, wanted:
         }
 
 
-def test_parts_wait_for_those_that_come_first_in_each_order() -> None:
+def test_part_waits_for_the_parts_that_precede_it_in_every_order() -> None:
     assert waits([(0, 1, 2), (0, 2, 1)], 3) == [set(), {0}, {0}]
     assert waits([(0, 1), (1, 0)], 2) == [set(), set()]
 
 
-def test_repairs_wait_on_other_machines_only(
+def test_repairs_wait_for_repairs_on_other_machines_only(
     world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one machine a command repairs both."""
+    """On one machine a single command repairs both."""
     monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
     room = Room(world, wanted)
     first, *others = room.options(KINDS["ospf_cost"][0])
@@ -225,7 +227,7 @@ def test_repairs_wait_on_other_machines_only(
     assert found == {True, False}
 
 
-def test_what_is_seen_of_a_change_is_computed_once(
+def test_observations_of_a_change_are_computed_once(
     world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled = []
@@ -239,8 +241,8 @@ def test_what_is_seen_of_a_change_is_computed_once(
     assert len(settled) == len(room.options(method))
 
 
-def test_a_session_of_which_a_firewall_sees_one_direction_is_doubtful() -> None:
-    """Such a one stands or not by what the firewall saw of it before."""
+def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
+    """Whether it is established depends on the packets that the firewall saw before."""
     world = draw(random.Random(1), 5)
     firewall = world.router(world.firewall)
     unguarded = world.edit(
@@ -260,8 +262,8 @@ def test_a_session_of_which_a_firewall_sees_one_direction_is_doubtful() -> None:
     assert doubts(world, [fault])
 
 
-def test_a_session_that_its_maximum_ended_is_ended_beside_each_other_fault(world: World) -> None:
-    """It was ended before the other came, and nobody began it again."""
+def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world: World) -> None:
+    """It ended before the other fault was injected, and it is not restarted."""
     others = [
         change
         for kind, methods in KINDS.items()

@@ -1,4 +1,4 @@
-"""Shapes of what is set on a machine."""
+"""Shapes of the settings of a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_shapes_count_settings_without_names_and_addresses(world: World) -> None
     assert found[f"wire mtu {port.mtu}"] == narrow.get(f"wire mtu {port.mtu}", 0) + 1
 
 
-def test_shapes_show_what_a_session_lacks(world: World) -> None:
+def test_shapes_show_restricted_sessions(world: World) -> None:
     router, peer = next(
         (router, peer) for router, peer in outer_peers(world) if peer.maximum_prefix != 1
     )
@@ -26,6 +26,6 @@ def test_shapes_show_what_a_session_lacks(world: World) -> None:
     assert edited["shut outer peer maximum 1"] == before + 1
 
 
-def test_hosts_show_where_their_services_are(world: World) -> None:
+def test_shapes_of_hosts_list_their_services(world: World) -> None:
     host = next(one for one in world.hosts if one.services)
     assert any(shape.startswith("service ") for shape in shapes(host))

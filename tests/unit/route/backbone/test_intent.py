@@ -17,7 +17,7 @@ from netarena_route.backbone.routing import settle
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_backups_are_other_ways_without_the_cable_to_the_same_end(seed: int) -> None:
+def test_backup_path_avoids_the_failed_link_and_has_the_same_ends(seed: int) -> None:
     world = draw(random.Random(seed), 6)
     primary = dict(zip(world.ways, expected(world).ways, strict=True))
     found = backups(world)
@@ -28,14 +28,14 @@ def test_backups_are_other_ways_without_the_cable_to_the_same_end(seed: int) -> 
         assert (backup.way[0], backup.way[-1]) == (primary[pair][0], primary[pair][-1])
 
 
-def test_they_are_documented(world: World) -> None:
+def test_backup_paths_are_documented(world: World) -> None:
     lines = [*document(Case(world))]
     for (one, other), backup in backups(world).items():
         (line,) = (text for text in lines if text.startswith(f"- {one} -> {other}: "))
         assert line.endswith(f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}")
 
 
-def test_observation_is_expected_exactly_if_nothing_that_is_seen_differs(world: World) -> None:
+def test_state_is_expected_exactly_if_all_observations_agree(world: World) -> None:
     seen, results = expected(world), []
     for kind in ("zone_filter", "path_mtu", "service_address", "bgp_community", "bgp_leak"):
         for method in KINDS[kind]:

@@ -28,7 +28,7 @@ def _drafts() -> Sequence[World]:
     return [mix(Draft(rng, 6).world(), rng) for _ in range(30)]
 
 
-def test_links_have_many_mtus_equal_at_both_ends(worlds: Sequence[World]) -> None:
+def test_links_have_many_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
     found = set()
     for world in worlds:
         for link in world.links:
@@ -46,10 +46,10 @@ def test_links_have_many_mtus_equal_at_both_ends(worlds: Sequence[World]) -> Non
     assert {world.packet_bytes for world in worlds} <= {*odd.PACKETS_BYTES}
 
 
-def test_no_prepared_session_is_accepted_by_a_peer_at_another_of_its_addresses(
+def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     drafts: Sequence[World],
 ) -> None:
-    """FRR looks at the source of a connection only: it may end the session that is used."""
+    """FRR checks only the source of a connection, so it could end the active session."""
     num_prepared = 0
     for world in drafts:
         names = {router.name for router in world.outside}
@@ -80,7 +80,7 @@ _WITHOUT_TWIN = {
 _MOST_NEW = 0.5
 
 
-def test_shapes_that_faults_add_occur_on_healthy_machines(
+def test_shapes_added_by_faults_also_occur_on_healthy_machines(
     worlds: Sequence[World], drafts: Sequence[World]
 ) -> None:
     healthy = {

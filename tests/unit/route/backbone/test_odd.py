@@ -9,7 +9,7 @@ from netarena_route.backbone.fault.table import KINDS
 from netarena_route.backbone.model import World
 
 
-def test_keys_and_passwords_of_faults_look_like_drawn_ones() -> None:
+def test_keys_and_passwords_of_faults_look_like_drawn_values() -> None:
     for number in range(200):
         word = odd.key_of(number).rstrip("0123456789")
         assert word in odd.WORDS
@@ -19,7 +19,7 @@ def test_keys_and_passwords_of_faults_look_like_drawn_ones() -> None:
         assert 1000 <= int(digits) < 10000
 
 
-def test_wrong_keys_numbers_areas_and_passwords_look_like_drawn_ones(world: World) -> None:
+def test_wrong_keys_areas_and_passwords_look_like_drawn_values(world: World) -> None:
     words = "|".join(odd.WORDS)
     for kind in ("ospf_authentication", "ospf_area", "bgp_password"):
         for method in KINDS[kind]:

@@ -35,7 +35,7 @@ def _page_with(table: str) -> str:
     return f"{before}{_BEGIN}{table}\n{_END}{rest.partition(_END)[2]}"
 
 
-def test_the_page_lists_every_method() -> None:
+def test_fault_page_lists_every_method() -> None:
     text = _PAGE.read_text(encoding="utf-8")
     assert text == _page_with(_table())
     assert f"{sum(map(len, KINDS.values()))} methods of {len(KINDS)} kinds" in text

@@ -1,4 +1,4 @@
-"""What is drawn of a backbone's states."""
+"""Pictures of a backbone's states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _wrong(matrix: Matrix) -> list[tuple[str, str, Mark]]:
     ]
 
 
-def test_a_healthy_backbone_has_nothing_wrong_and_all_of_its_machines(world: World) -> None:
+def test_picture_of_a_healthy_backbone_has_all_machines_and_no_errors(world: World) -> None:
     drawn = _drawn(world, expected(world))
     matrices = [one for one in drawn.values() if isinstance(one, Matrix)]
     assert len(matrices) == 6
@@ -44,7 +44,7 @@ def test_a_healthy_backbone_has_nothing_wrong_and_all_of_its_machines(world: Wor
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_what_is_wrong_shows_where_it_belongs(world: World, which: int) -> None:
+def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int) -> None:
     healthy = expected(world)
     names = [name for name, _ in world.endpoints]
     one, other = world.ways[0]

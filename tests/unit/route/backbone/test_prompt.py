@@ -1,4 +1,4 @@
-"""What an agent is told of neighbours: which are intended, and which differ."""
+"""Neighbours in the prompt: the intended ones and the differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import Fact, Facts
 
 
-def test_sessions_are_documented_once_each(world: World, wanted: Facts) -> None:
+def test_each_session_is_documented_once(world: World, wanted: Facts) -> None:
     lines = [*document(Case(world))]
     (start,) = (place for place, line in enumerate(lines) if line.startswith("OSPF adjacencies: "))
     told = []
@@ -31,7 +31,7 @@ def test_sessions_are_documented_once_each(world: World, wanted: Facts) -> None:
         ("bgp", "the BGP session", "is not established", "is established, and must not be"),
     ],
 )
-def test_a_neighbour_that_is_lost_or_new_is_told(
+def test_lost_and_new_neighbours_are_reported(
     world: World, wanted: Facts, protocol: str, said: str, is_lost: str, is_new: str
 ) -> None:
     seen = expected(world)

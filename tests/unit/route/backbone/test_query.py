@@ -1,4 +1,4 @@
-"""Queries of backbones, as the application draws, tells and solves them."""
+"""Queries about backbones: drawing, prompt and solution."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def asked() -> Query:
     return _one("ospf_cost+bgp_filter")
 
 
-def test_each_kind_alone_and_as_many_pairs_and_triples_are_drawn() -> None:
+def test_labels_are_each_single_kind_and_fifteen_pairs_and_triples() -> None:
     labels = query.labels(_config())
     parts = [len(kinds) for kinds in labels.values()]
     assert [parts.count(number) for number in (1, 2, 3)] == [len(KINDS), 15, 15]
     assert len(query.labels(_config(complexity_level="level1"))) == len(KINDS)
 
 
-def test_a_seed_draws_one_query_which_is_of_this_route(asked: Query) -> None:
+def test_same_seed_draws_the_same_backbone_query(asked: Query) -> None:
     again = _one("ospf_cost+bgp_filter")
     assert again == asked
     assert Query.model_validate_json(asked.model_dump_json()) == asked
@@ -54,7 +54,7 @@ def test_a_seed_draws_one_query_which_is_of_this_route(asked: Query) -> None:
     assert not Route().doubts(asked)
 
 
-def test_the_solution_is_read_as_it_is_sent(asked: Query) -> None:
+def test_solution_is_parsed_as_it_is_sent(asked: Query) -> None:
     case = query.case_of(asked)
     replies = Route().solve(asked)
     assert len(replies) >= 2
@@ -63,7 +63,7 @@ def test_the_solution_is_read_as_it_is_sent(asked: Query) -> None:
     assert all(sorted(order) == sorted(replies) for order in Route().solutions(asked))
 
 
-def test_the_prompt_tells_what_differs_and_nothing_that_is_hidden(asked: Query) -> None:
+def test_prompt_reports_differences_and_no_hidden_fault(asked: Query) -> None:
     case = query.case_of(asked)
     faults = query.faults_of(asked)
     changes = [read(case.world, fault) for fault in faults]
@@ -84,7 +84,7 @@ def test_the_prompt_tells_what_differs_and_nothing_that_is_hidden(asked: Query) 
     assert parts.situation == "Everything that is tested is as documented."
 
 
-def test_judging_follows_the_repairs(asked: Query) -> None:
+def test_verdict_and_progress_follow_the_repairs(asked: Query) -> None:
     route, case = Route(), query.case_of(asked)
     faults = query.faults_of(asked)
     changes = [read(case.world, fault) for fault in faults]
@@ -97,7 +97,7 @@ def test_judging_follows_the_repairs(asked: Query) -> None:
     assert route.progress(asked, states[0]) < route.progress(asked, states[-1]) == 1.0
 
 
-def test_agents_that_do_not_look_say_something(asked: Query) -> None:
+def test_random_and_blanket_agents_send_valid_commands(asked: Query) -> None:
     route = Route()
     for seed in range(5):
         assert read_reply(route.distract(asked, random.Random(seed)))["command"]
@@ -121,7 +121,7 @@ def test_keys_of_other_worlds_are_refused(keys: dict[str, object], field: str) -
         RouteConfig.parse(keys)
 
 
-def test_a_whole_config_is_read_again() -> None:
+def test_dumped_config_is_parsed_to_the_same_config() -> None:
     config = _config()
     assert RouteConfig.parse(config.model_dump(mode="json")) == config
 
@@ -131,14 +131,14 @@ def test_kinds_of_other_worlds_are_refused() -> None:
         query.labels(_config(error_types=["disable_routing"]))
 
 
-def test_what_a_seed_draws_is_that_of_yesterday(asked: Query) -> None:
-    """Who changes it on purpose says so in the commit."""
+def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
+    """An intended change of the digest is explained in its commit."""
     told = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()[:16]
     assert told == "daf366a56803b06f"
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_faults_of_which_none_waits_are_drawn_again(
+def test_unrelated_faults_are_drawn_again(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     room, rng = table.Room(world), random.Random(1)

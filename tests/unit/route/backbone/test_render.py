@@ -6,7 +6,7 @@ from netarena_route.backbone.model import Rule, World
 from netarena_route.backbone.render import frr_conf, render, rule_text
 
 
-def test_every_machine_has_a_recipe_and_others_no_login(world: World) -> None:
+def test_every_machine_has_a_lab_spec_and_foreign_machines_no_login(world: World) -> None:
     setup = render(world)
     assert [recipe.machine for recipe in setup.recipes] == [*world.machines]
     kept_out = {recipe.machine for recipe in setup.recipes if not recipe.login}
@@ -20,7 +20,7 @@ def test_every_machine_has_a_recipe_and_others_no_login(world: World) -> None:
     assert all(ask.source != ask.server for ask in setup.asks)
 
 
-def test_a_router_says_what_it_is_set_to(world: World) -> None:
+def test_frr_configuration_contains_the_settings_of_its_router(world: World) -> None:
     for router in world.routers:
         lines = frr_conf(router).splitlines()
         assert router.ospf is not None
@@ -35,7 +35,7 @@ def test_a_router_says_what_it_is_set_to(world: World) -> None:
                 assert f" ip ospf cost {port.ospf.cost}" in lines[start : start + 10]
 
 
-def test_a_rule_is_told_as_iptables_takes_it() -> None:
+def test_rule_is_written_in_iptables_syntax() -> None:
     rule = Rule(into="a", out="b", source="10.0.0.0/8", target="192.0.2.1", protocol="tcp", port=80)
     assert rule_text(rule) == (
         "FORWARD -s 10.0.0.0/8 -d 192.0.2.1 -i a -o b -p tcp --dport 80 -j DROP"

@@ -1,4 +1,4 @@
-"""What routers come to know: neighbours, ways, policies, and where packets end."""
+"""Computed routing: neighbours, paths, policies, and destinations of packets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _route(prefix: str, hop: Hop, distance: int = 1, metric: int = 0) -> Route:
     return Route(IPv4Network(prefix), hop, distance, metric)
 
 
-def test_the_longest_prefix_is_found_and_the_better_route_kept() -> None:
+def test_lookup_finds_the_longest_prefix_and_the_preferred_route() -> None:
     table = Table(
         [
             _route("0.0.0.0/0", Hop("a", "192.0.2.1")),
@@ -74,14 +74,16 @@ def test_the_longest_prefix_is_found_and_the_better_route_kept() -> None:
     ],
     ids=lambda update: next(iter(update)),
 )
-def test_neighbours_must_agree(world: World, update: Mapping[str, object]) -> None:
+def test_ospf_adjacency_with_mismatched_settings_stays_down(
+    world: World, update: Mapping[str, object]
+) -> None:
     router, port, _, _ = next(transit_ports(world))
     before = settle(world).adjacent
     after = settle(on_ospf_port(router.name, port.name, **update)(world)).adjacent
     assert len(after) == len(before) - 1
 
 
-def test_who_has_the_smaller_mtu_refuses_unless_told_not_to(world: World) -> None:
+def test_ospf_adjacency_with_mismatched_mtu_needs_mtu_ignore(world: World) -> None:
     router, port, _, _ = next(transit_ports(world))
     number = len(settle(world).adjacent)
     narrow = on_port(router.name, port.name, mtu=1000)(world)
@@ -92,15 +94,17 @@ def test_who_has_the_smaller_mtu_refuses_unless_told_not_to(world: World) -> Non
 
 
 @pytest.mark.parametrize("update", [{"shutdown": True}, {"asn": 1}, {"password": "other"}], ids=str)
-def test_sessions_need_both_ends_to_agree(world: World, update: Mapping[str, object]) -> None:
+def test_bgp_session_with_mismatched_ends_stays_down(
+    world: World, update: Mapping[str, object]
+) -> None:
     router, peer = next(outer_peers(world))
     number = len(settle(world).sessions)
     changed = on_peer(router.name, peer.address, **update)(world)
     assert len(settle(changed).sessions) == number - 2
 
 
-def test_a_session_stands_where_routes_that_another_brought_lead_back() -> None:
-    """Of a router whose own address nobody is told: who sends it all there is answers it."""
+def test_bgp_session_over_bgp_routes_is_established_if_replies_return() -> None:
+    """Its own address is not advertised; peers that send it all traffic can still reply."""
     world = draw(random.Random(2), 5)
     (method,) = (one for one in KINDS["ospf_network"] if one.name == "loopback_missing")
     numbers = set()
@@ -123,7 +127,7 @@ def test_a_session_stands_where_routes_that_another_brought_lead_back() -> None:
     assert numbers >= {0, 1}
 
 
-def test_neighbours_are_told_from_both_sides(world: World) -> None:
+def test_adjacencies_and_sessions_are_listed_from_both_ends(world: World) -> None:
     tables = settle(world)
     found = neighbours(tables)
     assert len(found) == 2 * len(tables.adjacent) + len(tables.sessions)
@@ -134,7 +138,7 @@ def test_neighbours_are_told_from_both_sides(world: World) -> None:
         assert {to for one, by, to in found if (one, by) == (router.name, "bgp")} <= peers
 
 
-def test_a_list_that_there_is_not_matches_nothing_in_a_route_map(world: World) -> None:
+def test_missing_prefix_list_matches_nothing_in_a_route_map(world: World) -> None:
     entries = (
         PrefixEntry(seq=10, verdict="deny", prefix="10.1.0.0/16", le=24),
         PrefixEntry(seq=20, verdict="permit", prefix="10.0.0.0/8", ge=16, le=24),
@@ -154,7 +158,7 @@ def test_a_list_that_there_is_not_matches_nothing_in_a_route_map(world: World) -
     assert not permits(router, "MISSING", "10.2.0.0/16")
 
 
-def test_a_narrow_cable_loses_large_packets_alone(world: World) -> None:
+def test_link_with_a_small_mtu_drops_large_packets_only(world: World) -> None:
     one, other = world.ways[0]
     ends = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)
@@ -169,7 +173,7 @@ def test_a_narrow_cable_loses_large_packets_alone(world: World) -> None:
     assert not follower.ping(*pair, world.packet_bytes)
 
 
-def test_announcements_that_are_equal_until_it_comes_to_router_ids_are_doubtful(
+def test_routes_that_differ_only_in_router_id_are_doubtful(
     world: World,
 ) -> None:
     """FRR spreads packets over both paths."""
@@ -194,7 +198,9 @@ def test_announcements_that_are_equal_until_it_comes_to_router_ids_are_doubtful(
     assert settle(equal).doubtful == {(upstream, world.block)}
 
 
-def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_that_does_not_converge_is_doubtful(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not settle(world).doubtful
     # no world that is drawn is known not to rest: fewer rounds are as good
     monkeypatch.setattr(routing, "_ROUNDS", 2)
@@ -202,8 +208,8 @@ def test_what_never_rests_is_doubtful(world: World, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("contradict", [True, False])
-def test_what_depends_on_which_session_came_last_is_doubtful(contradict: bool) -> None:
-    """b and c each wish to send by the other what a announces: who is told first has its way."""
+def test_best_path_that_depends_on_session_order_is_doubtful(contradict: bool) -> None:
+    """b and c each prefer the other's path to a's prefix: the first to receive it decides."""
     wishes = {("c", "b")} | ({("b", "c")} if contradict else set())
     world = _systems([("a", "b"), ("a", "d"), ("d", "c"), ("b", "c")], "198.51.100.0/24", wishes)
     tables = settle(world)
@@ -273,8 +279,8 @@ def _systems(
     )
 
 
-def test_a_border_without_neighbours_in_the_backbone_that_lead_somewhere_is_doubtful() -> None:
-    """Whether any comes to the full state decides which areas it learns in."""
+def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
+    """The areas that it learns routes from depend on whether any adjacency becomes full."""
     world = next(
         one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
     )
@@ -290,7 +296,7 @@ def test_a_border_without_neighbours_in_the_backbone_that_lead_somewhere_is_doub
 
 
 def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
-    """Routers of several areas, and their ports in the backbone, of which there are several."""
+    """Yield the routers in several areas with several ports in the backbone, and these ports."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf}
         ports = [

@@ -1,4 +1,4 @@
-"""What a state says, and what is safe."""
+"""Facts of a state, and safety of changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _cut(world: World, rows: tuple[str, ...], one: str, other: str) -> tuple[str
     )
 
 
-def test_a_healthy_state_is_correct_and_a_state_survives(world: World, wanted: Facts) -> None:
+def test_healthy_state_is_correct_and_survives_serialization(world: World, wanted: Facts) -> None:
     state = _state(world)
     judgement = judge(world, wanted, state, state)
     assert judgement.correct
@@ -44,7 +44,7 @@ def test_a_healthy_state_is_correct_and_a_state_survives(world: World, wanted: F
     assert facts_of(world, read(state)) == wanted
 
 
-def test_a_lost_pair_is_one_misfit_not_also_its_way_or_its_size(
+def test_broken_pair_is_one_misfit_without_misfits_of_path_and_size(
     world: World, wanted: Facts
 ) -> None:
     one, other = world.ways[0]
@@ -64,7 +64,9 @@ def test_a_lost_pair_is_one_misfit_not_also_its_way_or_its_size(
     assert not back.findings
 
 
-def test_ways_leaks_closed_pairs_daemons_and_unrest_are_seen(world: World, wanted: Facts) -> None:
+def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(
+    world: World, wanted: Facts
+) -> None:
     seen = expected(world)
     closed = next(
         fact for fact, value in wanted.items() if value == "fails" and fact.sort == "ping"
@@ -92,7 +94,7 @@ def test_ways_leaks_closed_pairs_daemons_and_unrest_are_seen(world: World, wante
     assert not again.correct
 
 
-def test_what_is_leaked_to_one_that_knew_it_is_a_route_that_changed(
+def test_leaked_route_for_a_known_prefix_counts_as_a_changed_route(
     world: World, wanted: Facts
 ) -> None:
     heard = [list(one) for one in expected(world).heard]
@@ -113,7 +115,7 @@ def test_what_is_leaked_to_one_that_knew_it_is_a_route_that_changed(
     assert [one.rule for one in lost.findings] == ["route_lost"]
 
 
-def test_what_is_heard_and_not_used_is_lost_and_leaked_too(world: World, wanted: Facts) -> None:
+def test_unused_received_route_counts_as_lost_and_leaked_too(world: World, wanted: Facts) -> None:
     whole = expected(world).heard
     place, spare = next(
         (place, one) for place, heard in enumerate(whole) for one in heard if not one.used
@@ -133,19 +135,19 @@ def test_what_is_heard_and_not_used_is_lost_and_leaked_too(world: World, wanted:
     assert [one.rule for one in changed.findings] == ["route_changed"]
 
 
-def test_some_of_each_sort_are_told_first() -> None:
+def test_first_findings_include_each_sort() -> None:
     facts = [Fact("ping", "a", str(number)) for number in range(9)] + [Fact("route", "x", "p")]
     assert Fact("route", "x", "p") in first(facts, 3)
 
 
-def test_a_fact_that_comes_and_goes_harms_once() -> None:
+def test_fact_that_fails_again_is_one_harm() -> None:
     fact = Fact("service", "a", "tcp b 80")
     wanted = {fact: "works"}
     assert harms(wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
     assert harms(wanted, {fact: "fails"}, {fact: "fails"}) == []
 
 
-def test_change_that_is_left_in_a_false_alarm_is_not_correct(world: World, wanted: Facts) -> None:
+def test_leftover_change_after_a_false_alarm_is_not_correct(world: World, wanted: Facts) -> None:
     touched = _state(world, touched=("p1_r1",))
     left = judge(world, wanted, _state(world), touched, false_alarm=True)
     assert not left.correct
@@ -155,7 +157,7 @@ def test_change_that_is_left_in_a_false_alarm_is_not_correct(world: World, wante
     assert judge(world, wanted, _state(world), touched).correct
 
 
-def test_what_is_left_of_faults_is_told_by_machine_and_of_a_false_alarm_what_was_touched(
+def test_leftovers_are_listed_by_machine_and_touched_machines_for_false_alarms(
     world: World,
 ) -> None:
     fault = Fault(
@@ -183,7 +185,7 @@ def test_what_is_left_of_faults_is_told_by_machine_and_of_a_false_alarm_what_was
     assert judge(world, facts_of(world, expected(world)), halved, halved).correct
 
 
-def test_a_neighbour_that_is_lost_or_new_is_seen(world: World, wanted: Facts) -> None:
+def test_lost_or_new_neighbour_is_found(world: World, wanted: Facts) -> None:
     there = expected(world).neighbours
     link = next(world.inner_links())
     cut = Fact("adjacency", link.one[0], link.other[0])

@@ -1,4 +1,4 @@
-"""Tickets about backbones: observations that are true, and nothing that is hidden."""
+"""Tickets about backbones: true observations, and nothing hidden."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _ticket(label: str) -> Query:
 
 
 @pytest.mark.parametrize(("label", "number"), [("faults_0", 0), ("faults_2", 2)])
-def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, number: int) -> None:
+def test_ticket_contains_observations_and_documentation_only(label: str, number: int) -> None:
     asked = _ticket(label)
     assert len(asked.actions) == number
     parts = Route().ticket(asked, None, (), random.Random(1))
@@ -46,7 +46,7 @@ def test_a_ticket_tells_observations_and_the_documentation_alone(label: str, num
         assert all(command.command not in told for command in (*fault.inject, *fault.repair))
 
 
-def test_every_kind_has_a_word_and_right_causes_are_read() -> None:
+def test_every_kind_has_a_cause_word_and_right_causes_are_parsed() -> None:
     asked = _ticket("ospf_cost+name_entry")
     causes = Route().causes(asked)
     assert [cause.what for cause in causes] == ["cost", "name"]
@@ -59,13 +59,13 @@ def test_every_kind_has_a_word_and_right_causes_are_read() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_word_of_a_kind_is_listed(kind: str) -> None:
+def test_cause_word_of_each_kind_is_listed(kind: str) -> None:
     fault = Fault(kind=kind, method="", machine="a", parameters={}, words="", inject=(), repair=())
     assert word_of(fault) in BACKBONE_WORDS
 
 
-def test_what_is_seen_of_a_lost_neighbour_does_not_say_which(world: World) -> None:
-    """Where a way round it is left, nothing else shows."""
+def test_ticket_about_a_lost_neighbour_does_not_name_the_method(world: World) -> None:
+    """If a backup path exists, the lost adjacency is the only symptom."""
     room = Room(world)
     found = [
         (method, change)
@@ -82,7 +82,7 @@ def test_what_is_seen_of_a_lost_neighbour_does_not_say_which(world: World) -> No
         assert not [some for some in told for one in some if "OSPF" in one and world.prefix in one]
 
 
-def test_either_end_of_a_mismatch_is_a_right_place_of_a_cause() -> None:
+def test_either_end_of_a_mismatch_is_accepted_as_the_place() -> None:
     config = RouteConfig.parse({"world": "backbone", "routers": 4, "error_types": ["ospf_timers"]})
     asked = next(iter(Route().generate(config, 5)))
     (own,) = Route().causes(asked)

@@ -41,7 +41,7 @@ def _draw(kinds: list[str], seed: int, switches: int = 3, hosts: int = 1):
     kind=st.sampled_from(sorted(KINDS)),
     hosts=st.integers(1, 3),
 )
-def test_locks_keep_the_reserve_back_and_nothing_else(seed: int, kind: str, hosts: int) -> None:
+def test_locks_isolate_the_reserve_and_no_other_pair(seed: int, kind: str, hosts: int) -> None:
     world, faults = _draw([kind], seed, hosts=hosts)
     assert world.closed
     assert {source for source, _ in world.closed} <= set(world.endpoints)
@@ -60,14 +60,14 @@ def test_locks_keep_the_reserve_back_and_nothing_else(seed: int, kind: str, host
 
 
 def _settings(world: World, faults: tuple[Fault, ...]) -> dict[str, int]:
-    """The locks and faults on each host; a lock that is gone is neither."""
+    """Count the locks and faults on each host; a removed lock counts as neither."""
     found = Counter({host.name: len(host.commands) for host in world.hosts})
     for one in faults:
         found[one.machine] += -1 if one.kind == GUARD else 1
     return {host.name: found[host.name] for host in world.hosts}
 
 
-def test_number_of_settings_on_hosts_is_the_same_whatever_is_wrong() -> None:
+def test_number_of_host_settings_does_not_depend_on_the_faults() -> None:
     for seed, number in enumerate((0, 1, 2, 4, 0, 5)):
         rng = random.Random(seed)
         drawn = draw_number(varied(4, 2, rng), number, rng, netem=False)
@@ -79,7 +79,7 @@ def test_number_of_settings_on_hosts_is_the_same_whatever_is_wrong() -> None:
         assert sum(_settings(*_draw([kind], seed)).values()) == 5
 
 
-def test_locks_have_methods_of_the_kinds_that_faults_are_drawn_from() -> None:
+def test_locks_use_methods_of_the_kinds_that_faults_use() -> None:
     """In tickets, three of five settings on hosts are about single pairs."""
     of_pairs = Counter[bool]()
     for seed in range(8):
@@ -91,13 +91,13 @@ def test_locks_have_methods_of_the_kinds_that_faults_are_drawn_from() -> None:
     assert 0.45 < of_pairs[True] / of_pairs.total() < 0.75
 
 
-def test_each_host_in_reserve_is_kept_back() -> None:
+def test_each_reserve_host_is_isolated() -> None:
     for seed, kind in enumerate(("host_address", "router_firewall", "stray_route")):
         world, _ = _draw([kind], seed)
         assert {name for pair in world.closed for name in pair} >= set(world.reserve)
 
 
-def test_a_port_that_forwards_nothing_by_design_is_told_by_the_pairs_that_must_not_work() -> None:
+def test_port_that_never_forwards_is_documented_by_its_closed_pairs() -> None:
     """Once ``ip_forward`` is off no port's own setting can be read: what the intent says holds."""
     seen = 0
     for number in range(12):
@@ -118,7 +118,7 @@ def test_a_port_that_forwards_nothing_by_design_is_told_by_the_pairs_that_must_n
 
 
 def test_most_machines_have_a_lock() -> None:
-    """So that no machine can be reset unread, one after the other until it is solved."""
+    """Locks make it unsafe to reset one machine after another without reading its settings."""
     locked = Counter[bool]()
     for seed in range(30):
         world, _ = _draw([sorted(KINDS)[seed % len(KINDS)]], seed)
@@ -126,7 +126,7 @@ def test_most_machines_have_a_lock() -> None:
     assert locked[True] > 0.5 * locked.total()
 
 
-def test_the_prompt_tells_the_reserve_and_every_pair_of_it() -> None:
+def test_prompt_lists_the_reserve_and_all_its_pairs() -> None:
     world, _ = _draw(["router_firewall"], 5)
     told = tell_intent(world)
     assert f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}." in told
@@ -144,7 +144,7 @@ def test_the_prompt_tells_the_reserve_and_every_pair_of_it() -> None:
                     assert (works == "1") == expected
 
 
-def test_the_standard_network_has_no_reserve() -> None:
+def test_standard_network_has_no_reserve() -> None:
     world = standard(2, 1, random.Random(1))
     drawn = query.draw(world, ["remove_ip"], random.Random(1), netem=False)
     assert drawn is not None
@@ -153,7 +153,7 @@ def test_the_standard_network_has_no_reserve() -> None:
 
 
 @pytest.mark.parametrize("by_the_piece", [False, True])
-def test_a_reset_is_one_text_for_all_networks(*, by_the_piece: bool) -> None:
+def test_blanket_reset_has_the_same_commands_for_all_networks(*, by_the_piece: bool) -> None:
     replies = guess.reset(by_the_piece=by_the_piece)
     assert len(replies) == 10
     moves = [read_reply(reply) for reply in replies]

@@ -1,4 +1,4 @@
-"""Several faults: what hides what, and what has to wait for what."""
+"""Several faults: faults that hide others, and repairs that wait for others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Drawn = tuple[World, tuple[Fault, ...]]
 
 @cache
 def _drawn() -> tuple[Drawn, ...]:
-    """Pairs and triples upon small networks."""
+    """Return drawn pairs and triples of faults on small networks."""
     found = []
     for seed in range(24):
         rng = random.Random(seed)
@@ -41,7 +41,7 @@ def _one(kind: str) -> Drawn:
     raise AssertionError(f"no {kind} in {len(_drawn())}")
 
 
-def test_what_is_drawn_holds_and_most_of_it_interacts() -> None:
+def test_drawn_faults_are_valid_and_most_of_them_interact() -> None:
     assert len(_drawn()) >= 20
     assert not any(doubts(world, faults) for world, faults in _drawn())
     masked = [any(fault.masks for fault in faults) for _, faults in _drawn()]
@@ -50,7 +50,7 @@ def test_what_is_drawn_holds_and_most_of_it_interacts() -> None:
     assert 3 * sum(waiting) >= len(waiting)
 
 
-def test_a_mask_hides_what_shows_when_it_is_repaired() -> None:
+def test_masking_fault_hides_another_fault_until_it_is_repaired() -> None:
     world, faults = _one("")
     (wide,) = (fault for fault in faults if fault.masks)
     (hidden,) = (fault for fault in faults if fault.name in wide.masks)
@@ -60,7 +60,7 @@ def test_a_mask_hides_what_shows_when_it_is_repaired() -> None:
     assert expected(world, [hidden]) != world.intended
 
 
-def test_a_guard_that_is_gone_shows_when_what_hides_it_is_repaired() -> None:
+def test_missing_guard_shows_after_the_masking_fault_is_repaired() -> None:
     world, faults = _one(GUARD)
     (gone,) = (fault for fault in faults if fault.kind == GUARD)
     (hiding,) = (fault for fault in faults if fault.masks)
@@ -78,7 +78,7 @@ def test_a_guard_that_is_gone_shows_when_what_hides_it_is_repaired() -> None:
     assert "1" in works([fault for fault in faults if fault is not hiding])
 
 
-def test_a_bypass_has_another_fault_without_effect() -> None:
+def test_bypass_makes_another_fault_ineffective() -> None:
     world, faults = _one(BYPASS)
     (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
     (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
@@ -87,7 +87,7 @@ def test_a_bypass_has_another_fault_without_effect() -> None:
     assert expected(world, [passed]) != world.intended
 
 
-def test_the_proof_sees_what_does_not_hold() -> None:
+def test_doubts_report_false_interactions() -> None:
     world, faults = _one("")
     (wide,) = (fault for fault in faults if fault.masks)
     (hidden,) = (fault for fault in faults if fault.name in wide.masks)
@@ -103,7 +103,7 @@ def test_the_proof_sees_what_does_not_hold() -> None:
     assert "faults wait for each other" in doubts(world, looped)
 
 
-def test_interactions_are_told_by_actions_alone_and_only_where_there_are_any() -> None:
+def test_interactions_are_recorded_in_actions_only_where_they_exist() -> None:
     for _, faults in _drawn():
         for fault in faults:
             action = action_of(fault)
@@ -112,7 +112,7 @@ def test_interactions_are_told_by_actions_alone_and_only_where_there_are_any() -
             assert fault_of(Action.model_validate_json(action.model_dump_json())) == fault
 
 
-def test_waiting_is_told_by_places() -> None:
+def test_waiting_repairs_are_given_by_position() -> None:
     _, faults = _one(GUARD)
     after = waits(faults)
     (place,) = (number for number, waited in enumerate(after) if waited)
@@ -121,7 +121,7 @@ def test_waiting_is_told_by_places() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 5])
-def test_so_many_are_drawn(number: int) -> None:
+def test_requested_number_of_faults_is_drawn(number: int) -> None:
     rng = random.Random(3)
     drawn = draw_number(varied(4, 3, rng), number, rng, netem=False)
     assert drawn is not None

@@ -32,14 +32,14 @@ def _draw(plan: Plan, kind: str, name: str) -> Fault:
 
 
 def _of(world: World, kind: str, method: str, subnet: int) -> Fault:
-    """The fault of the router in one subnet."""
+    """Return the router's fault in one subnet."""
     plan = Plan(world)
     other = 1 if subnet == 0 else 0
     site = Site(plan, plan.router, subnet, other, plan.hosts[subnet][0])
     return fault.apply(kind, next(m for m in KINDS[kind] if m.name == method), site)
 
 
-def test_the_table_has_what_is_asked_for() -> None:
+def test_table_has_the_papers_kinds_and_enough_methods() -> None:
     assert PAPER_KINDS == (
         "disable_routing",
         "disable_interface",
@@ -68,7 +68,7 @@ _MEASURED = [
 
 
 @pytest.mark.parametrize(("kind", "method", "losses_pct"), _MEASURED)
-def test_formulas_agree_with_the_measured_losses(
+def test_formulas_agree_with_measured_losses(
     kind: str, method: str, losses_pct: tuple[int, ...]
 ) -> None:
     for (switches, hosts), wanted in zip(((2, 1), (3, 2), (4, 4)), losses_pct, strict=True):
@@ -85,7 +85,7 @@ _WORLDS = st.one_of(
 
 
 def _pair_by_pair(world: World, faults: Sequence[Fault]) -> tuple[str, ...]:
-    """What ``fault.expected`` says, without its sharing of rows."""
+    """Return the result of ``fault.expected``, computed without shared rows."""
     plan = Plan(world)
     broken: list[tuple[Site, Method]] = [
         (
@@ -111,9 +111,7 @@ def _pair_by_pair(world: World, faults: Sequence[Fault]) -> tuple[str, ...]:
     kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=MAX_PARTS, unique=True),
     rng=st.randoms(use_true_random=False),
 )
-def test_a_drawn_combination_holds_its_promises(
-    world: World, kinds: list[str], rng: random.Random
-) -> None:
+def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.Random) -> None:
     drawn = fault.draw(Plan(world), kinds, rng, netem=False)
     assume(drawn is not None)
     assert drawn is not None
@@ -135,7 +133,7 @@ def test_a_drawn_combination_holds_its_promises(
         assert {c.machine for c in (*each.inject, *each.repair)} <= set(world.endpoints)
 
 
-def test_no_two_parts_hold_one_thing() -> None:
+def test_no_two_parts_share_an_object() -> None:
     # with two subnets, a missing address and a port that is down need a port each
     rng = random.Random(3)
     plan = Plan(standard(2, 1, rng))
@@ -148,7 +146,7 @@ def test_no_two_parts_hold_one_thing() -> None:
     assert fault.draw(Plan(standard(3, 1, rng)), kinds, rng, netem=False) is not None
 
 
-def test_what_needs_netem_or_learnt_neighbours_is_drawn_only_where_there_are_such() -> None:
+def test_netem_and_neighbour_methods_are_drawn_only_where_supported() -> None:
     small, large = standard(2, 1, random.Random(1)), standard(2, 40, random.Random(1))
     assert large.permanent
     for kind, methods in KINDS.items():
@@ -162,7 +160,7 @@ def test_what_needs_netem_or_learnt_neighbours_is_drawn_only_where_there_are_suc
     assert fault.draw(Plan(large), ["host_neighbour"], random.Random(1), netem=False) is None
 
 
-def test_one_of_each_leaves_out_what_the_network_has_no_room_for() -> None:
+def test_one_of_each_omits_methods_that_need_a_larger_network() -> None:
     rng = random.Random(1)
     drawn = {(f.kind, f.method) for f in fault.one_of_each(Plan(standard(2, 1, rng)), rng)}
     missing = {(kind, method.name) for kind, method in _METHODS if not method.netem} - drawn
@@ -182,7 +180,7 @@ def test_one_of_each_leaves_out_what_the_network_has_no_room_for() -> None:
     assert drawn == {(kind, method.name) for kind, method in _METHODS if not method.netem}
 
 
-def test_repairs_bring_back_what_is_healthy_in_that_world() -> None:
+def test_repairs_restore_the_healthy_settings_of_a_varied_world() -> None:
     world = varied(3, 1, random.Random(5))
     plan = Plan(world)
     host = world.hosts[0]
@@ -196,7 +194,7 @@ def test_repairs_bring_back_what_is_healthy_in_that_world() -> None:
     )
 
 
-def test_a_million_pairs_are_predicted_by_few_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_million_pairs_are_predicted_with_few_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     world = standard(32, 32, random.Random(1))
     drawn = fault.draw(Plan(world), ["remove_ip", "host_gateway"], random.Random(2), netem=False)
     assert drawn is not None

@@ -85,7 +85,7 @@ HELLO = (socket.SOCK_RAW, _OSPF, 0)
 
 
 def listed(run: Run) -> list[str]:
-    """Protocol and port of each entry."""
+    """Return the protocol and port of each entry."""
     entries = (line.split() for line in run("conntrack -L 2>/dev/null").splitlines())
     return sorted(
         f"{words[0]} {next((one[6:] for one in words if one.startswith('dport=')), '')}"
@@ -94,7 +94,7 @@ def listed(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("events", [True, False])
-def test_what_is_measured_is_deleted_and_what_daemons_and_others_make_stays(
+def test_connections_of_measurements_are_deleted_and_others_remain(
     events: bool,
     space: int,
     run: Run,
@@ -122,7 +122,7 @@ def test_what_is_measured_is_deleted_and_what_daemons_and_others_make_stays(
         assert [one for one in listed(run) if one in before] == before
 
 
-def test_what_is_more_than_a_socket_holds_is_deleted_too(
+def test_more_connections_than_a_socket_buffer_holds_are_deleted(
     space: int, run: Run, connections: Connections
 ) -> None:
     send(space, *PING)
@@ -136,7 +136,7 @@ def test_what_is_more_than_a_socket_holds_is_deleted_too(
     assert listed(run) == []
 
 
-def test_entries_of_a_zone_are_deleted(space: int, run: Run, connections: Connections) -> None:
+def test_connections_of_a_zone_are_deleted(space: int, run: Run, connections: Connections) -> None:
     run("iptables -w -t raw -A OUTPUT -p icmp -j CT --zone 7")
     connections.watch()
     send(space, *PING)
@@ -145,7 +145,9 @@ def test_entries_of_a_zone_are_deleted(space: int, run: Run, connections: Connec
     assert listed(run) == []
 
 
-def test_what_is_not_watched_stays(space: int, run: Run, connections: Connections) -> None:
+def test_connections_outside_the_watch_remain(
+    space: int, run: Run, connections: Connections
+) -> None:
     connections.watch()
     connections.forget()
     send(space, *PING)

@@ -1,4 +1,4 @@
-"""What a guard ends that a command left in the kernel."""
+"""Kernel activity left by a command and stopped by a guard."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Network:
         ({"br0": 900_000, "br1": 9_000, "eth0": 2}, ["br0", "br1"]),
     ],
 )
-def test_a_storm_is_that_of_all_interfaces_together(
+def test_storm_is_detected_from_the_sum_over_all_interfaces(
     rates: dict[str, int], down: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = Network(**rates)

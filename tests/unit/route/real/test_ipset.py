@@ -82,7 +82,7 @@ def made(netfilter: Netlink, name: str, *addresses: str) -> None:
 
 
 def listed(netfilter: Netlink) -> dict[str, list[int]]:
-    """The packets that each element of each set has counted, by the set's name."""
+    """Return the packet counts of the elements of each set, by the set's name."""
     found: dict[str, list[int]] = {}
     for content in netfilter.dump(_LIST, _HEADER):
         about = attributes(content, 4)
@@ -100,9 +100,7 @@ def ping(run: Run, address: str = "127.0.0.1") -> bool:
     return "ok" in run(f"ping -q -c 1 -W 1 {address} && echo ok || true")
 
 
-def test_rules_count_and_add_in_copies_and_the_sets_stay_as_they_were(
-    netfilter: Netlink, run: Run
-) -> None:
+def test_rules_use_copies_and_the_original_sets_are_unchanged(netfilter: Netlink, run: Run) -> None:
     made(netfilter, "some", "127.0.0.1", "10.0.0.1")
     made(netfilter, "seen")
     run("iptables -w -A OUTPUT -p icmp -m set --match-set some dst")
@@ -128,7 +126,7 @@ def test_rules_count_and_add_in_copies_and_the_sets_stay_as_they_were(
     assert listed(netfilter) != before
 
 
-def test_machine_without_sets_stays_without(netfilter: Netlink) -> None:
+def test_machine_without_sets_gets_none(netfilter: Netlink) -> None:
     sets = Sets(netfilter)
     sets.cast()
     sets.lift()

@@ -1,4 +1,4 @@
-"""Turns at what the kernel has once for all networks."""
+"""Locks on resources that the kernel has once for all networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _beside(turns: Turns, entries: int, work: Callable[[], bool]) -> bool:
 
 
 def _waits(monkeypatch: pytest.MonkeyPatch, turns: Turns, entries: int) -> bool:
-    """Whether another process waits for places, for ever as it seems to it."""
+    """Return whether another process blocks on the lock."""
     monkeypatch.setattr(kernel_lock, "_WAIT_S", 0.05)
     paused: list[float] = []
     monkeypatch.setattr(kernel_lock.time, "sleep", paused.append)
@@ -41,7 +41,7 @@ def _waits(monkeypatch: pytest.MonkeyPatch, turns: Turns, entries: int) -> bool:
         (0, ALL, False),
     ],
 )
-def test_rounds_that_do_not_fit_together_go_one_after_the_other(
+def test_conflicting_rounds_are_serialized(
     mine: int, others: int, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns()
@@ -51,13 +51,13 @@ def test_rounds_that_do_not_fit_together_go_one_after_the_other(
     assert not _waits(monkeypatch, turns, ALL)
 
 
-def test_a_turn_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_released_when_its_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns()
     assert _beside(turns, ALL, lambda: True)  # it ends within its turn
     assert not _waits(monkeypatch, turns, ALL)
 
 
-def test_services_of_a_machine_take_turns_with_each_other(
+def test_services_on_one_machine_share_the_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = f"{tmp_path}/turns"
@@ -70,7 +70,7 @@ def test_services_of_a_machine_take_turns_with_each_other(
 
 
 @pytest.mark.parametrize("lure", ["folder", "link"])
-def test_where_there_is_no_file_to_share_there_are_turns_all_the_same(
+def test_lock_works_within_a_process_without_a_lock_file(
     lure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / lure

@@ -35,7 +35,7 @@ from netarena_route.real.netlink import (
 
 
 @given(st.dictionaries(st.integers(1, 100), st.binary(max_size=40)), st.binary(max_size=8))
-def test_attributes_are_read_as_they_were_written(values, header):
+def test_attributes_are_parsed_as_they_were_written(values, header):
     written = header + b"".join(attribute(kind, value) for kind, value in values.items())
 
     assert attributes(written, len(header)) == values
@@ -47,7 +47,7 @@ def test_nested_attributes_are_found_without_their_flag():
     assert attributes(nest(12, inner)) == {12: inner}
 
 
-def test_counters_are_read_by_their_names(tmp_path):
+def test_counters_are_found_by_name(tmp_path):
     told = tmp_path / "snmp"
     told.write_text(
         "Ip: Forwarding OutDiscards OutNoRoutes\nIp: 1 20 3\n"
@@ -62,7 +62,7 @@ def test_counters_are_read_by_their_names(tmp_path):
 
 
 @given(st.binary(max_size=64))
-def test_what_is_no_attribute_ends_the_reading(noise):
+def test_parsing_stops_at_an_invalid_attribute(noise):
     found = attributes(attribute(7, b"abc") + struct.pack("=HH", 0, 9) + noise)
 
     assert found == {7: b"abc"}
@@ -79,14 +79,16 @@ def test_what_is_no_attribute_ends_the_reading(noise):
         (b"dummy\0", 1, 1, 0, False),  # no cable: never says
     ],
 )
-def test_a_link_is_waited_for_only_while_its_carrier_is_news(kind, flags, carrier, state, waits):
+def test_link_is_waited_for_only_while_its_carrier_change_is_pending(
+    kind, flags, carrier, state, waits
+):
     found = {18: attribute(1, kind), 33: bytes([carrier]), 16: bytes([state])}
 
     assert unsettled(Link(3, flags, found)) == waits
 
 
 @pytest.mark.parametrize(("state", "closed"), [(3, False), (0, True), (2, True), (4, True)])
-def test_a_port_that_does_not_forward_is_known_from_other_links(state, closed):
+def test_blocked_bridge_port_is_recognised(state, closed):
     port = attribute(1, b"bridge\0") + nest(5, attribute(1, bytes([state])))
 
     assert blocked(Link(3, 1, {18: port})) == closed
@@ -95,7 +97,7 @@ def test_a_port_that_does_not_forward_is_known_from_other_links(state, closed):
 
 
 class Told:
-    """Stands for a netlink that answers a dump with these."""
+    """A fake netlink socket that answers a dump with these messages."""
 
     def __init__(self, *contents: bytes) -> None:
         self.contents = contents
@@ -104,7 +106,7 @@ class Told:
         return self.contents
 
 
-def test_queues_are_told_with_what_they_hold_and_what_they_have_sent():
+def test_queues_are_listed_with_their_backlog_and_sent_packets():
     def discipline(index: int, kind: bytes, waiting: int, sent: int) -> bytes:
         counts = [attribute(1, struct.pack("=QI", 98, sent))]
         counts += [attribute(3, struct.pack("=5I", waiting, 98, 0, 0, 0))]
@@ -122,7 +124,7 @@ def test_queues_are_told_with_what_they_hold_and_what_they_have_sent():
 
 
 @pytest.mark.requires("root")
-def test_permanent_neighbours_that_are_renewed_have_one_age_and_are_the_same():
+def test_renewed_permanent_neighbours_have_one_age_and_compare_equal():
     found = []
 
     def run(text):

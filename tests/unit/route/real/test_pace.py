@@ -1,4 +1,4 @@
-"""How long observations take."""
+"""Duration of observations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from netarena_route.real import pace
 
 
-def test_more_pairs_never_take_less_time():
+def test_observation_of_more_pairs_never_takes_less_time():
     times = [pace.observation_s(pairs) for pairs in range(0, 6000, 7)]
     assert all(one <= other for one, other in itertools.pairwise(times))
     assert [pace.observation_s(pairs) for pairs, _ in pace.WORST] == [
@@ -22,7 +22,7 @@ def test_more_pairs_never_take_less_time():
 @pytest.mark.parametrize(
     ("took_s", "padded_s"), [(0.0, 2.0), (1.9, 2.0), (2.1, 3.0), (2.9, 3.0), (4.5, 5.0)]
 )
-def test_what_is_padded_takes_the_least_time_or_the_next_step(took_s, padded_s, monkeypatch):
+def test_padded_block_takes_the_minimum_time_or_the_next_step(took_s, padded_s, monkeypatch):
     now = [10.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 

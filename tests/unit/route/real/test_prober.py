@@ -1,4 +1,4 @@
-"""What counts as a ping that works: packets by hand, without a network."""
+"""Rules for a ping that works, tested with handwritten packets and without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESSES = [socket.inet_aton(f"10.0.0.{host}") for host in range(1, 5)]
 
 
 def packet(request, source, target, *, reply=False):
-    """What a raw socket reads: an IPv4 header, the ICMP message."""
+    """Return the bytes that a raw socket reads: an IPv4 header and the ICMP message."""
     message = bytearray(request)
     if reply:
         message[0] = 0
@@ -31,7 +31,7 @@ def packet(request, source, target, *, reply=False):
 
 
 def exchange(sight, source, target):
-    """Request and reply of a pair, as they are read."""
+    """Return the request and reply of a pair, as they are read."""
     sent = bytes(sight.request(source, target))
     ends = ADDRESSES[source], ADDRESSES[target]
     return packet(sent, *ends), packet(sent, *ends, reply=True)
@@ -45,7 +45,7 @@ def fields(message):
 
 
 @given(size=st.integers(2, 65), data=st.data())
-def test_a_request_is_that_of_ping_field_for_field(size, data):
+def test_request_equals_that_of_ping_in_every_field(size, data):
     source, target = (data.draw(st.integers(0, size - 1)) for _ in range(2))
     now_s = int(time.time())
     sight = _Sight(size, [], data.draw(st.integers(0, 200)))
@@ -70,8 +70,8 @@ def test_a_request_is_that_of_ping_field_for_field(size, data):
     assert all(abs(away) <= (1 << 16) + 5 for away in aways)
 
 
-def test_identifiers_and_sequences_are_small_and_large_ones():
-    """Rules on a range of either tell no ping from what is sent here."""
+def test_identifiers_and_sequence_numbers_cover_the_whole_range():
+    """A rule on a range of identifiers or sequence numbers cannot separate probes from pings."""
     sight = _Sight(16, [], 7)
     sight.begin(1)
     messages = [bytes(sight.request(*pair)) for pair in itertools.permutations(range(16), 2)]
@@ -86,8 +86,8 @@ def test_identifiers_and_sequences_are_small_and_large_ones():
     assert sum(number > 1 << 12 for number in sequences) > 4
 
 
-def test_times_are_those_of_now_and_of_sooner_and_later():
-    """No range of seconds or microseconds has all of what is sent here, or none."""
+def test_timestamps_cover_past_present_and_future():
+    """No range of seconds or microseconds matches all of the probes or none of them."""
     now_s = int(time.time())
     drawn = memoryview(random.Random(1).randbytes(8 * 16**2)).cast("Q")
     sight = _Sight(16, [], drawn=drawn)
@@ -109,7 +109,7 @@ def test_times_are_those_of_now_and_of_sooner_and_later():
     assert halves == {0, 1}
 
 
-def test_rounds_of_one_look_ask_the_same_in_new_conversations(monkeypatch):
+def test_rounds_of_one_observation_repeat_the_pings_in_new_conversations(monkeypatch):
     sights: list[_Sight] = []
 
     def see(sight: _Sight, *_: object) -> None:
@@ -161,7 +161,7 @@ def test_pings_of_a_conversation_are_sent_from_different_processors(monkeypatch)
     assert {*first, *second} == {3, 5} == allowed[-1]
 
 
-def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
+def test_pair_works_if_the_request_arrived_and_the_reply_came_back():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 0, 2)
 
@@ -175,7 +175,7 @@ def test_a_pair_works_when_its_request_arrived_and_its_reply_came_back():
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_pair_is_asked_again_whatever_it_answered_and_must_answer_again(answered):
+def test_every_pair_is_probed_again_and_must_answer_again(answered):
     sight = _Sight(3, ADDRESSES)
     for one in zip((2, 0), exchange(sight, 0, 2), strict=True):
         sight.take(*one)
@@ -206,7 +206,7 @@ def test_a_pair_is_asked_again_whatever_it_answered_and_must_answer_again(answer
         ((0, 2, 4), False),
     ],
 )
-def test_a_pair_works_if_most_conversations_do(lost, works):
+def test_pair_works_if_most_conversations_do(lost, works):
     sight = _Sight(3, ADDRESSES)
     for ping in range(len(prober.PINGS)):
         sight.begin(ping)
@@ -218,7 +218,7 @@ def test_a_pair_works_if_most_conversations_do(lost, works):
     assert sight.rows()[0] == ("101" if works else "100")
 
 
-def test_late_replies_to_earlier_pings_still_count():
+def test_late_replies_to_earlier_pings_count():
     sight = _Sight(3, ADDRESSES)
     packets = []
     for ping in range(len(prober.PINGS)):
@@ -232,7 +232,7 @@ def test_late_replies_to_earlier_pings_still_count():
 
 
 class Silent:
-    """A socket that counts what is sent, and to which nothing comes."""
+    """A socket that counts sent packets and receives none."""
 
     def __init__(self, refuses: bool) -> None:
         self._real = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -255,7 +255,7 @@ class Silent:
         self._real.close()
 
 
-def test_all_measurements_send_the_same_in_the_same_order_whatever_comes_back():
+def test_all_measurements_send_the_same_packets_in_the_same_order():
     class Calm(Quick):
         def stands(self, **_: object) -> bool:
             return False
@@ -276,7 +276,7 @@ def test_all_measurements_send_the_same_in_the_same_order_whatever_comes_back():
 
 
 @pytest.mark.parametrize("begin", [0, 7, 65_535])
-def test_in_a_large_network_each_machine_asks_others_again_until_it_has_asked_all(begin):
+def test_machine_in_a_large_network_probes_all_others_over_several_rounds(begin):
     size = 200
     addresses = [socket.inet_aton(f"10.0.0.{host}") for host in range(size)]
     asked = {0: set(), 70: set()}
@@ -298,7 +298,7 @@ def test_in_a_large_network_each_machine_asks_others_again_until_it_has_asked_al
     assert asked == {source: {*range(size)} - {source} for source in asked}
 
 
-def test_a_reply_may_be_read_before_its_request():
+def test_reply_read_before_its_request_counts():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 1, 0)
 
@@ -309,7 +309,7 @@ def test_a_reply_may_be_read_before_its_request():
     assert sight.rows() == ("100", "110", "001")
 
 
-def test_a_translation_may_change_the_identifier():
+def test_request_with_a_translated_identifier_counts():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 0, 2)
 
@@ -319,7 +319,7 @@ def test_a_translation_may_change_the_identifier():
     assert sight.working == 1
 
 
-def test_a_request_that_also_arrived_elsewhere_does_not_count():
+def test_request_that_also_arrived_elsewhere_does_not_count():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 0, 2)
 
@@ -330,7 +330,7 @@ def test_a_request_that_also_arrived_elsewhere_does_not_count():
 
 
 @pytest.mark.parametrize("length", [0, 1, 19, 20, 27, 28, 83, 85])
-def test_packets_of_another_size_are_nothing(length):
+def test_packet_of_another_size_is_ignored(length):
     sight = _Sight(3, ADDRESSES)
     _, reply = exchange(sight, 0, 2)
 
@@ -341,7 +341,7 @@ def test_packets_of_another_size_are_nothing(length):
 
 
 def forged(sight, change):
-    """A reply of pair (0, 2) with something wrong, and where it is read."""
+    """Return a reply of pair (0, 2) with one wrong field, and the machine that reads it."""
     _, reply = exchange(sight, 0, 2)
     wrong = bytearray(reply)
     if change == "address":
@@ -367,7 +367,7 @@ def _time_of(sight, source, target):
 
 
 @pytest.mark.parametrize("change", ["address", "type", "time", "oneself", "place", *PLACES])
-def test_a_reply_that_is_wrong_in_anything_is_nothing(change):
+def test_reply_with_any_wrong_field_is_ignored(change):
     sight = _Sight(3, ADDRESSES)
 
     sight.take(*forged(sight, change))
@@ -377,8 +377,8 @@ def test_a_reply_that_is_wrong_in_anything_is_nothing(change):
 
 @pytest.mark.parametrize("size", [3, 1024])
 @pytest.mark.parametrize("later", [1, 2])
-def test_packets_of_another_round_are_nothing(size, later):
-    """Though it was in the same second, and asked the same of a pair."""
+def test_packet_of_another_round_is_ignored(size, later):
+    """This holds even within the same second and for the same request of a pair."""
     addresses = [ADDRESSES[machine % 4] for machine in range(size)]
     drawn = memoryview(bytes(8 * size**2)).cast("Q")
     before, now = (_Sight(size, addresses, number, drawn=drawn) for number in (5, 5 + later))
@@ -414,7 +414,7 @@ class Dropping:
         self._real.close()
 
 
-def test_a_full_queue_drops_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ping_dropped_by_a_full_queue_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prober, "_LOST_S", 0.01)
     echo = prober.Echo()
     echo._socket = Dropping(echo._socket, 3)
@@ -445,7 +445,7 @@ class Busy:
         raise BlockingIOError
 
 
-def test_a_busy_kernel_is_waited_for_before_a_round_is_believed(
+def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = Busy()
@@ -487,7 +487,7 @@ class Heart:
         self.needed -= 1
 
 
-def test_a_round_in_which_the_kernel_answered_nobody_is_made_again(
+def test_round_without_any_kernel_answer_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heart, good = Heart(3), prober.Round(("11", "11"), 0.0)
@@ -507,7 +507,7 @@ def test_a_round_in_which_the_kernel_answered_nobody_is_made_again(
 
 
 class Quick:
-    """Stands for an echo, and for a pulse."""
+    """A fake echo and pulse that answer at once."""
 
     def wait(self) -> None: ...
 
@@ -528,7 +528,7 @@ EMPTY, NOT_YET, GONE = ([Queue(3, waiting, sent)] for waiting, sent in ((0, 7), 
         ([EMPTY, GONE], [True, False], False),
     ],
 )
-def test_what_waits_in_a_queue_is_waited_for_and_an_empty_queue_is_not(
+def test_packets_in_a_queue_are_waited_for_but_an_empty_queue_is_not(
     looks: list[list[Queue]], held: list[bool], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick, ends, clock = Quick(), socket.socketpair(), itertools.count()
@@ -551,8 +551,8 @@ def test_what_waits_in_a_queue_is_waited_for_and_an_empty_queue_is_not(
     one.close()
 
 
-def test_fresh_identifiers_come_again_by_chance_alone():
-    """Connection trackers keep them for 30 s: in so many rounds few pairs meet one again."""
+def test_fresh_identifiers_rarely_repeat():
+    """Connection trackers keep identifiers for 30 s; in that time few pairs repeat one."""
     seen = []
     for number in range(40):
         sight = prober._Sight(3, [bytes(4)] * 3, number, fresh=True)

@@ -61,7 +61,7 @@ def _shadow(space: int) -> Iterator[Shadow]:
 
 @pytest.fixture(name="send")
 def _send(space: int) -> Callable[..., tuple[int, int] | None]:
-    """Send a datagram to oneself; its time to live and type of service, if it comes."""
+    """Send a datagram to this host; return its TTL and type of service if it arrives."""
 
     def send(ttl: int = 64, tos: int = 0) -> tuple[int, int] | None:
         with entered(space):
@@ -104,7 +104,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_target_of_mangle_acts_in_the_copy_and_the_original_counts_nothing(
+def test_mangle_target_acts_in_the_copy_and_the_original_does_not_count(
     target: str, run: Run, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(f"iptables -w -t mangle -A OUTPUT -p udp -j {target}")
@@ -130,7 +130,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("table", UNKNOWN)
-def test_table_that_cannot_be_copied_counts_as_before_afterwards(
+def test_counters_of_an_uncopyable_table_are_restored(
     table: str, run: Run, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(UNKNOWN[table])
@@ -188,7 +188,7 @@ table inet b { chain c { type filter hook input priority 0; ip ttl 33 counter dr
 FILTERED = {64: True, 5: False, 200: False, 77: False, 99: False, 33: False, 34: True}
 
 
-def test_copies_filter_as_their_tables_and_leave_nothing(
+def test_copies_filter_like_their_tables_and_leave_no_change(
     run: Run, space: int, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(f"nft -f - <<< '{RULES}'")
@@ -224,7 +224,7 @@ def test_copies_filter_as_their_tables_and_leave_nothing(
     assert read() != before
 
 
-def test_machine_without_filters_stays_without(run: Run, shadow: Shadow) -> None:
+def test_machine_without_filters_gets_none(run: Run, shadow: Shadow) -> None:
     shadow.cast()
     assert run("nft list ruleset") == ""
     shadow.lift()
@@ -265,7 +265,7 @@ def test_large_set_is_copied_in_parts(
     assert run("nft -a list ruleset") == before
 
 
-def test_notification_of_congestion_is_removed_in_the_copy(
+def test_congestion_notification_is_removed_in_the_copy(
     run: Run, shadow: Shadow, space: int
 ) -> None:
     run("sysctl -q -w net.ipv4.tcp_ecn=1")

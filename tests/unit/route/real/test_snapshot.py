@@ -41,7 +41,7 @@ def entry(*, length=0, source=0, service=0, table=254, kind=1, flags=0, values=(
         (entry(length=32, kind=3), ""),
     ],
 )
-def test_a_route_is_told_by_where_it_leads(content, text):
+def test_route_is_described_by_its_destination_and_next_hop(content, text):
     assert _route(content, NAMES)[1] == text
 
 
@@ -70,5 +70,5 @@ def test_a_route_is_told_by_where_it_leads(content, text):
         (entry(kind=99), "0: 99"),
     ],
 )
-def test_a_rule_is_told_with_all_that_it_asks_for(content, text):
+def test_rule_is_described_with_all_its_conditions(content, text):
     assert _rule(content) == text

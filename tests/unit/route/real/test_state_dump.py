@@ -1,4 +1,4 @@
-"""What is left of what was done to a machine."""
+"""Leftovers of changes to a machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ qdisc tbf 8001: dev p1_h1-eth0 root refcnt 2
 """
 
 
-def test_what_programs_print_is_told_without_what_is_there_of_itself() -> None:
+def test_printed_state_is_parsed_without_automatic_entries() -> None:
     assert list(_list(PRINTED)) == [
         ("filter", "-t mangle -A PREROUTING -s 10.0.0.1/32 -j DROP"),
         ("filter", "-t filter -P FORWARD DROP"),
@@ -52,7 +52,7 @@ def test_what_programs_print_is_told_without_what_is_there_of_itself() -> None:
 
 
 class Machines:
-    """Machines whose entries are told, and a trace of them."""
+    """Machines with given entries, and a trace of them."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ OFF, ON = ("sysctl", "ip_forward=0"), ("sysctl", "ip_forward=1")
         ({ON, OTHER, ("rule", "20: prohibit")}, []),
     ],
 )
-def test_what_faults_did_and_is_still_so_is_left(now: set[Entry], left: list[list[str]]) -> None:
+def test_remaining_effects_of_faults_are_leftovers(now: set[Entry], left: list[list[str]]) -> None:
     machines = Machines({"r0": (frozenset({ON, OTHER}), frozenset({RULE, OFF}))}, r0=now)
     machines.trace.touch("r0")
     rows = machines.trace.left()
@@ -86,7 +86,7 @@ def test_what_faults_did_and_is_still_so_is_left(now: set[Entry], left: list[lis
     assert told == left
 
 
-def test_without_faults_every_difference_is_told() -> None:
+def test_every_difference_is_a_leftover_without_faults() -> None:
     machines = Machines(h1={ON})
     machines.trace.touch("h1")
     assert machines.trace.left() == []
@@ -96,7 +96,7 @@ def test_without_faults_every_difference_is_told() -> None:
 
 
 @pytest.mark.parametrize("faulty", [(), ("a",), ("c", "d")])
-def test_the_same_machines_are_read_with_faults_and_without(faulty: tuple[str, ...]) -> None:
+def test_same_machines_are_read_with_and_without_faults(faulty: tuple[str, ...]) -> None:
     read: list[str] = []
     held = frozenset({RULE})
     trace = Trace(
@@ -109,7 +109,7 @@ def test_the_same_machines_are_read_with_faults_and_without(faulty: tuple[str, .
     assert [machine for machine, *_ in left] == [*faulty]
 
 
-def test_of_what_a_command_left_in_thousands_the_first_are_told() -> None:
+def test_long_list_of_leftovers_is_truncated() -> None:
     machines = Machines(a=set(), b=set())
     trace = machines.trace
     for machine in ("a", "b"):

@@ -1,4 +1,4 @@
-"""The worker between requests: what agents left in the kernel is kept calm."""
+"""The worker between requests: it stops kernel activity left by agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("r0", "h1", "h2")
 
 
 class Watched:
-    """Stands for a guard."""
+    """A fake guard."""
 
     def __init__(self) -> None:
         self.calmed = threading.Event()
@@ -51,7 +51,7 @@ class Pulse:
         (1, set(), False),  # it was another, which has ended
     ],
 )
-def test_a_kernel_that_answers_nobody_is_revived_by_its_cause(
+def test_silent_kernel_is_revived_and_the_cause_is_reported(
     looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = worker.Worker(Turns())
@@ -64,7 +64,7 @@ def test_a_kernel_that_answers_nobody_is_revived_by_its_cause(
     assert served._revive() == told * "its packets kept the kernel from answering pings"
 
 
-def test_what_was_ended_in_between_is_kept_once_for_the_next_command() -> None:
+def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
     served = worker.Worker(Turns())
 
     for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
@@ -123,7 +123,7 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> worker.
         (("11", "01"), 2, 3),  # it may have been lost for want of room
     ],
 )
-def test_a_round_that_the_kernel_had_no_room_for_is_made_again(
+def test_round_refused_for_lack_of_kernel_memory_is_repeated(
     want: str, rows: tuple[str, ...], refused: int, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = Rounds(rows, refused)
@@ -131,7 +131,7 @@ def test_a_round_that_the_kernel_had_no_room_for_is_made_again(
     assert rounds.tries == tries
 
 
-def test_replies_that_are_too_large_for_their_way_are_the_networks(
+def test_oversized_replies_count_as_a_property_of_the_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds = Rounds(("11", "01"), 10**6)
@@ -146,7 +146,7 @@ def test_replies_that_are_too_large_for_their_way_are_the_networks(
         (True, True),  # others ask for more, while this network is silent
     ],
 )
-def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
+def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
     asks: bool, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = Rounds(("10", "01"), 10**6)
@@ -165,10 +165,10 @@ def test_a_kernel_without_room_is_ours_if_others_were_seen_to_take_it(
 
 
 @pytest.mark.parametrize("want", ["queues", "replies"])
-def test_a_network_that_fills_queues_itself_is_measured_as_it_is(
+def test_network_that_fills_its_own_queues_is_measured_as_it_is(
     want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What keeps on filling them may be its own, which fails nobody but itself."""
+    """The agent's own network may fill its queues; this affects no other network."""
     rounds = Rounds(("10", "01"), 10**6)
     served = serve(rounds, want, monkeypatch)
     guard = Watched()
@@ -194,7 +194,7 @@ def test_a_network_that_fills_queues_itself_is_measured_as_it_is(
         (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
     ],
 )
-def test_a_new_network_is_healthy_when_each_pair_has_worked_that_must(
+def test_new_network_is_healthy_when_each_intended_pair_has_worked(
     rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = worker.Worker(Turns())
@@ -215,7 +215,7 @@ def test_a_new_network_is_healthy_when_each_pair_has_worked_that_must(
         assert served._verify(served._world.intended) == 0.25 * len(rounds)
 
 
-def test_what_commands_left_is_calmed_while_nothing_is_asked(
+def test_load_left_by_commands_is_stopped_between_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "_CALM_S", 0.01)

@@ -1,4 +1,4 @@
-"""Worlds as data: the paper's plan, and what a varied one promises."""
+"""Worlds as data: the paper's plan, and the properties of varied worlds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from netarena_route.world.model import (
 _SEEDS = st.integers(0, 2**32)
 
 
-def test_standard_is_the_papers_network() -> None:
+def test_standard_world_is_the_papers_network() -> None:
     world = standard(2, 2, random.Random(3))
     prefix = world.prefix
     assert world.endpoints == tuple(f"{prefix}_{name}" for name in ("r0", "h1", "h2", "h3", "h4"))
@@ -43,7 +43,7 @@ def test_standard_is_the_papers_network() -> None:
         world.machine("p1_r0")
 
 
-def test_names_fit_the_kernel_at_the_largest_size() -> None:
+def test_names_fit_the_kernel_limit_at_the_largest_size() -> None:
     world = standard(32, 32, random.Random(0))
     names = [interface.name for machine in world.machines for interface in machine.interfaces]
     assert max(map(len, names)) <= 15
@@ -52,7 +52,7 @@ def test_names_fit_the_kernel_at_the_largest_size() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=_SEEDS, switches=st.integers(3, 6), hosts=st.integers(1, 5))
-def test_a_varied_world_is_sound(seed: int, switches: int, hosts: int) -> None:
+def test_varied_world_is_consistent(seed: int, switches: int, hosts: int) -> None:
     world = varied(switches, hosts, random.Random(seed))
     assert World.model_validate_json(world.model_dump_json()) == world
     assert world == varied(switches, hosts, random.Random(seed))
@@ -93,7 +93,7 @@ def test_a_varied_world_is_sound(seed: int, switches: int, hosts: int) -> None:
             assert (works == "0") is (tuple(ends) in world.apart)
 
 
-def test_varied_worlds_differ_in_all_that_is_drawn() -> None:
+def test_varied_worlds_differ_in_all_drawn_settings() -> None:
     worlds = [varied(3, 2, random.Random(seed)) for seed in range(60)]
     routers = [world.router for world in worlds]
     filters = [" ".join(router.filters) for router in routers]
@@ -116,7 +116,7 @@ def _plan(world: World):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rules_and_tables_are_ordered_and_their_own(seed: int) -> None:
+def test_policy_rules_are_ordered_and_have_separate_tables(seed: int) -> None:
     """What faults count on, which come before and take other tables."""
     router = varied(4, 1, random.Random(seed)).router
     preferences = [int(rule.split()[1]) for rule in router.rules]

@@ -1,4 +1,4 @@
-"""The healthy ways of packets, on the paper's network and on varied ones."""
+"""Intended paths of packets, on the paper's network and on varied ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def _ways(packet: Packet) -> tuple[int | None, int | None, bool, bool]:
         ((_R0, _H3), (None, 1, False, False), (1, None, False, False)),
     ],
 )
-def test_ways_of_a_ping(pair: tuple[str, str], request_ways: object, reply_ways: object) -> None:
+def test_ping_takes_the_expected_paths(
+    pair: tuple[str, str], request_ways: object, reply_ways: object
+) -> None:
     there, back = _PLAN.ping(*pair)
     assert (_ways(there), _ways(back)) == (request_ways, reply_ways)
     assert (there.src, there.dst, there.reply) == (*pair, False)
@@ -43,7 +45,7 @@ def _tabulated() -> World:
     return next(w for w in worlds if any(" lookup " in rule for rule in w.router.rules))
 
 
-def test_policy_tables_forward_and_the_router_uses_the_main_one() -> None:
+def test_policy_tables_forward_and_the_router_uses_the_main_table() -> None:
     world = _tabulated()
     plan = Plan(world)
     router, *hosts = world.endpoints
@@ -70,7 +72,7 @@ def test_policy_tables_forward_and_the_router_uses_the_main_one() -> None:
         ("pref 1000 from 192.168.1.0/24 prohibit", MAIN, MAIN),
     ],
 )
-def test_rules_choose_the_table(rule: str, there: str, back: str) -> None:
+def test_policy_rules_choose_the_table(rule: str, there: str, back: str) -> None:
     router = _WORLD.router.model_copy(
         update={
             "rules": (rule,),
@@ -90,7 +92,7 @@ def test_rules_choose_the_table(rule: str, there: str, back: str) -> None:
         assert plan.ping(_H3, _R0)[1].table == "100"
 
 
-def test_a_spare_address_is_nobodys() -> None:
+def test_spare_address_is_unused() -> None:
     assert str(_PLAN.spare(1)) == "192.168.2.254"
     full = standard(2, 128, random.Random(1))
     assert str(Plan(full).spare(0)) == "192.168.1.254"

@@ -1,4 +1,4 @@
-"""When a backbone is at rest: by what its daemons say, one look after the other."""
+"""Convergence of a backbone, decided from successive observations of its daemons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OSPF, BGP = ("r1", "ospfd"), ("r1", "bgpd")
 
 
 class Clock:
-    """Time that passes by being waited for."""
+    """A clock that advances only when a test waits."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -57,7 +57,7 @@ class World:
         return found
 
     def timers(self) -> str:
-        """What a daemon tells of its timers, each of which ends at a time (s)."""
+        """Return a daemon's list of timers, given the time (s) at which each ends."""
         lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
         for name, end in self.ends.items():
             left = end - (self.clock.now - 100.0)
@@ -116,31 +116,31 @@ def wait(
 
 
 def about(seconds: float) -> Any:
-    """To a look."""
+    """Return an approximate time, accurate to one observation."""
     return pytest.approx(seconds, abs=0.11)
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """What is left of 3 s since the last hello, one each second."""
+    """Return the rest (ms) of the 3 s dead time; a hello arrives each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
 def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
-    """When a session is tried that is for a second after it was told to, and then in a minute."""
+    """Return the retry timer: due for a second after a clear, then in a minute."""
     told = [
         at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
     ]
     return {"nextStartTimerDueInMsecs": 0 if now < max(told, default=0.0) + 1.0 else 60_000}
 
 
-def test_whoever_is_heard_of_is_waited_for_no_longer(clock: Clock) -> None:
+def test_neighbours_heard_from_are_not_waited_for(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
     assert waits(clock, tell, changed=False) == (True, about(1.1), "")
 
 
-def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Clock) -> None:
+def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
@@ -151,7 +151,7 @@ def test_a_neighbour_that_is_silent_is_waited_for_until_it_is_given_up(clock: Cl
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
-def test_what_takes_another_way_since_is_heard_of_once_more_or_given_up(clock: Clock) -> None:
+def test_session_whose_path_changed_is_waited_for_until_a_keepalive_or_expiry(clock: Clock) -> None:
     """A keepalive had come before the route changed by which the session's packets go."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -166,8 +166,8 @@ def test_what_takes_another_way_since_is_heard_of_once_more_or_given_up(clock: C
     assert passed_s > 3.9
 
 
-def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(clock: Clock) -> None:
-    """bgpd doubles its pause after each failure."""
+def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock) -> None:
+    """bgpd doubles its retry interval after each failure."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began, due_s = world.cleared[0], 30.0
@@ -190,8 +190,8 @@ def test_a_session_that_is_tried_ever_later_is_tried_at_once_after_a_change(cloc
     assert not world.cleared[1]
 
 
-def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock: Clock) -> None:
-    """As where all sessions begin anew with another router id."""
+def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Clock) -> None:
+    """For example, all sessions restart after a change of the router id."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began, due_s = world.cleared[0], 9.0 - now
@@ -212,10 +212,10 @@ def test_a_session_that_a_change_ends_a_little_later_is_tried_at_once_too(clock:
 @pytest.mark.parametrize(
     ("due_s", "retried", "passed_s"), [(3.0, False, 5.0), (9.0, True, 4.0)], ids=["soon", "far"]
 )
-def test_a_session_is_tried_after_what_is_known_has_changed_last(
+def test_session_is_retried_after_the_last_change_of_routes(
     due_s: float, retried: bool, passed_s: float, clock: Clock
 ) -> None:
-    """Its tries before there was a way to its other end say nothing: the next one may find it."""
+    """Attempts before a path to the peer existed say nothing about the next attempt."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began = world.cleared[0] if world.cleared[0] < 1e9 else 0.0
@@ -240,10 +240,10 @@ def test_a_session_is_tried_after_what_is_known_has_changed_last(
 
 
 @pytest.mark.parametrize(("losses", "there"), [(1, True), (9, False)], ids=["once", "ever"])
-def test_a_session_that_both_ends_have_ended_by_trying_at_once_is_tried_again(
+def test_session_with_colliding_retries_is_retried_again(
     losses: int, there: bool, clock: Clock
 ) -> None:
-    """One that comes and goes for ever is not."""
+    """A session that flaps without end is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         # each time it is tried it is there for less than a look
@@ -269,10 +269,10 @@ def test_a_session_that_both_ends_have_ended_by_trying_at_once_is_tried_again(
     ids=["one end", "not the other", "not under way", "not one that failed before"],
 )
 @pytest.mark.parametrize("changed", [True, False])
-def test_ends_that_have_ended_each_others_session_do_not_try_at_once_again(
+def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
-    """Nor where nothing was set, as after a bare clear."""
+    """The same holds if no setting was changed, as after a plain clear."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"hostLocal": own, "hostForeign": "10.0.0.2", "connectionsDropped": int(now > 1.5)}
@@ -290,7 +290,7 @@ def test_ends_that_have_ended_each_others_session_do_not_try_at_once_again(
     assert len(world.clears) - len(later) == (changed or not failed)
 
 
-def test_an_end_that_was_told_to_try_later_is_waited_for_so_much_longer(clock: Clock) -> None:
+def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 1.5]
         # tried a second after it was told to, it is there 0.9 s later
@@ -308,10 +308,8 @@ def test_an_end_that_was_told_to_try_later_is_waited_for_so_much_longer(clock: C
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
 @pytest.mark.parametrize("known", [True, False])
-def test_no_try_is_waited_for_that_nobody_can_bring_about(
-    peer: str, known: bool, clock: Clock
-) -> None:
-    """Of a session that has no address, or is known to fail while another neighbour is missing."""
+def test_retry_that_cannot_succeed_is_not_waited_for(peer: str, known: bool, clock: Clock) -> None:
+    """The session has no address, or fails while another neighbour is missing."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         row = {"state": "Idle", "msgRcvd": 0, "inq": 0, "outq": 0}
@@ -335,7 +333,9 @@ def test_no_try_is_waited_for_that_nobody_can_bring_about(
 
 
 @pytest.mark.parametrize("moves_s", [12.5, 14.5, 15.5])
-def test_tries_after_a_late_change_are_not_the_agents_time(moves_s: float, clock: Clock) -> None:
+def test_retries_after_a_late_change_are_not_charged_to_the_agent(
+    moves_s: float, clock: Clock
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **paused(world, now))}
 
@@ -351,7 +351,9 @@ def test_tries_after_a_late_change_are_not_the_agents_time(moves_s: float, clock
 
 
 @pytest.mark.parametrize(("moment_s", "settles"), [(0.1, True), (1.0, False)])
-def test_what_waits_for_a_moment_is_no_unrest(moment_s: float, settles: bool, clock: Clock) -> None:
+def test_short_timer_does_not_count_as_unsettled(
+    moment_s: float, settles: bool, clock: Clock
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         found = ospf("Full", hellos(now))
         if 15.01 < now <= 15.01 + moment_s:
@@ -366,7 +368,7 @@ def test_what_waits_for_a_moment_is_no_unrest(moment_s: float, settles: bool, cl
     assert (passed_s > 16.0) == settles
 
 
-def test_sessions_are_not_told_again_because_others_were(clock: Clock) -> None:
+def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         rows = {
             peer: {"state": "Established" if now < until else "Idle", "msgRcvd": int(10 * now)}
@@ -390,10 +392,10 @@ def test_sessions_are_not_told_again_because_others_were(clock: Clock) -> None:
         pytest.param(-1.0, True, [], id="not if the other may be late to answer"),
     ],
 )
-def test_a_session_that_one_end_takes_for_there_is_cleared_there_too(
+def test_session_that_one_end_considers_established_is_cleared_there_too(
     began_s: float, late: bool, told_s: list[float], clock: Clock
 ) -> None:
-    """Until it has expired there, it would refuse what the other end tries."""
+    """Until its session expires, that end refuses new attempts of the other end."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         over = [at for at, _ in world.clears if at > began_s]
@@ -407,7 +409,7 @@ def test_a_session_that_one_end_takes_for_there_is_cleared_there_too(
     assert [at for at, _ in world.clears] == [about(at) for at in told_s]
 
 
-def test_an_end_that_takes_a_session_for_there_again_is_cleared_again_after_a_change(
+def test_stale_end_of_a_session_is_cleared_again_after_a_change(
     clock: Clock,
 ) -> None:
     """Its other end is not tried by anybody, or it would be told first."""
@@ -426,7 +428,7 @@ def test_an_end_that_takes_a_session_for_there_again_is_cleared_again_after_a_ch
     assert [at for at, _ in world.clears] == [about(0.5), about(3.0)]
 
 
-def test_an_end_that_waits_for_what_was_lost_is_told_to_try_anew(clock: Clock) -> None:
+def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 2.0]
         is_there = bool(told_s) and now > told_s[-1] + 1.0
@@ -443,7 +445,7 @@ def test_an_end_that_waits_for_what_was_lost_is_told_to_try_anew(clock: Clock) -
 
 
 @pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
-def test_a_session_that_one_end_alone_takes_for_there_is_not(
+def test_session_that_only_one_end_considers_established_is_not_counted(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
     """It comes and goes for ever: that is no unrest unless something came by it."""
@@ -460,7 +462,7 @@ def test_a_session_that_one_end_alone_takes_for_there_is_not(
     assert (passed_s < 4.0) == settles
 
 
-def test_a_session_that_both_ends_take_for_there_is() -> None:
+def test_session_that_both_ends_consider_established_is_counted() -> None:
     look = convergence.Look(0.0)
     look.ends = {("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")}
     ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -474,8 +476,8 @@ def test_a_session_that_both_ends_take_for_there_is() -> None:
     assert not look.failing  # it is for the other end to try
 
 
-def test_a_neighbour_that_begins_anew_has_the_time_of_an_exchange(clock: Clock) -> None:
-    """It is not there when the command has ended, as where that reset the interface."""
+def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) -> None:
+    """The adjacency is down when the command ends, for example after an interface reset."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         state = "" if now < 0.5 else "Exchange" if now < 3.0 else "Full"
@@ -485,11 +487,11 @@ def test_a_neighbour_that_begins_anew_has_the_time_of_an_exchange(clock: Clock) 
 
 
 @pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
-def test_no_session_is_cleared_but_by_its_address(name: str) -> None:
+def test_invalid_address_is_never_cleared(name: str) -> None:
     assert not convergence._is_address(name)
 
 
-def test_time_in_which_a_daemon_waits_for_a_processor_is_no_rest(clock: Clock) -> None:
+def test_time_that_a_daemon_waits_for_the_cpu_does_not_count_as_settled(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
@@ -499,7 +501,7 @@ def test_time_in_which_a_daemon_waits_for_a_processor_is_no_rest(clock: Clock) -
     assert waits(clock, tell, delayed_s=busy) == (True, about(2.2), "")
 
 
-def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> None:
+def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
@@ -515,7 +517,7 @@ def test_no_other_neighbour_is_waited_for_where_they_are_known(clock: Clock) -> 
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
-def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Clock) -> None:
+def test_session_that_is_down_is_retried_once_after_a_change_only(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now)),
@@ -529,7 +531,7 @@ def test_a_session_that_is_down_is_tried_once_more_after_a_change_only(clock: Cl
     assert wait(settling, clock, changed=True) == (True, about(6.1))
 
 
-def test_one_that_nobody_tries_is_not_waited_for(clock: Clock) -> None:
+def test_shut_down_session_is_not_waited_for(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now)),
@@ -539,7 +541,7 @@ def test_one_that_nobody_tries_is_not_waited_for(clock: Clock) -> None:
     assert waits(clock, tell)[:2] == (True, about(1.1))
 
 
-def test_a_daemon_that_is_late_to_answer_is_waited_for_and_none_that_has_ended(
+def test_slow_daemon_is_waited_for_but_an_ended_one_is_not(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -555,7 +557,7 @@ def test_a_daemon_that_is_late_to_answer_is_waited_for_and_none_that_has_ended(
 
 
 @pytest.mark.parametrize("what", ["kernel", "spf", "database", "queue"])
-def test_what_does_not_come_to_rest_is_told(what: str, clock: Clock) -> None:
+def test_reason_for_not_converging_is_reported(what: str, clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
         if what == "spf":
@@ -576,7 +578,7 @@ def test_what_does_not_come_to_rest_is_told(what: str, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("share", "waited_s"), [(0.5, 30.0), (1.0, 45.0)])
-def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
+def test_cpu_wait_of_a_daemon_is_not_charged_to_the_network(
     share: float, waited_s: float, clock: Clock
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -606,7 +608,7 @@ def test_what_a_daemon_waits_for_a_processor_is_not_the_networks(
         ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 2.1),
     ],
 )
-def test_what_acts_later_is_waited_for(
+def test_pending_timers_are_waited_for(
     ends: Mapping[str, float], waited_s: float, clock: Clock, *, settled: bool
 ) -> None:
     why = "" if settled else "a change may still act"
@@ -619,7 +621,7 @@ def test_what_acts_later_is_waited_for(
 
 
 @pytest.mark.parametrize(("end_s", "waited_s"), [(2.4, 3.0), (99.0, 2.8)])
-def test_a_session_that_has_just_begun_to_open_is_waited_for(
+def test_session_that_has_just_started_to_open_is_waited_for(
     end_s: float, waited_s: float, clock: Clock
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -630,11 +632,11 @@ def test_a_session_that_has_just_begun_to_open_is_waited_for(
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 
-def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
+def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None:
     world = resting(clock, {})
 
     def kernel() -> bytes:
-        """Timers of ten minutes that are called off, and routes that change between them."""
+        """Set ten-minute timers that are cancelled, and change routes between them."""
         now = clock.now - 100.0
         world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
         return str(now).encode() if 1.6 < now < 4.9 else b""
@@ -646,17 +648,17 @@ def test_a_long_timer_for_a_moment_is_waited_for(clock: Clock) -> None:
     ("age", "settles", "passed_s"),
     [(1890, True, 1.1), (3595, True, 5.1), (2500, False, 2.2), (3600, True, 1.1)],
 )
-def test_an_advertisement_that_was_made_old_is_waited_for(
+def test_almost_expired_advertisement_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
-    """It is gone soon; one that is an hour old is gone already."""
+    """It expires soon; an advertisement that is an hour old has already expired."""
     world = resting(clock, {})
     world.age = lambda: min(3600, age + int(clock.now - 100))
     assert wait(of(world), clock, changed=True) == (settles, about(passed_s))
 
 
-def test_what_has_just_acted_is_waited_for(clock: Clock) -> None:
-    """The timer has ended before the kernel is told."""
+def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None:
+    """The timer ends before the kernel gets the change."""
 
     def kernel() -> bytes:
         return b"" if clock.now < 102.08 else b"a way"
@@ -667,7 +669,7 @@ def test_what_has_just_acted_is_waited_for(clock: Clock) -> None:
     assert passed_s > 2.3
 
 
-def test_timers_of_newer_daemons_have_another_name(clock: Clock) -> None:
+def test_command_for_timers_of_newer_daemons_is_recognised(clock: Clock) -> None:
     world = resting(clock, {"bgp_routeadv_timer": 600.0})
     world.timed = "show event timers"
     assert not of(world).wait(changed=True)
@@ -684,7 +686,7 @@ def resting(clock: Clock, ends: Mapping[str, float]) -> World:
     return world
 
 
-def test_a_default_that_is_told_on_a_condition_is_looked_at_once_more(clock: Clock) -> None:
+def test_conditional_default_route_is_waited_for(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         more = {"addressFamilyInfo": {"ipv4Unicast": {"defaultRouteMap": "X"}}}
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now), **more)}
@@ -692,7 +694,7 @@ def test_a_default_that_is_told_on_a_condition_is_looked_at_once_more(clock: Clo
     assert waits(clock, tell)[:2] == (True, about(5.3))
 
 
-def test_what_is_not_acknowledged_matters_where_databases_differ() -> None:
+def test_missing_acknowledgement_matters_only_if_databases_differ() -> None:
     look = convergence.Look(0.0)
     look.routers = {"10.0.0.1": ["r1"], "10.0.0.2": ["r2"], "10.0.0.3": ["r3", "r4"]}
     look.databases = {("r1", "0"): "a", ("r2", "0"): "a"}
@@ -702,7 +704,7 @@ def test_what_is_not_acknowledged_matters_where_databases_differ() -> None:
     assert look.differs()
 
 
-def test_daemons_may_say_anything(clock: Clock) -> None:
+def test_malformed_answers_of_daemons_are_accepted(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         del now
         return {
@@ -718,19 +720,19 @@ def test_daemons_may_say_anything(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("can", "waited_s"), [("advertisedAndReceived", 2.5), ("advertised", 1.1)], ids=["can", "not"]
 )
-def test_a_session_that_still_tells_what_it_knows_is_waited_for(
+def test_session_that_is_still_sending_its_routes_is_waited_for(
     clock: Clock, can: str, waited_s: float
 ) -> None:
     assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
 
 
-def test_a_session_that_never_says_that_all_is_told_is_waited_for_a_while(clock: Clock) -> None:
+def test_session_without_end_of_rib_is_waited_for_for_a_limited_time(clock: Clock) -> None:
     tell = _telling("advertisedAndReceived", done_s=99)
     assert waits(clock, tell, changed=False) == (True, about(4.0), "")
 
 
 def _telling(can: str, done_s: float) -> Any:
-    """A session that has begun with the clock, and has told all after ``done_s``."""
+    """Return daemons with a session that starts at time 0 and sends all routes by ``done_s``."""
     begun: list[float] = []
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:

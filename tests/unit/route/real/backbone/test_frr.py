@@ -1,4 +1,4 @@
-"""Which text is whose, and what daemons may say to who asks them."""
+"""Configuration of each daemon, and answers of daemons to queries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ end
 """
 
 
-def test_each_daemon_is_told_its_own() -> None:
+def test_each_daemon_gets_its_part_of_the_configuration() -> None:
     parts = frr.split(CONF)
 
     assert parts["staticd"].splitlines()[-1] == "ip route 10.9.0.0/24 10.1.0.2"
@@ -59,12 +59,12 @@ def test_each_daemon_is_told_its_own() -> None:
     assert all(part.startswith("frr version 8.4.4\nhostname r1\n") for part in parts.values())
 
 
-def test_a_router_without_a_protocol_has_no_daemon_for_it() -> None:
+def test_daemon_of_an_unused_protocol_is_not_started() -> None:
     assert frr.needed(CONF) == frr.DAEMONS
     assert frr.needed("hostname x\nrouter bgp 65001\n") == ("zebra", "staticd", "bgpd")
 
 
-def test_a_machine_without_frr_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_frr_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(frr, "PROGRAMS", tmp_path)
 
     assert frr.missing() == f"FRR is not installed: no {tmp_path}/zebra"
@@ -106,7 +106,7 @@ def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> It
 WHO = ("r1", "zebra")
 
 
-def test_answers_come_in_order_however_they_are_cut(tmp_path: Path) -> None:
+def test_answers_in_fragments_are_returned_in_order(tmp_path: Path) -> None:
     told = {b"one": b'{"a": 1}\n\0\0\0\0', b"two": b"% Unknown\n\0\0\0\2"}
 
     def answer(connection: socket.socket, asked: bytes) -> None:
@@ -126,7 +126,7 @@ def test_answers_come_in_order_however_they_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silence", "flood", "end"])
-def test_a_daemon_that_does_not_answer_is_asked_anew_the_next_time(
+def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frr, "_MOST_BYTES", 1 << 12)
@@ -159,5 +159,5 @@ def test_a_daemon_that_does_not_answer_is_asked_anew_the_next_time(
     assert asked == [b"one", b"two"]
 
 
-def test_who_does_not_listen_is_not_reached(tmp_path: Path) -> None:
+def test_daemon_without_a_socket_is_not_reached(tmp_path: Path) -> None:
     assert not frr.Terminals().reach(WHO, tmp_path)

@@ -1,4 +1,4 @@
-"""What is left of a fault that a network was built with."""
+"""Leftovers of a fault that a network was built with."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEY = " ip ospf authentication\n"
         ("", _WRONG + _KEY, "", False),
     ],
 )
-def test_trace_of_an_edit_is_left_as_long_as_something_of_it_is_set(
+def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
     before: str, after: str, now: str, *, left: bool
 ) -> None:
     # the same line at another port is another thing
@@ -45,7 +45,7 @@ def test_trace_of_an_edit_is_left_as_long_as_something_of_it_is_set(
     assert found.is_left(Setting("", frozenset(unfold(FRR, texts[2])))) is left
 
 
-def test_lines_that_no_machine_lists_are_no_part_of_a_trace() -> None:
+def test_lines_never_shown_in_the_configuration_are_not_part_of_a_trace() -> None:
     before, after = (
         Recipe(machine="r", frr=f"interface a\n ip ospf network {kind}\n")
         for kind in ("point-to-point", "broadcast")
@@ -57,7 +57,7 @@ def test_lines_that_no_machine_lists_are_no_part_of_a_trace() -> None:
     assert not shown.is_left(Setting("", right))
 
 
-def test_files_of_services_are_compared_line_by_line() -> None:
+def test_service_files_are_compared_line_by_line() -> None:
     before = Recipe(machine="h", zone=("a 192.0.2.1", "b 192.0.2.2"), resolver="192.0.2.3")
     after = before.model_copy(update={"zone": ("b 192.0.2.2",), "resolver": "192.0.2.4"})
     (found,) = traces([Edit(before=before, after=after)], ())

@@ -1,4 +1,4 @@
-"""Services and names: what files and packets tell, and asking servers on this machine."""
+"""Services and names: parsing of files and packets, and queries to servers on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.backbone import serve
 
 
-def test_files_tell_what_they_can() -> None:
+def test_invalid_lines_of_service_files_are_skipped() -> None:
     text = "web tcp 10.0.0.1 80\nbad\nlog udp 0.0.0.0 514 # all\nx icmp 10.0.0.1 1\ny tcp a 1\n"
     text += "z tcp 10.0.0.1 70000\n" + "web tcp 10.0.0.1 81\n" * 100
     found = serve.places(text)
@@ -26,7 +26,7 @@ def test_files_tell_what_they_can() -> None:
     }
 
 
-def test_what_is_no_file_is_empty(tmp_path: Path) -> None:
+def test_path_that_is_not_a_regular_file_is_read_as_empty(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long").write_bytes(b"\xff" * (1 << 20))
@@ -35,7 +35,7 @@ def test_what_is_no_file_is_empty(tmp_path: Path) -> None:
     assert len(serve.read(tmp_path / "long")) == 1 << 14
 
 
-def test_names_are_asked_and_answered() -> None:
+def test_dns_question_is_answered_from_the_zone() -> None:
     asked = serve.question(77, "Web.example")
     told = serve.reply(asked, {"web.example": "10.0.0.1"})
     assert serve.answer(told, 77) == "10.0.0.1"
@@ -46,7 +46,7 @@ def test_names_are_asked_and_answered() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 40, 3))
-def test_packets_may_be_anything(cut: int) -> None:
+def test_malformed_dns_packets_are_ignored(cut: int) -> None:
     asked = serve.question(77, "web.example")
     for packet in (asked[:cut], asked[:cut] + b"\xff" * 20, os.urandom(cut), told(asked)[:cut]):
         assert serve.answer(packet, 77) in {"", "10.0.0.1"}
@@ -77,7 +77,7 @@ def _here(tmp_path: Path) -> Iterator[tuple[dict[str, int], serve.Servers, dict[
 
 
 @pytest.mark.requires("root")
-def test_who_answers_is_who_was_meant(
+def test_probe_is_answered_by_the_intended_server(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]], tmp_path: Path
 ) -> None:
     spaces, servers, ports = here
@@ -100,7 +100,7 @@ def test_who_answers_is_who_was_meant(
 
 
 @pytest.mark.requires("root")
-def test_a_browser_is_told_the_name(
+def test_browser_gets_the_name_of_the_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     _, servers, ports = here
@@ -140,7 +140,7 @@ def received(kind: socket.SocketKind, *command: str) -> tuple[bytes, int]:
 
 
 @pytest.mark.requires("clients")
-def test_web_request_is_that_of_curl() -> None:
+def test_web_request_equals_that_of_curl() -> None:
     said, port = received(socket.SOCK_STREAM, "curl", "-s", "http://127.0.0.1:{port}/")
 
     assert said == serve.web_request("127.0.0.1", port)
@@ -148,7 +148,7 @@ def test_web_request_is_that_of_curl() -> None:
 
 
 @pytest.mark.requires("clients")
-def test_query_with_a_cookie_is_that_of_dig() -> None:
+def test_dns_query_with_a_cookie_equals_that_of_dig() -> None:
     said, _ = received(
         socket.SOCK_DGRAM, "dig", "@127.0.0.1", "-p", "{port}", "+tries=1", "Web.example"
     )
@@ -157,7 +157,7 @@ def test_query_with_a_cookie_is_that_of_dig() -> None:
     assert said == asked
 
 
-def test_query_without_a_cookie_is_that_of_the_c_library() -> None:
+def test_dns_query_without_a_cookie_equals_that_of_the_c_library() -> None:
     for kind in (1, 28):
         asked = serve.question(7, "web.example", kind)
         # one question, recursion desired, no other record (resolv.conf without options)
@@ -179,7 +179,7 @@ def test_datagram_is_a_request_of_its_protocol(port: int, start: bytes, most: in
 
 
 @pytest.mark.requires("clients")
-def test_datagram_to_another_port_is_a_line_of_logger() -> None:
+def test_datagram_to_another_port_equals_a_line_of_logger() -> None:
     said, port = received(
         socket.SOCK_DGRAM, "logger", "-d", "-n", "127.0.0.1", "-P", "{port}", "abcdefgh"
     )
@@ -195,7 +195,7 @@ def test_datagram_to_another_port_is_a_line_of_logger() -> None:
 
 
 @pytest.mark.requires("root")
-def test_conversation_leaves_no_socket_that_waits(
+def test_conversation_leaves_no_socket_in_time_wait(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     spaces, servers, ports = here
@@ -211,7 +211,7 @@ def test_conversation_leaves_no_socket_that_waits(
 
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("dropped", [None, 0, 1, 2])
-def test_name_is_resolved_where_each_of_its_queries_is_answered(
+def test_name_is_resolved_only_if_each_of_its_queries_is_answered(
     dropped: int | None,
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""What is set on a machine: what ends by itself."""
+"""Settings of a machine that end by themselves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from netarena_route.real.reading import are_fleeting
         ("elements = { 10.0.0.1 timeout 30s }", True),
     ],
 )
-def test_rules_that_ask_for_the_time_or_how_much_are_there_for_a_while(
-    rule: str, fleeting: bool
-) -> None:
+def test_rules_that_match_on_time_or_rate_count_as_temporary(rule: str, fleeting: bool) -> None:
     text = (
         f'table ip filter {{\n\tchain FORWARD {{\n\t\tiifname "eth0" accept\n\t\t{rule}\n\t}}\n}}\n'
     )
