@@ -93,7 +93,7 @@ def course(family: str) -> Course:
             judgement = application.judge(query, before, before, after)
             return Course(machines, said, left, before, after, judgement, repaired)
 
-    with short_commands():
+    with short_commands(family):
         return asyncio.run(run())
 
 

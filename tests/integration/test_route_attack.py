@@ -89,7 +89,7 @@ def courses(family: str) -> dict[str, Course]:
             found = await asyncio.gather(*map(attack, FAMILIES[family]))
         return dict(zip(FAMILIES[family], found, strict=True))
 
-    with short_commands():
+    with short_commands(family):
         return asyncio.run(run())
 
 

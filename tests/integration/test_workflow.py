@@ -172,6 +172,9 @@ def test_tag_that_differs_from_the_version_releases_nothing(tmp_path):
 
 def test_workflow_runs_the_same_command_as_ci(tmp_path):
     folder = tmp_path / "project"
-    folder.mkdir()
+    (folder / "scripts").mkdir(parents=True)
+    # the job makes the environment before the tests; here it exists
+    (folder / "scripts" / "venv").write_text("#!/bin/sh\n")
+    (folder / "scripts" / "venv").chmod(0o755)
     calls = run_job(TEST, "test", folder, values={}, commands={"sudo": NOTES})
     assert calls == ["sudo --preserve-env=PATH .ci/run"]

@@ -12,7 +12,7 @@ from netarena.cli import main
 from netarena.errors import ConfigError
 from netarena.task.application import load
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXPERT = ROOT / "scenarios" / "expert.toml"
 SCENARIOS = sorted({*(ROOT / "scenarios").rglob("*.toml")} - {EXPERT})
 GREEN = '[green_agent]\nendpoint = "http://127.0.0.1:1"\nimage = "green"\n'

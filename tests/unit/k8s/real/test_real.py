@@ -164,9 +164,9 @@ def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, 
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 20.0)
     monkeypatch.setattr(client, "_PARTING_S", 0.1)
     (check,) = diagnosis.diagnose(os.environ)
-    assert "Cannot connect to host 127.0.0.1:1" in check.detail
+    assert check.detail == "the cluster's API at https://127.0.0.1:1: Connection refused"
     assert check.remedy == "see what kubectl get namespaces says"
-    with pytest.raises(EnvironmentFailed, match=r"Cannot connect to host 127\.0\.0\.1:1"):
+    with pytest.raises(EnvironmentFailed, match=r"https://127\.0\.0\.1:1: Connection refused"):
         asyncio.run(cluster.clean("c"))
 
 
