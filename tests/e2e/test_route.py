@@ -31,7 +31,7 @@ def netarena(*arguments: object, status: int = 0) -> str:
 def examine(agent: str, out: Path, *more: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records, by label, and the summary."""
     printed = netarena(
-        "run", "route", "--agent", agent, "--seed", 2, "--out", out, "--json",
+        "run", "route", "--agent", agent, "--seed", 3, "--out", out, "--json",
         "--set", "emulator=netns", "--set", "world=varied", "--set", "concurrency=2",
         "--set", f"error_types={json.dumps(KINDS)}", *more,
     )  # fmt: skip
