@@ -28,7 +28,7 @@ ELSEWHERE = {
 #: what the commands find in the folder that they are run in
 THERE = ("scenarios",)
 #: for all commands of a page, on a busy machine
-PATIENCE_S = 280
+PATIENCE_S = 500
 START = """\
 set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
