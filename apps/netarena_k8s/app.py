@@ -156,8 +156,11 @@ class Kubernetes(Reactive):
         return fault.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Return the requirements that the faults do not meet: each shows alone, every permitted
-        repair order is safe, and masked faults are hidden."""
+        """Return the requirements that the faults do not meet.
+
+        Each fault by itself changes what is measured, every permitted repair order is safe, and
+        masked faults are hidden.
+        """
         return mask.doubts(_world(query_), query.faults_of(query_))
 
     def labels(self, config: Config) -> Collection[str]:

@@ -626,8 +626,10 @@ class _Source:
         return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:
-        """Return whether the fault of ``other`` shows alone, but not while that of ``one`` is
-        present."""
+        """Return whether the fault of ``other`` is hidden while that of ``one`` is present.
+
+        By itself it changes what is measured.
+        """
         rest = [draft for draft in drafts if draft not in (one, other)]
         return (
             self._judged(rest, drafts) == self._judged([*rest, other], drafts)

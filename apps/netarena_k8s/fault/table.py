@@ -735,7 +735,7 @@ def waits(faults: Sequence[Fault]) -> list[set[int]]:
 
 
 def sound(world: World, faults: Sequence[Fault]) -> bool:
-    """Return whether each fault shows alone and every permitted repair order is safe at every step.
+    """Return whether each fault by itself is visible and every permitted repair order is safe.
 
     A repair order is permitted if each fault comes after those that it waits for. A step is safe as
     the judge defines it: no intended connection stops working, and the step opens nothing that

@@ -202,7 +202,7 @@ class _Document:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata; empty if there is none."""
+        """Return the metadata, empty if the document has none."""
         metadata = self.manifest.get("metadata")
         return metadata if isinstance(metadata, Mapping) else {}
 

@@ -85,7 +85,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
         found = with_policies(bare, add_lookalikes(bare, quiet, rng))
-        # Two decoys for one application may together allow what neither allows alone.
+        # Two decoys for one application may together allow what neither allows by itself.
         if found.intended == bare.intended:
             return found
     raise RuntimeError("no decoys leave this shop as it is intended")

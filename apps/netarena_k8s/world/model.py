@@ -244,7 +244,7 @@ class World(Record):
 
     @cached_property
     def intended(self) -> tuple[bool, ...]:
-        """Whether each pair should work, as the intended policies define it."""
+        """Return whether each pair should work, as the intended policies define it."""
         return flags(self.works, len(self.pairs))
 
     @cached_property
@@ -353,7 +353,7 @@ class World(Record):
 
     @cached_property
     def restricts_egress(self) -> bool:
-        """Whether the intended policies restrict the egress of any application."""
+        """Return whether the intended policies restrict the egress of any application."""
         net = self.healthy
         return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
 
@@ -424,7 +424,7 @@ class Net:
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """Whether each pair of the world works when the source uses the service's name."""
+        """Return whether each pair of the world works when the source uses the service's name."""
         leaving = entering = 0
         for name, pod in self.pods.items():
             leaving |= self._works(name, EGRESS, self.rules.side(EGRESS, pod))

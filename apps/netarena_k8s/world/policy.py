@@ -81,7 +81,7 @@ class Endpoint:
 
     @property
     def selectable(self) -> bool:
-        """Whether selectors can match the endpoint; otherwise only its address counts."""
+        """Return whether selectors can match the endpoint; otherwise only its address counts."""
         return bool(self.namespace) and not self.host_network
 
 

@@ -71,10 +71,10 @@ def read_owners(entries: Any) -> list[Owner]:
     malformed."""
     found = []
     if not isinstance(entries, list):
-        raise ValueError("metadata.managedFields is no list")  # noqa: TRY004  the data is malformed
+        raise ValueError("metadata.managedFields must be a list")  # noqa: TRY004 -- the data is malformed
     for one in entries[:_ENTRIES]:
         if not isinstance(one, Mapping) or not isinstance(one.get("fieldsV1", {}), Mapping):
-            raise ValueError("a managed field is no object")  # noqa: TRY004  the data is malformed
+            raise ValueError("a managed field must be an object")  # noqa: TRY004 -- the data is malformed
         if not one:  # Clients remove all entries by sending one empty entry.
             continue
         if one.get("operation") not in {APPLY, UPDATE}:

@@ -116,6 +116,24 @@ def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     assert room.is_doubtful == doubtful
 
 
+def test_narrow_ports_to_hosts_lead_only_to_hosts_without_tcp_services(world: World) -> None:
+    (lan,) = [method for method in KINDS["path_mtu"] if method.name == "lan"]
+    servers = {offer.host for offer in world.offers if offer.protocol == "tcp"}
+    narrow = {
+        world.far[router.name, port.name][0]
+        for change in lan.changes(world)
+        for router in change.edit(world).routers
+        for port in router.ports
+        if port.mtu < world.packet_bytes
+    }
+    linked = {
+        world.far[router.name, port.name][0] for router in world.routers for port in router.ports
+    }
+    hosts = linked & {host.name for host in world.hosts}
+    assert hosts & servers
+    assert narrow == hosts - servers
+
+
 def test_several_faults_are_each_visible_and_have_safe_repair_orders(world: World) -> None:
     rng = random.Random(5)
     drawn = draw_faults(Room(world), ["ospf_cost", "zone_filter", "name_entry"], rng)
