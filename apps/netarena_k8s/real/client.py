@@ -39,8 +39,12 @@ MANAGER: Final = "kubectl"
 _PATIENCE_S = 90.0
 #: the same during the final clean-up, which the next service also performs
 _PARTING_S = 10.0
+#: the same for the first requests to an API that nobody has seen answer; a user waits for the error
+CHECK_S = 2.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
+#: limit for a connection, with its TLS handshake; an address may drop all packets
+_CONNECT_S = 5.0
 #: limit for the answer of /readyz
 _READY_S = 5.0
 #: status codes for which a request is repeated
@@ -160,7 +164,7 @@ class Api:
             raise ConfigError("cluster", f"{server.url} is not https: kubectl would send no token")
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=0),
-            timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
+            timeout=aiohttp.ClientTimeout(total=_REQUEST_S, sock_connect=_CONNECT_S),
             trust_env=True,
         )
         api = cls(server, configuration, session)
@@ -190,7 +194,11 @@ class Api:
 
     def part(self) -> None:
         """Repeat requests only for a short time from now on, since nobody waits for the results."""
-        self._patience_s = _PARTING_S
+        self.hurry(_PARTING_S)
+
+    def hurry(self, patience_s: float) -> None:
+        """Repeat requests only for ``patience_s`` from now on while the API does not answer."""
+        self._patience_s = patience_s
 
     async def close(self) -> None:
         """Close all connections."""
@@ -359,10 +367,14 @@ class Api:
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
     """Return why a request got no response, in the operating system's words if it has some."""
+    if isinstance(error, TimeoutError):
+        return "no response in time"
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number)
-    return str(error) or ("no response in time" if isinstance(error, TimeoutError) else repr(error))
+    # name lookups have negative numbers
+    words = error.strerror if isinstance(error, OSError) else None
+    return words or str(error) or repr(error)
 
 
 class Stream:

@@ -25,7 +25,7 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Cleaned
 from netarena_k8s.cluster import Cluster, Deployed
 from netarena_k8s.real import lease
-from netarena_k8s.real.client import Api, Refused, each, path_of
+from netarena_k8s.real.client import CHECK_S, Api, Refused, each, path_of
 from netarena_k8s.real.context import kubeconfig_paths, namespace_of
 from netarena_k8s.real.manifest import namespace_manifest
 from netarena_k8s.real.owner import LISTEN_S, LISTENING, RENEW_S, Listener, is_mine, self_notes
@@ -332,7 +332,7 @@ async def clean(context: str) -> Cleaned:
     Raises ConfigError and EnvironmentFailed.
     """
     api = await Api.connect(context)
-    api.part()  # The caller waits, so requests are not repeated for long.
+    api.hurry(CHECK_S)
     listener = Listener()
     try:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))

@@ -124,12 +124,12 @@ async def _lacking(
     """Return what a cluster lacks for each of these namespaces (None: namespaces that the service
     creates)."""
     # Importing the client takes a second.
-    from netarena_k8s.real.client import Api
+    from netarena_k8s.real.client import CHECK_S, Api
 
     try:
         async with asyncio.timeout(_WITHIN_S):
             api = await Api.connect(context)
-            api.part()  # The caller waits, so requests are not repeated for long.
+            api.hurry(CHECK_S)
             try:
                 return [await _lacks(api, one, workloads) for one in namespaces]
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,9 @@ from netarena_k8s.real.client import Api, Refused, Server
 URL = "https://cluster.example:6443"
 
 
-def refused_connection() -> aiohttp.ClientConnectorError:
+def no_connection(error: OSError) -> aiohttp.ClientConnectorError:
     key: Any = SimpleNamespace(host="cluster.example", port=6443, ssl=True)
-    return aiohttp.ClientConnectorError(key, ConnectionRefusedError(errno.ECONNREFUSED, "x"))
+    return aiohttp.ClientConnectorError(key, error)
 
 
 def ask(session: object) -> None:
@@ -35,8 +36,13 @@ def ask(session: object) -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (refused_connection(), "Connection refused"),
+        (no_connection(ConnectionRefusedError(errno.ECONNREFUSED, "x")), "Connection refused"),
+        (
+            no_connection(socket.gaierror(-2, "Name or service not known")),
+            "Name or service not known",
+        ),
         (TimeoutError(), "no response in time"),
+        (aiohttp.ConnectionTimeoutError("Connection timeout to host"), "no response in time"),
         (aiohttp.ServerDisconnectedError(), "Server disconnected"),
     ],
 )

@@ -162,7 +162,9 @@ def test_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, monkeypa
 def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, monkeypatch):
     unanswered(tmp_path, monkeypatch)
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 20.0)
-    monkeypatch.setattr(client, "_PARTING_S", 0.1)
+    monkeypatch.setattr(client, "_PARTING_S", 3600.0)  # for services that end
+    monkeypatch.setattr(client, "CHECK_S", 0.1)
+    monkeypatch.setattr(cluster, "CHECK_S", 0.1)
     (check,) = diagnosis.diagnose(os.environ)
     assert check.detail == "the cluster's API at https://127.0.0.1:1: Connection refused"
     assert check.remedy == "see what kubectl get namespaces says"
