@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from netarena.config import SEED_TEXT
 from netarena.errors import AssessmentFailed, ConfigError
@@ -78,6 +78,14 @@ class Header(Record):
     shape: dict[str, JsonValue]
     config: dict[str, JsonValue]
     secrecy: Secrecy = Secrecy.OPEN
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_text(cls, value: Any) -> Any:
+        """Drop the seed's digits as text, which are for readers that would round the number."""
+        if isinstance(value, dict):
+            return {key: item for key, item in value.items() if key != SEED_TEXT}
+        return value
 
     def versions(self) -> dict[str, str | int]:
         """Return the versions of queries and prompts, as a summary names them."""
@@ -176,9 +184,6 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
         ask = read_ask(event)
         match event["event"]:
             case "assessment":
-                # the number says the same
-                if isinstance(header := event.get("header"), dict):
-                    header.pop(SEED_TEXT, None)
                 past.header = _parse(path, event, "header", Header)
             case "start":
                 past.starts[ask] += 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from netarena.config import with_seed_text
 from netarena.errors import ConfigError
 from netarena.model import Episode, Outline
 from netarena.report.story import why
@@ -131,6 +132,17 @@ def test_unreadable_line_is_reported_and_skipped(tmp_path: Path) -> None:
     (folder / JOURNAL_NAME).write_text("")
     with pytest.raises(ConfigError, match="not what it was"):
         run.tell(run.entries[0])
+
+
+def test_run_with_a_seed_above_2_53_is_shown(tmp_path: Path) -> None:
+    queries = [gallery.query(0)]
+    folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
+    first, *rest = (folder / JOURNAL_NAME).read_text().splitlines(keepends=True)
+    event = json.loads(first)
+    event["header"] = with_seed_text(event["header"] | {"seed": 2**60 + 1})
+    (folder / JOURNAL_NAME).write_text(json.dumps(event) + "\n" + "".join(rest))
+    (run,) = read(folder).runs
+    assert (run.header.seed, len(run.entries), run.problems) == (2**60 + 1, 1, [])
 
 
 def test_repetitions_and_unusual_ids_have_separate_pages(tmp_path: Path) -> None:
