@@ -10,36 +10,41 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
-from netarena.config import Briefing, Config
-from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import (
+from netarena.sdk import (
+    EXTENDED,
+    MAX_LOGGED_CHARS,
+    MAX_TICKET_OUTPUT_CHARS,
     Action,
+    Briefing,
+    Catalogue,
     Cause,
+    Cell,
     Check,
     Claim,
     Cleaned,
+    CommandLimits,
+    Config,
+    ConfigError,
+    Drawer,
+    Environment,
+    EnvironmentFailed,
     Episode,
+    Evidence,
     JsonValue,
     Judgement,
     Move,
+    Parameter,
+    Picture,
+    PromptParts,
     Query,
+    Reactive,
+    Repair,
     State,
     Step,
-)
-from netarena.sandbox.cell import Cell
-from netarena.task.application import Drawer, Environment
-from netarena.task.evidence import Evidence
-from netarena.task.label import EXTENDED, Catalogue
-from netarena.task.picture import Picture
-from netarena.task.prompt import (
-    MAX_LOGGED_CHARS,
-    MAX_TICKET_OUTPUT_CHARS,
-    CommandLimits,
-    PromptParts,
+    Tool,
     clip,
+    fence,
 )
-from netarena.task.reactive import Reactive, Repair
-from netarena.task.tool import Parameter, Tool, fence
 from netarena_k8s import (
     declaration,
     diagnosis,

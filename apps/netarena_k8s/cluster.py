@@ -16,8 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.caller import Caller
+from netarena.sdk import Caller, EnvironmentFailed
 from netarena_k8s.world.model import Marks, Policy, World, Write
 
 #: namespace of a world on a cluster where each episode has its own API server

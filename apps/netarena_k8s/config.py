@@ -7,9 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from netarena.config import Briefing, shapes
-from netarena.model import JsonValue
-from netarena.task.label import FaultConfig
+from netarena.sdk import Briefing, FaultConfig, JsonValue, shapes
 from netarena_k8s.source.checkout import digest_checkout
 
 #: name of the cluster that comes with this application; not a context of a kubeconfig

@@ -14,9 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from netarena.errors import ReplyRefused
-from netarena.model import Cause, Claim, Move
-from netarena.task.ticket import MAX_CAUSES, check_causes
+from netarena.sdk import MAX_CAUSES, Cause, Claim, Move, ReplyRefused, check_causes
 
 DONE = "done"
 #: word -> the mistake in a policy that it means, as the prompt lists it

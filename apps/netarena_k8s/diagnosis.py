@@ -5,9 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import Check, Severity
-from netarena.sandbox import cell
+from netarena.sdk import Check, ConfigError, EnvironmentFailed, Severity, cell
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
 from netarena_k8s.embedded.datapath import wired
 from netarena_k8s.kubectl import program

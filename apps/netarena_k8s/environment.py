@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from netarena.errors import EnvironmentFailed
-from netarena.model import Execution, Move, Query, State
-from netarena.sandbox.cell import Cell
-from netarena.task.application import Environment
+from netarena.sdk import Cell, Environment, EnvironmentFailed, Execution, Move, Query, State
 from netarena_k8s.cluster import Cluster, Deployed, Sight
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.kubectl import Kubectl, read_patch

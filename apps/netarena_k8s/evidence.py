@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
-from netarena.model import Query
-from netarena.task.evidence import RULE, Candidate, Evidence, relative
+from netarena.sdk import RULE, Candidate, Evidence, Query, relative
 from netarena_k8s.cluster import NAMESPACE
 from netarena_k8s.embedded.apiserver.default_objects import applied, objects
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES

@@ -12,10 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.cell import LIMITS as CELL_LIMITS
-from netarena.sandbox.cell import Admit, Cell, Keep
-from netarena.sandbox.shell import Result
+from netarena.sdk import CELL_LIMITS, Admit, Cell, CommandResult, EnvironmentFailed, Keep
 from netarena_k8s.cluster import Access
 
 #: limits of one command, which the prompt states
@@ -60,7 +57,7 @@ class Kubectl:
         self._admit = admit
         self._cache = Keep()
 
-    async def run(self, command: str) -> Result:
+    async def run(self, command: str) -> CommandResult:
         """Run a command line. Raises EnvironmentFailed if it could not run."""
         return await self._cell.run(
             command,

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 import yaml
 
-from netarena.model import Episode, JsonValue, State
-from netarena.task.picture import Change, Difference, Mark, Matrix, Picture
+from netarena.sdk import Change, Difference, Episode, JsonValue, Mark, Matrix, Picture, State
 from netarena_k8s.state import fields, policies_of
 from netarena_k8s.world.model import Policy, World
 

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import Template
 
-from netarena.cache import Kept
-from netarena.model import Finding, Query, State, Step
-from netarena.task.prompt import (
+from netarena.sdk import (
     CommandLimits,
+    Finding,
+    Kept,
     PromptParts,
+    Query,
+    State,
+    Step,
     clip,
     read_examples,
     read_text,

@@ -8,12 +8,18 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
 
-from netarena.config import Briefing
-from netarena.errors import ConfigError
-from netarena.model import Query
-from netarena.task.application import Drawer, Drawn
-from netarena.task.label import COUNTED, kinds_of, read_labels
-from netarena.task.reactive import broken, world_reader
+from netarena.sdk import (
+    COUNTED,
+    Briefing,
+    ConfigError,
+    Drawer,
+    Drawn,
+    Query,
+    broken,
+    kinds_of,
+    read_labels,
+    world_reader,
+)
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.intent import draw_intended, draw_named
 from netarena_k8s.fault.mask import draw_number

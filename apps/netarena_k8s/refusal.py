@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from netarena.model import Step
+from netarena.sdk import Step
 
-#: last line of an output that reports a stopped or failed command (``shell.Result``)
+#: last line of an output that reports a stopped or failed command (``CommandResult``)
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
 #: exit status of the shell for a program that does not exist or cannot run
 _UNRUN = frozenset({126, 127})

@@ -21,9 +21,7 @@ import json
 import re
 import textwrap
 
-from netarena.errors import ReplyRefused
-from netarena.task import command_line
-from netarena.task.reasoning import Found, is_kept, read_answer
+from netarena.sdk import Found, ReplyRefused, command_line, is_kept, read_answer
 from netarena_k8s.declaration import read_claim
 
 #: most bytes of one command; Linux limits an argument to 128 KiB

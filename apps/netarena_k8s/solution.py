@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from netarena.model import Query
-from netarena.task.reactive import Repair
+from netarena.sdk import Query, Repair
 from netarena_k8s.fault.table import patch
 from netarena_k8s.query import faults_of, world_of
 

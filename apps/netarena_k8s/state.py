@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from netarena.cache import Kept
-from netarena.model import Finding, JsonValue, Judgement, State
+from netarena.sdk import Finding, JsonValue, Judgement, Kept, State
 from netarena_k8s.cluster import NAMESPACE, Sight
 from netarena_k8s.world.exposure import (
     Opening,

@@ -11,9 +11,17 @@ from dataclasses import asdict
 from string import Template
 from typing import TypeAlias
 
-from netarena.model import Query, Step
-from netarena.task.prompt import CommandLimits, PromptParts, read_text, tell_turns
-from netarena.task.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena.sdk import (
+    MAX_SYMPTOMS,
+    CommandLimits,
+    PromptParts,
+    Query,
+    Sights,
+    Step,
+    read_text,
+    tell_ticket,
+    tell_turns,
+)
 from netarena_k8s.catalogue import tell_catalogue
 from netarena_k8s.declaration import WORDS
 from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from netarena.model import Cause
+from netarena.sdk import Cause
 from netarena_k8s.declaration import WORD_OF
 from netarena_k8s.fault.table import Fault, faulty
 from netarena_k8s.world.model import Net, Policy, World

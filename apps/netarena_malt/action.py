@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, model_validator
 
-from netarena.model import Action, JsonValue, Record
+from netarena.sdk import Action, JsonValue, Record
 from netarena_malt.edit import apply_edits, descendants
 from netarena_malt.topology import (
     CAPACITY,

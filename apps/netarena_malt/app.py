@@ -8,28 +8,33 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Self, cast, get_args
 
-from netarena.config import Config
-from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import (
+from netarena.sdk import (
     Action,
     Check,
+    Config,
+    ConfigError,
+    Drawer,
+    Environment,
+    EnvironmentFailed,
     Episode,
+    Evidence,
     Failure,
     JsonValue,
     Judgement,
+    Labelled,
     Move,
     Outline,
+    Parameter,
+    Picture,
+    PromptParts,
     Query,
     State,
     Step,
+    Tool,
+    check_python_sandbox,
+    fence,
+    read_id,
 )
-from netarena.sandbox import python as sandbox
-from netarena.task.application import Drawer, Environment, Labelled
-from netarena.task.evidence import Evidence
-from netarena.task.identity import read_id
-from netarena.task.picture import Picture
-from netarena.task.prompt import PromptParts
-from netarena.task.tool import Parameter, Tool, fence
 from netarena_malt import (
     action,
     evidence,
@@ -263,7 +268,7 @@ class Malt(Labelled):
         return picture.draw(query, episode.steps[number - 1].state) if number else ()
 
     def diagnose(self) -> Sequence[Check]:
-        return [*sandbox.diagnose(), *grammar.diagnose()]
+        return [*check_python_sandbox(), *grammar.diagnose()]
 
 
 def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict

@@ -19,8 +19,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, StrictInt, ValidationError, field_validator
 
-from netarena.errors import ConfigError
-from netarena.model import Record
+from netarena.sdk import ConfigError, Record
 from netarena_malt import sandbox_program
 from netarena_malt.model_file import MAX_NODES, read_bytes, read_model
 from netarena_malt.network import Network

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
 #: Relative difference of two sums of the same capacities in different order.

@@ -13,17 +13,26 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, cast
 
-from netarena.errors import EnvironmentFailed
-from netarena.model import Execution, JsonValue, Move, Query, State
-from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
-from netarena.task.application import Environment
+from netarena.sdk import (
+    Environment,
+    EnvironmentFailed,
+    Execution,
+    JsonValue,
+    Move,
+    PythonLimits,
+    PythonSandbox,
+    PythonStatus,
+    Query,
+    SandboxResult,
+    State,
+)
 from netarena_malt.base_network import Base, Key, base_of, growth_of, released_base
 from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
 
 #: Limits of an answer about a network of the released model's size; the prompt states them.
-LIMITS = Limits()
+LIMITS = PythonLimits()
 #: Time limit for the start of such a network's sandbox, in s.
 _START_S = 60.0
 #: Most sandboxes in addition to that of the released model.
@@ -44,7 +53,7 @@ def guest_source() -> str:
     return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
 
 
-def limits_of(key: Key) -> Limits:
+def limits_of(key: Key) -> PythonLimits:
     """Return the limits of an answer about a network of this base.
 
     CPU time, memory and wall time grow by whole multiples of the released model's size, so that
@@ -189,12 +198,12 @@ class MaltEnvironment(Environment):
 
 #: Status of an answer without a result -> start of the error message.
 _ENDED = {
-    Status.RAISED: "the result cannot be read",
-    Status.CPU: "the program used too much processor time",
-    Status.MEMORY: "the program needs too much memory",
-    Status.WALL: "the program took too long",
-    Status.TOO_LARGE: "the result is too large",
-    Status.CRASHED: "the program's process ended without a result",
+    PythonStatus.RAISED: "the result cannot be read",
+    PythonStatus.CPU: "the program used too much processor time",
+    PythonStatus.MEMORY: "the program needs too much memory",
+    PythonStatus.WALL: "the program took too long",
+    PythonStatus.TOO_LARGE: "the result is too large",
+    PythonStatus.CRASHED: "the program's process ended without a result",
 }
 
 
@@ -209,7 +218,7 @@ _COUNTED = {
 
 def _observed(result: SandboxResult) -> tuple[State, str]:
     """Return the state after an answer, and its description."""
-    if result.status is Status.OK:
+    if result.status is PythonStatus.OK:
         state = read_claim(result.value)
     else:
         state = failed(f"{_ENDED[result.status]}: {result.error}")

@@ -16,8 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from netarena.model import Action, Query
-from netarena.task.evidence import RULE, Candidate, Evidence, relative
+from netarena.sdk import RULE, Action, Candidate, Evidence, Query, relative
 from netarena_malt.action import OPERATIONS, Addition, Loop, Question, Removal, Update
 from netarena_malt.base_network import Base, base_of
 from netarena_malt.overlay import changes_of

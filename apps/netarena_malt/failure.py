@@ -21,8 +21,7 @@ the graph is wrong                          control logic error    ``updated gra
 
 from __future__ import annotations
 
-from netarena.errors import one_line
-from netarena.model import Episode, Failure, FailureKind, Outcome
+from netarena.sdk import Episode, Failure, FailureKind, Outcome, one_line
 
 #: Rule of findings about changes that the task does not ask for, harmful or not.
 UNASKED_CHANGE = "unasked change"

@@ -32,8 +32,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from netarena.errors import ConfigError, one_line
-from netarena.model import Check, Severity
+from netarena.sdk import Check, ConfigError, Severity, one_line
 
 #: Environment variable with the path of the file of private productions, the pack.
 PACK_VARIABLE = "NETARENA_PHRASING_PACK"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from netarena.model import Action
+from netarena.sdk import Action
 from netarena_malt.action import (
     Addition,
     Condition,

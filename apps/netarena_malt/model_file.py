@@ -20,7 +20,7 @@ from typing import Any
 
 import networkx as nx
 
-from netarena.errors import ConfigError
+from netarena.sdk import ConfigError
 from netarena_malt.network import Network
 from netarena_malt.structure import structure
 from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph

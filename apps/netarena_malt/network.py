@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue
 from netarena_malt.topology import RK_CONTAINS, Graph
 
 Attributes: TypeAlias = Mapping[str, Any]

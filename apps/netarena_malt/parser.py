@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from netarena.model import Action
+from netarena.sdk import Action
 from netarena_malt.action import (
     Addition,
     Condition,

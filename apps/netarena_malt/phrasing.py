@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
-from netarena.model import Action
+from netarena.sdk import Action
 from netarena_malt.action import (
     OPERATIONS,
     Addition,

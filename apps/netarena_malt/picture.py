@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from netarena.model import JsonValue, Query, State
-from netarena.task.picture import Change, Difference, Picture
+from netarena.sdk import Change, Difference, JsonValue, Picture, Query, State
 from netarena_malt.correctness import differences, wrong_data, wrong_form
 from netarena_malt.network import Changes, Network, equal
 from netarena_malt.state import Answer, Case, case_of

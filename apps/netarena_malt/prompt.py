@@ -12,8 +12,7 @@ from functools import lru_cache
 from string import Template
 from types import MappingProxyType
 
-from netarena.model import Action, Query
-from netarena.task.prompt import Example, PromptParts, read_text
+from netarena.sdk import Action, Example, PromptParts, Query, read_text
 from netarena_malt.action import (
     Addition,
     Condition,

@@ -22,10 +22,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import ValidationError, field_validator
 
-from netarena.config import Config, shapes
-from netarena.errors import ConfigError
-from netarena.model import Action, JsonValue, Query
-from netarena.task.application import Drawer, Drawn
+from netarena.sdk import Action, Config, ConfigError, Drawer, Drawn, JsonValue, Query, shapes
 from netarena_malt.action import (
     OPERATIONS,
     Addition,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netarena.model import Action
+from netarena.sdk import Action
 from netarena_malt.action import Addition, Removal, act, effect
 from netarena_malt.base_network import TOPOLOGY, Index
 from netarena_malt.edit import apply_edits

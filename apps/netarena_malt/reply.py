@@ -27,8 +27,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from netarena.errors import ReplyRefused
-from netarena.task.reasoning import Found, ends_of, read_answer
+from netarena.sdk import Found, ReplyRefused, ends_of, read_answer
 
 #: Most characters of a program.
 MAX_CODE_CHARS = 100_000

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from netarena.model import Finding
+from netarena.sdk import Finding
 from netarena_malt.base_network import Base
 from netarena_malt.correctness import RELATIVE_TOLERANCE, first_outside
 from netarena_malt.failure import UNASKED_CHANGE

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from netarena.model import Action, Query
+from netarena.sdk import Action, Query
 from netarena_malt.action import (
     OPERATIONS,
     Condition,

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from netarena.model import Finding, JsonValue, Judgement, Query, State
+from netarena.sdk import Finding, JsonValue, Judgement, Query, State
 from netarena_malt import correctness
 from netarena_malt.base_network import Base, base_of
 from netarena_malt.correctness import differences, wrong_data, wrong_form, wrong_graph

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from netarena.model import Finding, JsonValue
+from netarena.sdk import Finding, JsonValue
 from netarena_malt.network import Attributes, Edge, Network, arrow, short
 from netarena_malt.topology import (
     CAPACITY,

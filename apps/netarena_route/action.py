@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netarena.model import Action, JsonValue, Record
+from netarena.sdk import Action, JsonValue, Record
 
 
 class Command(Record):

@@ -11,34 +11,37 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self, cast
 
-from netarena.config import Briefing, Config
-from netarena.errors import EnvironmentFailed
-from netarena.model import (
+from netarena.sdk import (
+    EXTENDED,
+    MAX_LOGGED_CHARS,
+    MAX_OUTPUT_CHARS,
     Action,
+    Briefing,
+    Catalogue,
     Cause,
     Check,
     Claim,
+    CommandLimits,
+    Config,
+    Drawer,
+    Environment,
+    EnvironmentFailed,
     Episode,
+    Evidence,
     JsonValue,
     Judgement,
     Move,
+    Parameter,
+    Picture,
+    PromptParts,
     Query,
+    Reactive,
+    Repair,
     State,
     Step,
-)
-from netarena.task.application import Drawer, Environment
-from netarena.task.evidence import Evidence
-from netarena.task.label import EXTENDED, Catalogue
-from netarena.task.picture import Picture
-from netarena.task.prompt import (
-    MAX_LOGGED_CHARS,
-    MAX_OUTPUT_CHARS,
-    CommandLimits,
-    PromptParts,
+    Tool,
     clip,
 )
-from netarena.task.reactive import Reactive, Repair
-from netarena.task.tool import Parameter, Tool
 from netarena_route import (
     action,
     declaration,

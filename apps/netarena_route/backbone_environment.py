@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from netarena.config import Briefing
-from netarena.errors import EnvironmentFailed
-from netarena.model import Query, State
+from netarena.sdk import Briefing, EnvironmentFailed, Query, State
 from netarena_route.action import Fault
 from netarena_route.backbone.fault.table import read
 from netarena_route.backbone.intent import expected

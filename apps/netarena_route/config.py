@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
-from netarena.config import shapes
-from netarena.errors import ConfigError
-from netarena.task.label import FaultConfig
+from netarena.sdk import ConfigError, FaultConfig, shapes
 
 #: Maximum number of hosts: names fit 15 characters, and a round of pings fits the memory.
 MAX_HOSTS = 1024

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from netarena.errors import ReplyRefused
-from netarena.model import Cause, Claim, Move
-from netarena.task.ticket import check_causes
+from netarena.sdk import Cause, Claim, Move, ReplyRefused, check_causes
 from netarena_route.action import Fault
 
 #: Word for a cause -> its meaning in prompts

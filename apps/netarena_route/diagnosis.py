@@ -18,13 +18,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from netarena import errors
-from netarena.errors import ConfigError, NetArenaError, one_line
-from netarena.model import Check, Severity
-from netarena.sandbox import shell
-from netarena.sandbox.child import program
-from netarena.sandbox.namespace import Unavailable, isolate, most_user_namespaces, new_network
-from netarena.task.label import JOINT
+from netarena import sdk
+from netarena.sdk import (
+    JOINT,
+    Check,
+    ConfigError,
+    NamespaceUnavailable,
+    NetArenaError,
+    Severity,
+    isolate,
+    most_user_namespaces,
+    new_network,
+    one_line,
+    program,
+    shell,
+)
 from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
 from netarena_route.real.backbone import frr
@@ -246,9 +254,7 @@ def _failures() -> Mapping[str, str]:
 
     They are tested once per process, in a child process without threads.
     """
-    paths = os.pathsep.join(
-        str(Path(package).parents[1]) for package in (__file__, errors.__file__)
-    )
+    paths = os.pathsep.join(str(Path(package).parents[1]) for package in (__file__, sdk.__file__))
     try:
         done = subprocess.run(
             program(__name__),
@@ -265,7 +271,7 @@ def _failures() -> Mapping[str, str]:
 
 def _absent() -> dict[str, str]:
     """Return messages about programs that are not installed where commands look for them."""
-    places = shell.ENVIRONMENT["PATH"]
+    places = shell.SHELL_ENVIRONMENT["PATH"]
     programs = [program for package in PACKAGES.values() for program in package]
     absent = [program for program in programs if shutil.which(program, path=places) is None]
     optional = {word for need in _NEEDS for command in need.commands for word in command.split()}
@@ -295,7 +301,7 @@ def _try_all() -> dict[str, str]:
     try:
         inside = isolate() < 0
         found = dict(_try_inside()) if inside else {}
-    except Unavailable as error:  # either process may raise this
+    except NamespaceUnavailable as error:  # either process may raise this
         inside, found = os.getpid() != asked, {_NAMESPACES: str(error)}
         if not inside:
             return found

@@ -9,11 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from itertools import zip_longest
 
-from netarena.config import Briefing
-from netarena.errors import EnvironmentFailed
-from netarena.model import Execution, Move, Query, State
-from netarena.sandbox.shell import Limits
-from netarena.task.application import Environment
+from netarena.sdk import (
+    Briefing,
+    Environment,
+    EnvironmentFailed,
+    Execution,
+    Move,
+    Query,
+    ShellLimits,
+    State,
+)
 from netarena_route.config import RouteConfig
 from netarena_route.fault.table import expected
 from netarena_route.query import faults_of, world_of
@@ -22,7 +27,7 @@ from netarena_route.state import fields
 from netarena_route.world.model import World
 
 #: Limits of one command, as the prompt states them.
-LIMITS = Limits()
+LIMITS = ShellLimits()
 _NAMED_MACHINES = 40
 
 

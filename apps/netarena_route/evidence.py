@@ -33,9 +33,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from netarena.errors import EnvironmentFailed
-from netarena.model import Execution, Move, Query, State
-from netarena.task.evidence import RULE, Candidate, Evidence, relative
+from netarena.sdk import (
+    RULE,
+    Candidate,
+    EnvironmentFailed,
+    Evidence,
+    Execution,
+    Move,
+    Query,
+    State,
+    relative,
+)
 
 #: Number of timed observations, after the first one.
 OBSERVATIONS = 2

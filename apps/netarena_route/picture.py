@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netarena.model import Episode, State
-from netarena.task.picture import Link, Mark, Matrix, Node, Picture, Topology
+from netarena.sdk import Episode, Link, Mark, Matrix, Node, Picture, State, Topology
 from netarena_route.state import fields, misfits
 from netarena_route.world.model import World
 

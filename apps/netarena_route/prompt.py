@@ -13,10 +13,12 @@ from itertools import islice
 from string import Template
 from typing import Any
 
-from netarena.model import Query, State, Step
-from netarena.task.prompt import (
+from netarena.sdk import (
     CommandLimits,
     PromptParts,
+    Query,
+    State,
+    Step,
     read_examples,
     read_text,
     tell_harm,

@@ -6,11 +6,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from netarena.errors import ConfigError
-from netarena.model import Query
-from netarena.task.application import Drawer, Drawn
-from netarena.task.label import COUNTED, Catalogue, kinds_of
-from netarena.task.reactive import broken, world_reader
+from netarena.sdk import (
+    COUNTED,
+    Catalogue,
+    ConfigError,
+    Drawer,
+    Drawn,
+    Query,
+    broken,
+    kinds_of,
+    world_reader,
+)
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.config import RouteConfig
 from netarena_route.fault import table as fault

@@ -26,10 +26,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from netarena.errors import ReplyRefused
-from netarena.model import Move
-from netarena.task import command_line
-from netarena.task.reasoning import Found, is_kept, read_answer
+from netarena.sdk import Found, Move, ReplyRefused, command_line, is_kept, read_answer
 from netarena_route.declaration import make_move, read_causes
 
 #: Maximum size of one command; Linux accepts no argument beyond 128 KiB.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from netarena.model import Query
-from netarena.task.reactive import Repair
+from netarena.sdk import Query, Repair
 from netarena_route.query import faults_of, world_of
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
-from netarena.model import Episode, Finding, JsonValue, Judgement, State
+from netarena.sdk import Episode, Finding, JsonValue, Judgement, State
 from netarena_route.world.model import World
 
 #: Maximum number of pairs of each kind that a judgement names; it counts all of them.

@@ -11,9 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import Template
 
-from netarena.model import Query, Step
-from netarena.task.prompt import CommandLimits, PromptParts, read_text, tell_turns
-from netarena.task.ticket import MAX_SYMPTOMS, Sights, tell_ticket
+from netarena.sdk import (
+    MAX_SYMPTOMS,
+    CommandLimits,
+    PromptParts,
+    Query,
+    Sights,
+    Step,
+    read_text,
+    tell_ticket,
+    tell_turns,
+)
 from netarena_route.action import Fault
 from netarena_route.bounds import tell_bounds
 from netarena_route.declaration import WORDS

@@ -46,9 +46,18 @@ from netarena.sandbox.folder import OwnFolder
 from netarena.sandbox.fork import Forks
 from netarena.sandbox.relay import Relay
 from netarena.sandbox.scratch import Keep, pack, unpack
-from netarena.sandbox.shell import Limits, Result, Room
+from netarena.sandbox.shell import CommandResult, Room, ShellLimits
 
-__all__ = ["LIMITS", "MAX_CONNECTIONS", "Cell", "Keep", "Standing", "Walls", "examine", "lacking"]
+__all__ = [
+    "CELL_LIMITS",
+    "MAX_CONNECTIONS",
+    "Cell",
+    "Keep",
+    "Standing",
+    "Walls",
+    "examine",
+    "lacking",
+]
 
 #: The mechanism that isolates commands.
 Walls: TypeAlias = Literal["namespaces", "landlock"]
@@ -56,7 +65,7 @@ Walls: TypeAlias = Literal["namespaces", "landlock"]
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
 #: Limits of one command; Go programs reserve address space and use threads.
-LIMITS = Limits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
+CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
 #: Where a command in its own namespaces finds its files, and the cache folder.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
 #: Concurrent connections; further ones are closed at once.
@@ -147,9 +156,9 @@ class Cell(Forking):
         files: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         keep: Keep | None = None,
-        limits: Limits = LIMITS,
+        limits: ShellLimits = CELL_LIMITS,
         admit: Admit = lambda _: contextlib.nullcontext(),
-    ) -> Result:
+    ) -> CommandResult:
         """Run ``command`` with bash and ``files`` (name -> content) in its scratch directory.
 
         ``address`` is an IPv4 loopback address and a port, the same inside and outside. With
@@ -185,7 +194,7 @@ class Cell(Forking):
             raise EnvironmentFailed(one_line(f"a command: {answer['failed']}"), proven_ours=ours)
         if keep is not None and answer["kept"] is not None:
             keep.files = unpack(answer["kept"])
-        return Result(**answer["result"])
+        return CommandResult(**answer["result"])
 
     async def close(self) -> None:
         """End the warm process and all running commands."""
@@ -366,7 +375,7 @@ def _confined(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
         programs={name: Path(path) for name, path in request["programs"].items()},
         environment=request["environment"],
         keep=keep,
-        limits=Limits(**request["limits"]),
+        limits=ShellLimits(**request["limits"]),
     )
     try:
         result, kept = confinement.run(task, asked)
@@ -379,7 +388,9 @@ def _failure(error: EnvironmentFailed) -> dict[str, Any]:
     return {"failed": error.detail, "ours": error.proven_ours}
 
 
-def _answer(result: Result, keep: Keep | None, kept: dict[str, bytes] | None) -> dict[str, Any]:
+def _answer(
+    result: CommandResult, keep: Keep | None, kept: dict[str, bytes] | None
+) -> dict[str, Any]:
     if keep is not None and kept == keep.files:
         kept = None
     return {"result": asdict(result), "kept": None if kept is None else pack(kept)}
@@ -452,7 +463,7 @@ def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
         answer = _run(request, telling)
     except EnvironmentFailed as error:
         answer = _failure(error)
-    except namespace.Unavailable as error:
+    except namespace.NamespaceUnavailable as error:
         answer = {"failed": str(error), "ours": True}
     except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
         answer = {"failed": f"{type(error).__name__}: {error}"}
@@ -470,7 +481,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
         namespace.raise_loopback()
         with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
             socket.send_fds(telling, [b"!"], [listening.fileno()])
-    except (namespace.Unavailable, OSError) as error:
+    except (namespace.NamespaceUnavailable, OSError) as error:
         raise EnvironmentFailed(f"no cell: {error}", proven_ours=True) from None
     waited_for = select.poll()
     waited_for.register(telling, 0)  # poll reports a hang-up in any case
@@ -485,7 +496,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
     result = shell.run(
         request["command"],
         netns=home,
-        limits=Limits(**request["limits"]),
+        limits=ShellLimits(**request["limits"]),
         watch=unwanted,
         room=Room(
             files=request["files"],
@@ -531,7 +542,7 @@ def main() -> None:
     if missing:
         control.send(json.dumps({"failed": missing}).encode())
         return
-    shell.environment()
+    shell.command_environment()
     _Commands(control, walls).serve(ready=walls, unapart=unapart)
 
 

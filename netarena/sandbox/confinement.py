@@ -42,7 +42,7 @@ from netarena.sandbox import namespace, protection, shell, syntax
 from netarena.sandbox.caller import descendants
 from netarena.sandbox.protection import Guard, Unprotected
 from netarena.sandbox.scratch import Keep
-from netarena.sandbox.shell import Clock, Kept, Limits, Result
+from netarena.sandbox.shell import Clock, CommandResult, Kept, ShellLimits
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
@@ -151,7 +151,7 @@ class Task:
     programs: Mapping[str, Path]
     environment: Mapping[str, str]
     keep: Keep | None
-    limits: Limits
+    limits: ShellLimits
 
 
 def lacking() -> str:
@@ -186,7 +186,7 @@ def reduced() -> str:
     return words
 
 
-def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | None]:
+def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, bytes] | None]:
     """Run the command with bash (``syntax``).
 
     Return its result and, if the task has a cache folder, the files in it.
@@ -199,7 +199,7 @@ def run(task: Task, asked: socket.socket) -> tuple[Result, dict[str, bytes] | No
     confinement = _Confinement(task, asked)
     text = confinement.text()
     if "\0" in text or len(text.encode("utf-8", "replace")) > shell.LONGEST_COMMAND_BYTES:
-        return Result("", None, stopped=shell.NO_COMMAND), None
+        return CommandResult("", None, stopped=shell.NO_COMMAND), None
     try:
         return confinement.run()
     except (Unprotected, OSError) as error:
@@ -223,7 +223,7 @@ class _Confinement:
         #: Whether the command was started: later failures may be its doing.
         self.began = False
 
-    def run(self) -> tuple[Result, dict[str, bytes] | None]:
+    def run(self) -> tuple[CommandResult, dict[str, bytes] | None]:
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise Unprotected("orphans cannot be adopted")
         # limits this process's own signals to its descendants, so it can signal all of them
@@ -242,10 +242,10 @@ class _Confinement:
         self._kept.read(self._output)
         if stopped:
             # the reason for stopping may be what it wrote into the cache folder
-            return Result(self._kept.text(), None, timed_out, stopped), None
+            return CommandResult(self._kept.text(), None, timed_out, stopped), None
         kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
-        return Result(self._kept.text(), code if code >= 0 else 128 - code), kept
+        return CommandResult(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
         """Create the folders; from here on files are seen and made as the command's user."""
@@ -343,7 +343,7 @@ class _Confinement:
             path = str(self._keep if place == "kept" else getattr(self, f"_{place}"))
             given = {name: value.replace(f"{{{place}}}", path) for name, value in given.items()}
         return {
-            **shell.environment(),
+            **shell.command_environment(),
             "PATH": f"{self._programs}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self._scratch),
             "TMPDIR": str(self._scratch),

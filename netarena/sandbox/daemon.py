@@ -26,7 +26,7 @@ from typing import Self
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import protection, shell
-from netarena.sandbox.shell import ENVIRONMENT, Limits, entered, user_namespace
+from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user_namespace
 
 __all__ = ["Confined"]
 
@@ -60,7 +60,7 @@ class Confined:
         programs: Iterable[Path],
         texts: Mapping[str, str],
         folders: Mapping[str, Path],
-        limits: Limits,
+        limits: ShellLimits,
         private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- its own
         home: str = "/",
     ) -> None:
@@ -95,7 +95,7 @@ class Confined:
                         stderr=subprocess.DEVNULL,
                         pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
                         cwd="/",
-                        env=ENVIRONMENT,
+                        env=SHELL_ENVIRONMENT,
                     )
                 except OSError as error:
                     raise EnvironmentFailed(f"no daemons: {error}", proven_ours=True) from None
@@ -157,7 +157,7 @@ class Confined:
         return f"{name} was ended: {reason}"
 
 
-def _limited(script: str, limits: Limits) -> str:
+def _limited(script: str, limits: ShellLimits) -> str:
     """Return the command prefix that sets kernel limits; the process ends with its input."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)

@@ -37,7 +37,7 @@ from netarena.sandbox import protection, warm
 from netarena.sandbox.child import Forker, Forking
 from netarena.sandbox.untrusted import ClaimRefused, TooLarge, read_json
 
-__all__ = ["Limits", "PythonSandbox", "SandboxResult", "Status", "diagnose"]
+__all__ = ["PythonLimits", "PythonSandbox", "PythonStatus", "SandboxResult", "check_python_sandbox"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ _MAX_PARALLEL = 256
 _PARALLEL = 32
 
 
-class Status(StrEnum):
+class PythonStatus(StrEnum):
     """How one answer ended; every status except ``ok`` is the agent's failure."""
 
     OK = "ok"
@@ -67,7 +67,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class PythonLimits:
     """What one answer may use; it may start no process or thread and write no file.
 
     ``memory_bytes`` counts what the answer adds to the warm process's memory. ``wall_s`` starts
@@ -93,7 +93,7 @@ class SandboxResult:
     ``cpu_s`` its CPU time.
     """
 
-    status: Status
+    status: PythonStatus
     value: JsonValue = None
     error: str = ""
     queued_s: float = 0.0
@@ -127,13 +127,13 @@ class PythonSandbox(Forking):
         guest_source: str,
         payload: bytes = b"",
         *,
-        limits: Limits | None = None,
+        limits: PythonLimits | None = None,
         preload: Sequence[str] = ("networkx",),
         parallel: int | None = None,
         start_s: float = _START_S,
         unsandboxed: bool = False,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or PythonLimits()
         self.parallel = parallel or _PARALLEL
         if not 1 <= self.parallel <= _MAX_PARALLEL:
             raise ConfigError("parallel", f"must be 1 to {_MAX_PARALLEL}, not {self.parallel}")
@@ -267,7 +267,7 @@ class PythonSandbox(Forking):
             detail = one_line(reason) or f"its process ended: {end or 'with the warm process'}"
             raise EnvironmentFailed(f"an answer could not be protected: {detail}", proven_ours=True)
         if end is None or self._closed:
-            return Status.CRASHED, None, "the sandbox ended while the answer ran"
+            return PythonStatus.CRASHED, None, "the sandbox ended while the answer ran"
         if len(message) > self._most_bytes:
             return _too_large(self.limits)
         if verdict := _judge_end(end, self.limits):
@@ -279,50 +279,50 @@ class PythonSandbox(Forking):
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
-_Verdict = tuple[Status, JsonValue, str]
+_Verdict = tuple[PythonStatus, JsonValue, str]
 
 
-def _judge_end(end: _End, limits: Limits) -> _Verdict | None:
+def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
     """Return the result that the child's end alone determines; None if it ended normally."""
     if end.overdue:
-        return Status.WALL, None, f"not done after {limits.wall_s:g} s"
+        return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
     # the kernel's own limit is the last resort
     if end.spent or (code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s):
-        return Status.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
+        return PythonStatus.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
     if code < 0:
-        return Status.CRASHED, None, f"ended by {_signal_name(-code)}"
+        return PythonStatus.CRASHED, None, f"ended by {_signal_name(-code)}"
     if code > 0:
-        return Status.CRASHED, None, f"ended with status {code} before it answered"
+        return PythonStatus.CRASHED, None, f"ended with status {code} before it answered"
     return None
 
 
-def _read_claim(message: bytearray, limits: Limits) -> _Verdict:
+def _read_claim(message: bytearray, limits: PythonLimits) -> _Verdict:
     """Parse the message of a child that ended normally, and remove it from the buffer."""
     start = len(warm.STARTED)
     tag = bytes(message[start : start + 1])
     del message[: start + 1]  # not a slice, which would copy everything once more
     if not tag:
-        return Status.CRASHED, None, "ended before it answered"
+        return PythonStatus.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
-        return Status.MEMORY, None, f"needs more than {limits.memory_bytes >> 20} MiB"
+        return PythonStatus.MEMORY, None, f"needs more than {limits.memory_bytes >> 20} MiB"
     if tag == warm.TOO_LARGE:
         return _too_large(limits)
     try:
         value = read_json(message, max_values=limits.result_values, max_bytes=limits.result_bytes)
     except TooLarge as error:
-        return Status.TOO_LARGE, None, f"the result holds {error}"
+        return PythonStatus.TOO_LARGE, None, f"the result holds {error}"
     except ClaimRefused as error:
-        return Status.CRASHED, None, f"left no readable answer: {one_line(str(error))}"
+        return PythonStatus.CRASHED, None, f"left no readable answer: {one_line(str(error))}"
     if tag == warm.VALUE:
-        return Status.OK, value, ""
+        return PythonStatus.OK, value, ""
     if tag == warm.RAISED and isinstance(value, str):
-        return Status.RAISED, None, one_line(value)
-    return Status.CRASHED, None, "left no readable answer: not one of its messages"
+        return PythonStatus.RAISED, None, one_line(value)
+    return PythonStatus.CRASHED, None, "left no readable answer: not one of its messages"
 
 
-def _too_large(limits: Limits) -> _Verdict:
-    return Status.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
+def _too_large(limits: PythonLimits) -> _Verdict:
+    return PythonStatus.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
 
 
 # Without the site module and user or environment settings; no bytecode is written. The hash seed
@@ -364,7 +364,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def diagnose(preload: Sequence[str] = ("networkx",)) -> list[Check]:
+def check_python_sandbox(preload: Sequence[str] = ("networkx",)) -> list[Check]:
     """Report this machine's protections and the missing ones, with their remedies.
 
     ``preload`` are the packages that answers read, if they are installed.

@@ -44,7 +44,16 @@ from typing import Any
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import namespace, protection, syntax
 
-__all__ = ["Limits", "Result", "Room", "available", "entered", "environment", "plain", "run"]
+__all__ = [
+    "CommandResult",
+    "Room",
+    "ShellLimits",
+    "available",
+    "command_environment",
+    "entered",
+    "plain",
+    "run",
+]
 
 #: Wall time without a watch: kernel limits bound what a command can do meanwhile.
 TICK_S = 0.02
@@ -173,7 +182,7 @@ TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 _SCRATCH = "/tmp"  # noqa: S108 -- its own
 SCRATCH_BYTES = 8 << 20
 _TEMPORARY = {_SCRATCH: SCRATCH_BYTES, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
-ENVIRONMENT = {
+SHELL_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": _SCRATCH,
     "LANG": "C.UTF-8",
@@ -183,7 +192,7 @@ _PRELOADED = re.compile(r"^(LD_PRELOAD|_STDBUF_\w)=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Limits:
+class ShellLimits:
     """Limits of one command.
 
     ``memory_bytes`` limits the address space of each process and the memory of all together; with
@@ -221,7 +230,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Result:
+class CommandResult:
     """Result of a command.
 
     ``output`` is its standard output and error in order, as text without control characters.
@@ -285,13 +294,13 @@ class Clock:
         return not number
 
 
-def environment() -> dict[str, str]:
+def command_environment() -> dict[str, str]:
     """Return a command's initial environment: harmless variables, and those for line buffering.
 
     Programs then write to a pipe line by line, as to a terminal. A process that forks commands
     calls this once.
     """
-    return {**ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
+    return {**SHELL_ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
 
 
 @cache
@@ -303,7 +312,7 @@ def _line_buffering() -> dict[str, str]:
     try:
         told = subprocess.run(
             ["stdbuf", "-oL", "env"],  # noqa: S607 -- found as a command finds it
-            env=ENVIRONMENT,
+            env=SHELL_ENVIRONMENT,
             cwd="/",
             capture_output=True,
             text=True,
@@ -321,11 +330,11 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     *,
     netns: int | None = None,
     hostname: str = "sandbox",
-    limits: Limits | None = None,
+    limits: ShellLimits | None = None,
     watch: Callable[[int], str] | None = None,
     room: Room | None = None,
     capable: bool = True,
-) -> Result:
+) -> CommandResult:
     """Run ``command`` with bash in the network namespace of descriptor ``netns``.
 
     Bash parses the whole command before it runs any of it (``syntax``).
@@ -343,11 +352,11 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     Every process of the command is dead on return. Raises EnvironmentFailed if the sandbox could
     not be made; nothing of the command ran then.
     """
-    limits = limits or Limits()
+    limits = limits or ShellLimits()
     if problem := available():
         raise EnvironmentFailed(f"no sandbox: {problem}", proven_ours=True)
     if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND_BYTES:
-        return Result("", None, stopped=NO_COMMAND)
+        return CommandResult("", None, stopped=NO_COMMAND)
     with contextlib.ExitStack() as stack:
         sandbox = _Sandbox(stack, limits, watch, netns)
         with entered(netns):
@@ -458,7 +467,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
         line += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_RAW"]
     if user is not None:
         line += ["--userns", str(user)]
-    for name, value in {**environment(), **room.environment}.items():
+    for name, value in {**command_environment(), **room.environment}.items():
         line += ["--setenv", name, value]
     line += _system_folders()
     for name, program in room.programs.items():
@@ -485,7 +494,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
-def kernel_limits(limits: Limits) -> list[tuple[str, int, int]]:
+def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
     """Return the limits for the kernel: name, number and value, at most the present limit."""
     found = []
     for name, which, most in (
@@ -516,7 +525,7 @@ def _without(descriptor: int | None) -> list[str]:
     return ["bash", "-c", f'exec {descriptor}<&- "$@"', "bash"]
 
 
-def _limited(limits: Limits) -> list[str]:
+def _limited(limits: ShellLimits) -> list[str]:
     """Return the start of a command line that sets kernel limits and a second time limit inside.
 
     The second limit acts if the caller's clock does not.
@@ -545,7 +554,7 @@ class _Sandbox:
     def __init__(
         self,
         stack: contextlib.ExitStack,
-        limits: Limits,
+        limits: ShellLimits,
         watch: Callable[[int], str] | None,
         netns: int | None,
     ) -> None:
@@ -600,7 +609,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=inherited,
                 cwd="/",
-                env=ENVIRONMENT,  # the command can read that of its ancestors
+                env=SHELL_ENVIRONMENT,  # the command can read that of its ancestors
                 **user,
             )
         except OSError as error:
@@ -643,7 +652,7 @@ class _Sandbox:
             # if memory runs out, the command is killed first
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
 
-    def finish(self) -> Result:
+    def finish(self) -> CommandResult:
         """Wait until the command and everything it started have ended, or kill them."""
         stopped, timed_out = self._attend()
         self._kill()
@@ -652,8 +661,8 @@ class _Sandbox:
         if not self._begun():
             raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
         if stopped:
-            return Result(self._kept.text(), None, timed_out, stopped)
-        return Result(self._kept.text(), code if code >= 0 else 128 - code)
+            return CommandResult(self._kept.text(), None, timed_out, stopped)
+        return CommandResult(self._kept.text(), code if code >= 0 else 128 - code)
 
     def _attend(self) -> tuple[str, bool]:
         """Read and watch until the end; return why to stop the command, and whether by time."""
@@ -788,7 +797,7 @@ def plain(written: bytes) -> str:
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def overuse(processes: Iterable[Path], limits: Limits) -> str:
+def overuse(processes: Iterable[Path], limits: ShellLimits) -> str:
     """Return which limit processes exceed, given their folders below a /proc; empty if none.
 
     The limit on memory is for all together; file pages do not count, and shared pages count once

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from netarena.model import Step
-from netarena.sandbox.shell import Result
+from netarena.sandbox.shell import CommandResult
 from netarena.task.command_line import lacks
 from netarena_k8s.refusal import came_to_nothing
 
@@ -135,5 +135,5 @@ def test_incomplete_command_is_recognised(row: Line) -> None:
 
 @pytest.mark.parametrize("row", OUTPUTS, ids=lambda row: f"{row.source}: {row.what}")
 def test_turn_without_effect_or_output_is_recognised(row: Output) -> None:
-    step = Step(prompt="", executed=True, output=Result(row.printed, row.status).told)
+    step = Step(prompt="", executed=True, output=CommandResult(row.printed, row.status).told)
     assert came_to_nothing(step) is row.nothing

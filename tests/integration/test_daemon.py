@@ -12,13 +12,13 @@ import pytest
 
 from netarena.sandbox.daemon import Confined, family
 from netarena.sandbox.namespace import current_network, leave_network
-from netarena.sandbox.shell import Limits
+from netarena.sandbox.shell import ShellLimits
 
 pytestmark = [pytest.mark.requires("bwrap"), pytest.mark.requires("root")]
 
 END_S = 60.0
 PYTHON = Path("/usr/bin/python3").resolve()
-LIMITS = Limits(cpu_s=30.0, memory_bytes=48 << 20, address_bytes=1 << 30)
+LIMITS = ShellLimits(cpu_s=30.0, memory_bytes=48 << 20, address_bytes=1 << 30)
 #: what must not be possible, tried by the program; what was is written
 TRIES = """
 import ctypes, os, socket, subprocess

@@ -25,7 +25,7 @@ import pytest
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Severity, Step
 from netarena.sandbox import cell as sandbox
-from netarena.sandbox.cell import LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
+from netarena.sandbox.cell import CELL_LIMITS, MAX_CONNECTIONS, Cell, Keep, Standing, Walls
 from netarena.sandbox.syntax import REFUSED
 from netarena_k8s import diagnosis
 from netarena_k8s.config import KubernetesConfig
@@ -239,7 +239,7 @@ def test_number_of_connections_is_bounded() -> None:
         result = in_cell(
             "namespaces",
             lambda cell: cell.run(
-                open_many.format(port), address=echo.address, limits=replace(LIMITS, wall_s=60)
+                open_many.format(port), address=echo.address, limits=replace(CELL_LIMITS, wall_s=60)
             ),
         )
         assert result.output.splitlines()[-1] == str(MAX_CONNECTIONS)
@@ -447,12 +447,14 @@ def test_unlinked_files_count_towards_the_limit(walls: Walls) -> None:
 @each
 def test_time_and_processes_are_bounded_and_no_process_remains(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
-        short = replace(LIMITS, wall_s=1)
+        short = replace(CELL_LIMITS, wall_s=1)
         result = await cell.run(f"setsid {NAP} & {NAP}", address=NOWHERE, limits=short)
         assert result.timed_out
         assert not _sleepers()
         busy = await cell.run(
-            "while :; do :; done", address=NOWHERE, limits=replace(LIMITS, wall_s=60, cpu_s=0.2)
+            "while :; do :; done",
+            address=NOWHERE,
+            limits=replace(CELL_LIMITS, wall_s=60, cpu_s=0.2),
         )
         assert busy.stopped == "a process used more than 0.2 s of CPU time"
         bomb = await cell.run(":(){ :|:& };:; wait", address=NOWHERE, limits=short)
@@ -467,7 +469,7 @@ def test_expired_time_first_interrupts_and_keeps_the_output(walls: Walls) -> Non
     async def scene(cell: Cell) -> None:
         command = f"(echo begun; {NAP}) | grep begun & trap 'echo asked; exit' INT; {NAP} & wait"
         for wall_s in (0.2, 1.0, 5.0, 25.0):  # of a busy machine
-            short = replace(LIMITS, wall_s=wall_s)
+            short = replace(CELL_LIMITS, wall_s=wall_s)
             result = await cell.run(command, address=NOWHERE, limits=short)
             if "asked" in result.output and "begun" in result.output:
                 break
@@ -565,7 +567,7 @@ _OF_ONE_USER = """
 import json, os, resource, socket, sys
 from pathlib import Path
 from netarena.sandbox import confinement, protection
-from netarena.sandbox.shell import Limits
+from netarena.sandbox.shell import ShellLimits
 folder, version, command = sys.argv[1:]
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
@@ -583,7 +585,7 @@ theirs, ours = socket.socketpair()
 task = confinement.Task(
     command=command, port=9, folder=Path(folder, "command"), user=None, files={}, programs={},
     environment={"SERVICE": str(service), "JOURNAL": str(mine)}, keep=None,
-    limits=Limits(address_bytes=4 << 30, processes=60, wall_s=60),
+    limits=ShellLimits(address_bytes=4 << 30, processes=60, wall_s=60),
 )
 running = os.fork()
 if not running:
@@ -674,7 +676,7 @@ confinement._Confinement._kill_all = lambda self: None
 theirs, ours = socket.socketpair()
 task = confinement.Task(
     command="sleep 60 & sleep 60 &", port=9, folder=Path(sys.argv[1]), user=None, files={},
-    programs={}, environment={}, keep=None, limits=shell.Limits(),
+    programs={}, environment={}, keep=None, limits=shell.ShellLimits(),
 )
 try:
     confinement.run(task, theirs)

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox.python import Limits
+from netarena.sandbox.python import PythonLimits
 from netarena_malt import environment
 from netarena_malt.app import Malt
 
@@ -152,8 +152,8 @@ async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
     ("limits", "body", "says"),
     [
         # so far apart that a busy machine cannot take one for the other
-        (Limits(cpu_s=1, wall_s=60), "while True: pass", "processor time"),
-        (Limits(wall_s=1), "import time\ntime.sleep(50)", "took too long"),
+        (PythonLimits(cpu_s=1, wall_s=60), "while True: pass", "processor time"),
+        (PythonLimits(wall_s=1), "import time\ntime.sleep(50)", "took too long"),
     ],
     ids=["cpu", "wall"],
 )

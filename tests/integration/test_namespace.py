@@ -17,9 +17,9 @@ import encodings.ascii, encodings.idna, json, os, sys
 import pyroute2
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, isolate, new_network, owner
-from netarena.sandbox.shell import Limits, entered, environment
+from netarena.sandbox.shell import ShellLimits, command_environment, entered
 from netarena_route.real import guard
-environment()
+command_environment()
 if (inner := isolate()) > 0:
     os.waitpid(inner, 0)
     sys.exit()
@@ -97,7 +97,7 @@ print(json.dumps([said, shell.run("ip -o link show v1", netns=other).output]))
 
 def test_fork_bomb_on_one_machine_does_not_limit_another() -> None:
     bomb, beside = inside("""
-limits = [Limits(wall_s=6.0, processes=guard.process_limit(3, one)) for one in (one, other)]
+limits = [ShellLimits(wall_s=6.0, processes=guard.process_limit(3, one)) for one in (one, other)]
 read, write = os.pipe()
 bomb = os.fork()
 if not bomb:

@@ -20,7 +20,7 @@ import pytest
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import JsonValue
 from netarena.sandbox import warm
-from netarena.sandbox.python import Limits, PythonSandbox, Status, _End, _judge_end
+from netarena.sandbox.python import PythonLimits, PythonSandbox, PythonStatus, _End, _judge_end
 from netarena.sandbox.untrusted import read_json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("landlock", "seccomp")]
@@ -81,7 +81,7 @@ async def test_program_sees_payload_and_request_in_a_new_process_each_time() -> 
         for x in range(3):
             result = await sandbox.run({"code": code, "x": [x, None, "é"]})
             assert result.value == ["payload!", [x, None, "é"]]
-            assert result.status is Status.OK
+            assert result.status is PythonStatus.OK
             assert 0 < result.elapsed_s < PATIENCE_S
             assert 0 < result.cpu_s < 1
 
@@ -99,11 +99,11 @@ async def test_waiting_requests_are_served_in_order_without_using_their_time() -
     async def one(sandbox: PythonSandbox, number: int) -> float:
         # what is measured is time that programs take: four need longer than one may, alone or not
         result = await sandbox.run({"code": "def main(): time.sleep(0.5)"})
-        assert result.status is Status.OK, "waiting counted as running"
+        assert result.status is PythonStatus.OK, "waiting counted as running"
         order.append(number)
         return result.queued_s
 
-    async with small(parallel=1, limits=Limits(wall_s=1.5)) as sandbox:
+    async with small(parallel=1, limits=PythonLimits(wall_s=1.5)) as sandbox:
         queued = await asyncio.gather(*(one(sandbox, number) for number in range(4)))
     assert order == [0, 1, 2, 3]
     assert queued[0] < 0.5
@@ -132,7 +132,7 @@ async def test_warm_process_that_died_is_restarted() -> None:
         assert first is not None
         os.kill(first, signal.SIGKILL)
         result = await under_way
-        assert result.status is Status.CRASHED
+        assert result.status is PythonStatus.CRASHED
         assert "sandbox" in result.error
         results = await asyncio.gather(*(sandbox.run(ONE) for _ in range(5)))
         assert [result.value for result in results] == [1] * 5
@@ -147,7 +147,7 @@ async def test_close_ends_everything() -> None:
     await until(lambda: bool(asleep(sandbox.pid)), "no child")
     pids = [sandbox.pid or 0, *children(sandbox.pid)]
     await sandbox.close()
-    assert (await under_way).status is Status.CRASHED
+    assert (await under_way).status is PythonStatus.CRASHED
     await until(lambda: not any(map(lives, pids)), "a process outlived close")
     with pytest.raises(EnvironmentFailed, match="closed"):
         await sandbox.run(ONE)
@@ -217,18 +217,18 @@ async def test_missing_package_is_a_config_error() -> None:
 
 async def test_results_up_to_the_size_limit_pass() -> None:
     code = "def main(): return 'x' * request['size']"
-    async with small(limits=Limits(result_bytes=100_000)) as sandbox:
+    async with small(limits=PythonLimits(result_bytes=100_000)) as sandbox:
         fits = await sandbox.run({"code": code, "size": 100_000 - 3})
         assert fits.value == "x" * (100_000 - 3)
         above = await sandbox.run({"code": code, "size": 100_000 - 2})
-        assert (above.status, above.value) == (Status.TOO_LARGE, None)
+        assert (above.status, above.value) == (PythonStatus.TOO_LARGE, None)
 
 
 async def test_program_can_use_one_gibibyte_and_no_more() -> None:
     code = "def main(): return len(bytearray(request['mib'] << 20))"
     async with small() as sandbox:
         assert (await sandbox.run({"code": code, "mib": 1000})).value == 1000 << 20
-        assert (await sandbox.run({"code": code, "mib": 1025})).status is Status.MEMORY
+        assert (await sandbox.run({"code": code, "mib": 1025})).status is PythonStatus.MEMORY
 
 
 async def test_large_request_arrives() -> None:
@@ -290,7 +290,7 @@ def forget_peak_kib() -> int:
 async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     """By the process's CPU time: C code that keeps all threads from running shows in it, and a
     machine that has others to serve does not."""
-    limits = Limits()
+    limits = PythonLimits()
     request: JsonValue = {
         "code": FORGED,
         "text": COSTLY[kind],
@@ -300,11 +300,11 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     lags, growths = [], []
     gc.freeze()  # what a run of all tests has imported is no part of a service
     async with small() as sandbox:
-        read: set[Status] = set()
+        read: set[PythonStatus] = set()
 
         async def one() -> None:
             result = await sandbox.run(request)
-            assert result.status is not Status.RAISED, result
+            assert result.status is not PythonStatus.RAISED, result
             read.add(result.status)
 
         for _ in range(8):  # the least of some: two threads may run between two turns
@@ -325,7 +325,7 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     # the first time counts, when nothing of the allocator's is there to be used again
     assert max(growths) < MOST_GROWTH_KIB
     refused = {"wide text", "long integers"}
-    assert read == ({Status.OK} if kind not in refused else read - {Status.OK})
+    assert read == ({PythonStatus.OK} if kind not in refused else read - {PythonStatus.OK})
 
 
 async def test_results_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,12 +371,15 @@ def main():
 @pytest.mark.xdist_group("processor")
 async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs() -> None:
     """The kernel's own limit killed them at seven eighths of the time, and reported SIGKILL."""
-    async with small(limits=Limits(cpu_s=0.3)) as sandbox:
+    async with small(limits=PythonLimits(cpu_s=0.3)) as sandbox:
         loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
         results = await asyncio.gather(*loops)
         nearly = await sandbox.run({"code": BUSY, "cpu_s": 0.28})
     for result in results:
-        assert (result.status, result.error) == (Status.CPU, "used more than 0.3 s of CPU time")
+        assert (result.status, result.error) == (
+            PythonStatus.CPU,
+            "used more than 0.3 s of CPU time",
+        )
         assert 0.3 <= result.cpu_s < 0.7
     assert nearly.value == "done"
 
@@ -384,19 +387,19 @@ async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        ({"cpu_s": 10.0, "spent": True}, Status.CPU),
-        ({"cpu_s": 10.0}, Status.CPU),  # the last resort
-        ({"cpu_s": 9.9}, Status.CRASHED),
-        ({"cpu_s": 10.0, "overdue": True}, Status.WALL),
+        ({"cpu_s": 10.0, "spent": True}, PythonStatus.CPU),
+        ({"cpu_s": 10.0}, PythonStatus.CPU),  # the last resort
+        ({"cpu_s": 9.9}, PythonStatus.CRASHED),
+        ({"cpu_s": 10.0, "overdue": True}, PythonStatus.WALL),
     ],
 )
 def test_killed_program_gets_the_status_of_its_exceeded_limit(
-    end: dict[str, Any], status: Status
+    end: dict[str, Any], status: PythonStatus
 ) -> None:
     told = _End(
         **{"status": signal.SIGKILL, "elapsed_s": 11.0, "overdue": False, "spent": False, **end}
     )
-    verdict = _judge_end(told, Limits())
+    verdict = _judge_end(told, PythonLimits())
     assert verdict is not None
     assert verdict[0] is status
 
@@ -407,7 +410,7 @@ async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
     try:
-        async with small(limits=Limits(cpu_s=2, wall_s=1)) as sandbox:
+        async with small(limits=PythonLimits(cpu_s=2, wall_s=1)) as sandbox:
             os.sched_setaffinity(0, ours)
             busy = [sandbox.run({"code": BUSY, "cpu_s": 0.6}) for _ in range(4)]
             sleeping = sandbox.run(SLEEP)
@@ -417,7 +420,7 @@ async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
     assert [result.value for result in results] == ["done"] * 4
     longest_s = max(result.elapsed_s for result in results)
     assert longest_s > 1.5, "the test kept nobody waiting"
-    assert asleep_too.status is Status.WALL
+    assert asleep_too.status is PythonStatus.WALL
     assert 1 <= asleep_too.elapsed_s < longest_s, "a sleeper got the time of those that waited"
 
 
@@ -507,7 +510,7 @@ async def test_standard_library_can_be_imported_in_the_sandbox() -> None:
         timeout=PATIENCE_S,
     )
     missing_anyway = set(eval(plain.stdout))
-    async with PythonSandbox(IMPORTS, preload=(), limits=Limits(open_files=64)) as sandbox:
+    async with PythonSandbox(IMPORTS, preload=(), limits=PythonLimits(open_files=64)) as sandbox:
         result = await sandbox.run(list[Any](names))
     assert isinstance(result.value, dict), result
     assert {name: why for name, why in result.value.items() if name not in missing_anyway} == {}

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import netarena
-from netarena.sandbox.python import Limits, PythonSandbox, SandboxResult, Status
+from netarena.sandbox.python import PythonLimits, PythonSandbox, PythonStatus, SandboxResult
 
 GUEST = """
 import ctypes, errno, json
@@ -74,7 +74,7 @@ def main():
 """
 HONEST_VALUE: Any = [20, 19, 20, [1], 45, [], [["a", 2]], {"type": ["EK_PORT"]}]
 
-LIMITS = Limits(
+LIMITS = PythonLimits(
     cpu_s=1, memory_bytes=256 << 20, wall_s=60, result_bytes=1 << 20, result_values=10_000
 )
 IMPATIENT = replace(LIMITS, wall_s=1.5)  # for attacks that hang
@@ -88,7 +88,7 @@ class Attack:
 
     code: str
     sees: Any = None
-    ends: tuple[Status, ...] = (Status.OK,)
+    ends: tuple[PythonStatus, ...] = (PythonStatus.OK,)
     error: str = ""
     machines: tuple[str, ...] = ("x86_64", "aarch64")
     names: dict[str, Any] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def raw(name: str, x86_64: int, aarch64: int | None, *arguments: int) -> tuple[s
     return f"syscall-{name}", Attack(code, sees=("denied", "ENOSYS"), machines=machines)
 
 
-def ends(code: str, *status: Status, error: str = "") -> Attack:
+def ends(code: str, *status: PythonStatus, error: str = "") -> Attack:
     return Attack(code, ends=status, error=error)
 
 
@@ -483,7 +483,7 @@ PRIVILEGE |= {
     ),
     "x32-entry": Attack(
         "def main(): return syscall(0x40000000 + 39)",
-        ends=(Status.CRASHED,),
+        ends=(PythonStatus.CRASHED,),
         error="SIGSYS",
         machines=("x86_64",),
     ),
@@ -494,7 +494,7 @@ PRIVILEGE |= {
         "    page.write(bytes.fromhex('b814000000cd80c3'))\n"  # getpid by int 0x80
         "    at = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
         "    return ctypes.CFUNCTYPE(ctypes.c_int)(at)()",
-        ends=(Status.CRASHED,),
+        ends=(PythonStatus.CRASHED,),
         error="SIGSYS|SIGSEGV",
         machines=("x86_64",),
     ),
@@ -506,16 +506,16 @@ PRIVILEGE |= {
 }
 
 EXHAUSTION: dict[str, Attack] = {
-    "memory-bytearray": ends("def main(): return len(bytearray(1 << 30))", Status.MEMORY),
+    "memory-bytearray": ends("def main(): return len(bytearray(1 << 30))", PythonStatus.MEMORY),
     "memory-growing": ends(
         "def main():\n    kept = []\n    while True: kept.append(bytearray(1 << 20))",
-        Status.MEMORY,
+        PythonStatus.MEMORY,
     ),
-    "memory-list": ends("def main(): return len([0] * (1 << 28))", Status.MEMORY),
+    "memory-list": ends("def main(): return len([0] * (1 << 28))", PythonStatus.MEMORY),
     "memory-touching-list": ends(
-        "def main():\n    kept = [0]\n    while True: kept += kept", Status.MEMORY
+        "def main():\n    kept = [0]\n    while True: kept += kept", PythonStatus.MEMORY
     ),
-    "memory-string": ends("def main(): return len('x' * (1 << 32))", Status.MEMORY),
+    "memory-string": ends("def main(): return len('x' * (1 << 32))", PythonStatus.MEMORY),
     "memory-mmap": Attack(
         "import mmap\ndef main(): return attempt(mmap.mmap, -1, 1 << 30)", sees=("ENOMEM",)
     ),
@@ -526,13 +526,13 @@ EXHAUSTION: dict[str, Attack] = {
         "    while True:\n"
         "        kept.append(mmap.mmap(-1, 1 << 24, flags=mmap.MAP_PRIVATE))\n"
         "        kept[-1].write(bytes(1 << 24))",
-        Status.MEMORY,
-        Status.RAISED,
+        PythonStatus.MEMORY,
+        PythonStatus.RAISED,
     ),
     "memory-dictionary": ends(
         "def main():\n    kept = {}\n    while True: kept[len(kept)] = str(len(kept)) * 1000",
-        Status.MEMORY,
-        Status.CPU,
+        PythonStatus.MEMORY,
+        PythonStatus.CPU,
     ),
     "memory-swallowed": Attack(
         "def main():\n"
@@ -545,7 +545,7 @@ EXHAUSTION: dict[str, Attack] = {
         "    return got",
         sees=10,
     ),
-    "loop": ends("def main():\n    while True: pass", Status.CPU),
+    "loop": ends("def main():\n    while True: pass", PythonStatus.CPU),
     "loop-swallowing-everything": ends(
         "import signal\n"
         "def main():\n"
@@ -559,26 +559,28 @@ EXHAUSTION: dict[str, Attack] = {
         "            while True: pass\n"
         "        except BaseException:\n"
         "            pass",
-        Status.CPU,
+        PythonStatus.CPU,
     ),
-    "loop-while-compiling": ends("while True: pass", Status.CPU),
+    "loop-while-compiling": ends("while True: pass", PythonStatus.CPU),
     "regular-expression": ends(
-        "import re\ndef main(): return re.match('(a+)+$', 'a' * 40 + 'b')", Status.CPU
+        "import re\ndef main(): return re.match('(a+)+$', 'a' * 40 + 'b')", PythonStatus.CPU
     ),
-    "big-power": ends("def main(): return len(bin(7 ** (10 ** 9)))", Status.CPU, Status.MEMORY),
-    "big-sum": ends("def main(): return sum(range(10 ** 12))", Status.CPU),
+    "big-power": ends(
+        "def main(): return len(bin(7 ** (10 ** 9)))", PythonStatus.CPU, PythonStatus.MEMORY
+    ),
+    "big-sum": ends("def main(): return sum(range(10 ** 12))", PythonStatus.CPU),
     "sorting-key": ends(
         "class Slow:\n"
         "    def __lt__(self, other):\n"
         "        while True: pass\n"
         "def main(): return sorted([Slow(), Slow()])",
-        Status.CPU,
+        PythonStatus.CPU,
     ),
-    "sleep": ends("import time\ndef main(): time.sleep(3600)", Status.WALL),
+    "sleep": ends("import time\ndef main(): time.sleep(3600)", PythonStatus.WALL),
     "sleep-on-lock": ends(
         "import _thread\n"
         "def main():\n    lock = _thread.allocate_lock()\n    lock.acquire()\n    lock.acquire()",
-        Status.WALL,
+        PythonStatus.WALL,
     ),
     "many-files": Attack(
         "import json, os\n"
@@ -603,56 +605,62 @@ EXHAUSTION: dict[str, Attack] = {
 }
 
 ENDINGS: dict[str, Attack] = {
-    "system-exit": ends("import sys\ndef main(): sys.exit(0)", Status.RAISED, error="SystemExit"),
-    "keyboard-interrupt": ends(
-        "def main(): raise KeyboardInterrupt", Status.RAISED, error="KeyboardInterrupt"
+    "system-exit": ends(
+        "import sys\ndef main(): sys.exit(0)", PythonStatus.RAISED, error="SystemExit"
     ),
-    "generator-exit": ends("def main(): raise GeneratorExit", Status.RAISED, error="GeneratorExit"),
-    "exit-0": ends("import os\ndef main(): os._exit(0)", Status.CRASHED),
-    "exit-71": ends("import os\ndef main(): os._exit(71)", Status.CRASHED, error="71"),
-    "abort": ends("import os\ndef main(): os.abort()", Status.CRASHED, error="SIG"),
+    "keyboard-interrupt": ends(
+        "def main(): raise KeyboardInterrupt", PythonStatus.RAISED, error="KeyboardInterrupt"
+    ),
+    "generator-exit": ends(
+        "def main(): raise GeneratorExit", PythonStatus.RAISED, error="GeneratorExit"
+    ),
+    "exit-0": ends("import os\ndef main(): os._exit(0)", PythonStatus.CRASHED),
+    "exit-71": ends("import os\ndef main(): os._exit(71)", PythonStatus.CRASHED, error="71"),
+    "abort": ends("import os\ndef main(): os.abort()", PythonStatus.CRASHED, error="SIG"),
     "segmentation-fault": ends(
-        "import ctypes\ndef main(): ctypes.string_at(0)", Status.CRASHED, error="SIGSEGV"
+        "import ctypes\ndef main(): ctypes.string_at(0)", PythonStatus.CRASHED, error="SIGSEGV"
     ),
     "alarm": ends(
         "import signal, time\ndef main():\n    signal.alarm(1)\n    time.sleep(9)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="SIGALRM",
     ),
     "recursion": ends(
-        "def main(): return main()", Status.RAISED, error=r"RecursionError.*\(line 1\)"
+        "def main(): return main()", PythonStatus.RAISED, error=r"RecursionError.*\(line 1\)"
     ),
     "recursion-unlimited": ends(
         "import sys\nsys.setrecursionlimit(2 ** 30)\ndef main(): return main()",
-        Status.MEMORY,
-        Status.CRASHED,
-        Status.CPU,
-        Status.RAISED,
+        PythonStatus.MEMORY,
+        PythonStatus.CRASHED,
+        PythonStatus.CPU,
+        PythonStatus.RAISED,
     ),
     "recursion-in-c": ends(
         "import sys\nsys.setrecursionlimit(2 ** 30)\n"
         "class Deep:\n    def __repr__(self): return repr(self)\n"
         "def main(): return repr(Deep())",
-        Status.CRASHED,
-        Status.MEMORY,
-        Status.CPU,
-        Status.RAISED,
+        PythonStatus.CRASHED,
+        PythonStatus.MEMORY,
+        PythonStatus.CPU,
+        PythonStatus.RAISED,
     ),
     "exception-that-cannot-be-shown": ends(
         "class Nasty(Exception):\n    def __str__(self): raise SystemExit\ndef main(): raise Nasty",
-        Status.RAISED,
+        PythonStatus.RAISED,
         error="cannot be shown",
     ),
     "exception-without-end": ends(
-        "def main(): raise ValueError('x' * 10_000_000)", Status.RAISED, error="^ValueError: x{9}"
+        "def main(): raise ValueError('x' * 10_000_000)",
+        PythonStatus.RAISED,
+        error="^ValueError: x{9}",
     ),
     "exception-with-half-a-character": ends(
-        "def main(): raise ValueError('\\ud800')", Status.RAISED, error="ValueError"
+        "def main(): raise ValueError('\\ud800')", PythonStatus.RAISED, error="ValueError"
     ),
     "exception-with-a-lying-name": ends(
         "class Name(str):\n    def __format__(self, spec): raise KeyboardInterrupt\n"
         "def main(): raise type('X', (Exception,), {'__str__': lambda self: Name('ok')})()",
-        Status.RAISED,
+        PythonStatus.RAISED,
     ),
     "atexit": Attack(
         RESULT_SOCKET + "import atexit\n"
@@ -663,12 +671,12 @@ ENDINGS: dict[str, Attack] = {
     ),
     "replaced-exit": ends(
         "import os\ndef main():\n    os._exit = lambda status: None\n    raise SystemExit(3)",
-        Status.RAISED,
+        PythonStatus.RAISED,
         error="SystemExit: 3",
     ),
-    "no-main": ends("x = 1", Status.RAISED, error="KeyError"),
-    "syntax-error": ends("def main(:", Status.RAISED, error="SyntaxError.*line 1"),
-    "null-byte": ends("def main():\0", Status.RAISED, error="SyntaxError|ValueError"),
+    "no-main": ends("x = 1", PythonStatus.RAISED, error="KeyError"),
+    "syntax-error": ends("def main(:", PythonStatus.RAISED, error="SyntaxError.*line 1"),
+    "null-byte": ends("def main():\0", PythonStatus.RAISED, error="SyntaxError|ValueError"),
 }
 
 CONFUSION: dict[str, Attack] = {
@@ -679,100 +687,100 @@ CONFUSION: dict[str, Attack] = {
     ),
     "forged-then-real": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'+1')\n    return [2]",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="not JSON",
     ),
     "forged-twice": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'+1+1')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="not JSON",
     ),
     "forged-failure-of-ours": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'Xsetup failed')\n    os._exit(70)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
     ),
     "forged-unknown-tag": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'?1')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="not one of its messages",
     ),
     "forged-error-of-no-text": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'![1]')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="not one of its messages",
     ),
     "forged-invalid-utf8": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+\"\\xff\\xfe\"')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="Unicode",
     ),
     "forged-utf16": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+' + '[1]'.encode('utf-16'))\n"
         "    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
     ),
     "forged-half-character": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+\"\\\\ud800\"')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="Unicode",
     ),
     "forged-nan": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'+[NaN]')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="NaN",
     ),
     "forged-infinity": ends(
         RESULT_SOCKET + "def main():\n    os.write(result_socket(), b'+1e999')\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="range",
     ),
     "forged-huge-integer": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+' + b'9' * 100_000)\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="digits",
     ),
     "forged-depth": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+' + b'[' * 9000 + b']' * 9000)\n"
         "    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="deeper",
     ),
     "forged-depth-below-recursion": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+' + b'[' * 100 + b']' * 100)\n"
         "    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
         error="deeper",
     ),
     "forged-many-values": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+[' + b'[],' * 20_000 + b'1]')\n"
         "    os._exit(0)",
-        Status.TOO_LARGE,
+        PythonStatus.TOO_LARGE,
         error="values",
     ),
     "forged-flood": ends(
         RESULT_SOCKET + "def main():\n    while True: os.write(result_socket(), b'x' * 65536)",
-        Status.TOO_LARGE,
+        PythonStatus.TOO_LARGE,
     ),
     "half-a-message-then-hang": ends(
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+{\"a\":')\n    time.sleep(3600)",
-        Status.WALL,
+        PythonStatus.WALL,
     ),
     "result-socket-closed": ends(
         RESULT_SOCKET + "def main():\n    os.close(result_socket())\n    return 1",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
     ),
     "result-socket-closed-then-hang": ends(
         RESULT_SOCKET + "def main():\n    os.close(result_socket())\n    time.sleep(3600)",
-        Status.WALL,
+        PythonStatus.WALL,
     ),
     "inherited-descriptors": Attack(
         "import os, stat\n"
@@ -789,42 +797,48 @@ CONFUSION: dict[str, Attack] = {
         sees=["null", "null", "null", "socket"],
     ),
     "descriptors-closed": ends(
-        "import os\ndef main():\n    os.closerange(0, 1024)\n    return 1", Status.CRASHED
+        "import os\ndef main():\n    os.closerange(0, 1024)\n    return 1", PythonStatus.CRASHED
     ),
     "second-request-unread": Attack(
         RESULT_SOCKET + "def main(): return len(os.read(result_socket(), 100))", sees=0
     ),
-    "huge-result": ends("def main(): return 'x' * (2 << 20)", Status.TOO_LARGE),
-    "many-values": ends("def main(): return [0] * 20_000", Status.TOO_LARGE, error="values"),
+    "huge-result": ends("def main(): return 'x' * (2 << 20)", PythonStatus.TOO_LARGE),
+    "many-values": ends("def main(): return [0] * 20_000", PythonStatus.TOO_LARGE, error="values"),
     "deep-result": ends(
         "def main():\n    deep = []\n    for _ in range(100_000): deep = [deep]\n    return deep",
-        Status.RAISED,
+        PythonStatus.RAISED,
         error="RecursionError",
     ),
     "recursive-result": ends(
         "def main():\n    loop = []\n    loop.append(loop)\n    return loop",
-        Status.RAISED,
+        PythonStatus.RAISED,
         error="Circular",
     ),
-    "nan-result": ends("def main(): return float('nan')", Status.RAISED, error="ValueError"),
+    "nan-result": ends("def main(): return float('nan')", PythonStatus.RAISED, error="ValueError"),
     "infinite-result": ends(
-        "def main(): return [-float('inf')]", Status.RAISED, error="ValueError"
+        "def main(): return [-float('inf')]", PythonStatus.RAISED, error="ValueError"
     ),
-    "half-character-result": ends("def main(): return '\\udfff'", Status.RAISED, error="Unicode"),
-    "huge-integer-result": ends("def main(): return 10 ** 4000", Status.CRASHED, error="digits"),
-    "bytes-result": ends("def main(): return b'x'", Status.RAISED, error="TypeError"),
-    "set-result": ends("def main(): return {1}", Status.RAISED, error="TypeError"),
-    "graph-result": ends("def main(): return context", Status.RAISED, error="TypeError"),
+    "half-character-result": ends(
+        "def main(): return '\\udfff'", PythonStatus.RAISED, error="Unicode"
+    ),
+    "huge-integer-result": ends(
+        "def main(): return 10 ** 4000", PythonStatus.CRASHED, error="digits"
+    ),
+    "bytes-result": ends("def main(): return b'x'", PythonStatus.RAISED, error="TypeError"),
+    "set-result": ends("def main(): return {1}", PythonStatus.RAISED, error="TypeError"),
+    "graph-result": ends("def main(): return context", PythonStatus.RAISED, error="TypeError"),
     "endless-generator": ends(
-        "import itertools\ndef main(): return itertools.count()", Status.RAISED, error="TypeError"
+        "import itertools\ndef main(): return itertools.count()",
+        PythonStatus.RAISED,
+        error="TypeError",
     ),
     "list-that-never-ends": ends(
         "class Endless(list):\n    def __iter__(self):\n        while True: yield 1\n"
         "def main(): return Endless([1])",
-        Status.OK,
-        Status.MEMORY,
-        Status.CPU,
-        Status.TOO_LARGE,
+        PythonStatus.OK,
+        PythonStatus.MEMORY,
+        PythonStatus.CPU,
+        PythonStatus.TOO_LARGE,
     ),
     "dictionary-that-lies": ends(
         "class Liar(dict):\n"
@@ -832,8 +846,8 @@ CONFUSION: dict[str, Attack] = {
         "    def items(self): raise SystemExit\n"
         "    def __iter__(self): raise SystemExit\n"
         "def main(): return Liar(a=1)",
-        Status.OK,
-        Status.RAISED,
+        PythonStatus.OK,
+        PythonStatus.RAISED,
     ),
     "class-that-lies": ends(
         "class Liar:\n"
@@ -842,7 +856,7 @@ CONFUSION: dict[str, Attack] = {
         "    def __hash__(self): return 0\n"
         "    def __reduce__(self): return (print, ('owned',))\n"
         "def main(): return Liar()",
-        Status.RAISED,
+        PythonStatus.RAISED,
         error="TypeError",
     ),
     "text-that-lies": Attack(
@@ -863,7 +877,7 @@ CONFUSION: dict[str, Attack] = {
     "pickle-instead-of-json": ends(
         RESULT_SOCKET + "import pickle\n"
         "def main():\n    os.write(result_socket(), b'+' + pickle.dumps([print]))\n    os._exit(0)",
-        Status.CRASHED,
+        PythonStatus.CRASHED,
     ),
 }
 
@@ -882,18 +896,18 @@ POISON: dict[str, Attack] = {
         "    json.loads = json.dumps = json.JSONEncoder.encode = lambda *a, **k: 'owned'\n"
         "    json.encoder.c_make_encoder = None\n"
         "    return 1",
-        Status.OK,
-        Status.CRASHED,
-        Status.RAISED,
+        PythonStatus.OK,
+        PythonStatus.CRASHED,
+        PythonStatus.RAISED,
     ),
     "builtins-patched": ends(
         "import builtins\n"
         "def main():\n"
         "    builtins.len = builtins.sum = builtins.sorted = builtins.isinstance = lambda *a: 0\n"
         "    return 1",
-        Status.OK,
-        Status.CRASHED,
-        Status.RAISED,
+        PythonStatus.OK,
+        PythonStatus.CRASHED,
+        PythonStatus.RAISED,
     ),
     "library-patched": Attack(
         "import collections, os\n"
@@ -917,9 +931,9 @@ POISON: dict[str, Attack] = {
     ),
     "modules-emptied": ends(
         "import sys\ndef main():\n    sys.modules.clear()\n    sys.path.clear()\n    return 1",
-        Status.OK,
-        Status.RAISED,
-        Status.CRASHED,
+        PythonStatus.OK,
+        PythonStatus.RAISED,
+        PythonStatus.CRASHED,
     ),
     "guest-replaced": Attack(
         "import sys\n"
@@ -935,9 +949,9 @@ POISON: dict[str, Attack] = {
         "    def hook(*event): raise SystemExit\n"
         "    sys.addaudithook(hook)\n"
         "    return 1",
-        Status.OK,
-        Status.RAISED,
-        Status.CRASHED,
+        PythonStatus.OK,
+        PythonStatus.RAISED,
+        PythonStatus.CRASHED,
     ),
     "trace-and-profile": Attack(
         "import sys\n"
@@ -955,9 +969,9 @@ POISON: dict[str, Attack] = {
         "def main():\n"
         "    ctypes.memset(id(context), 0xFF, 4096)\n"
         "    return len(context)",
-        Status.CRASHED,
-        Status.RAISED,
-        Status.OK,
+        PythonStatus.CRASHED,
+        PythonStatus.RAISED,
+        PythonStatus.OK,
     ),
     "anonymous-shared-memory": Attack(
         "import mmap\n"
@@ -1117,7 +1131,7 @@ def _judge(attack: Attack, result: SandboxResult) -> None:
     assert len(result.error) < 2200
     if isinstance(attack.sees, tuple):
         assert result.value in attack.sees, result
-    elif attack.ends == (Status.OK,):
+    elif attack.ends == (PythonStatus.OK,):
         assert result.value == attack.sees, result
 
 
@@ -1128,7 +1142,7 @@ async def test_attack_gains_nothing_and_the_next_answer_is_correct(
     name: str, sandboxes: dict[bool, PythonSandbox], target: Target
 ) -> None:
     attack = ATTACKS[name]
-    sandbox = sandboxes[Status.WALL in attack.ends]
+    sandbox = sandboxes[PythonStatus.WALL in attack.ends]
     if MACHINE not in attack.machines:
         pytest.skip(f"no such call on {MACHINE}")
     warm = sandbox.pid

@@ -18,7 +18,7 @@ import pytest
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, leave_network
-from netarena.sandbox.shell import Limits, Result, run
+from netarena.sandbox.shell import CommandResult, ShellLimits, run
 from netarena.sandbox.syntax import REFUSED, STATUS
 from netarena_route.real import guard
 from netarena_route.real.guard import Guard
@@ -48,7 +48,7 @@ def _netns() -> Iterator[int]:
         "ip link set v1 up; ip addr add 10.5.0.1/24 dev v0",
         netns=made[0],
     )
-    assert result == Result("", 0)
+    assert result == CommandResult("", 0)
     yield made[0]
     os.close(made[0])
 
@@ -75,7 +75,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def test_output_error_and_status_are_returned_in_order() -> None:
     result = run("echo one; echo two >&2; echo thr\u00e9e; exit 3")
-    assert result == Result("one\ntwo\nthr\u00e9e\n", 3)
+    assert result == CommandResult("one\ntwo\nthr\u00e9e\n", 3)
 
 
 def test_command_can_be_a_program_of_many_lines() -> None:
@@ -169,13 +169,13 @@ def test_namespace_is_left_after_a_failure(netns: int) -> None:
     ],
 )
 def test_command_above_a_watched_limit_is_stopped_with_the_reason(command: str, why: str) -> None:
-    result = run(command, limits=Limits(wall_s=60))
+    result = run(command, limits=ShellLimits(wall_s=60))
     assert why in result.stopped
     assert (result.exit, result.timed_out) == (None, False)
 
 
 def test_kernel_limits_bound_memory_processes_and_files() -> None:
-    small = Limits(
+    small = ShellLimits(
         wall_s=60,
         memory_bytes=64 << 20,
         processes=20,
@@ -185,17 +185,17 @@ def test_kernel_limits_bound_memory_processes_and_files() -> None:
     assert "MemoryError" in run("python3 -c 'bytearray(99 << 20)'", limits=small).output
     bomb = "import os, time\nwhile True:\n    os.fork() or time.sleep(99)"
     # the watch must not be first: the memory of twenty of them is more than that of one may be
-    few = Limits(wall_s=60, processes=20, memory_bytes=1 << 30)
+    few = ShellLimits(wall_s=60, processes=20, memory_bytes=1 << 30)
     assert "Resource temporarily unavailable" in run(f"python3 -c '{bomb}'", limits=few).output
     sizes = run("head -c 2M /dev/zero > /tmp/x; stat -c %s /tmp/x", limits=small).output
     assert "1048576" in sizes
-    assert run("head -c 2M /dev/zero > /dev/shm/x", limits=Limits()).exit != 0
+    assert run("head -c 2M /dev/zero > /dev/shm/x", limits=ShellLimits()).exit != 0
     kept = run("python3 -c 'x = [open(\"/dev/null\") for _ in [0] * 40]'", limits=small)
     assert "Too many open files" in kept.output
 
 
 def test_process_above_its_cpu_time_ends_the_command_with_the_reason() -> None:
-    few = Limits(wall_s=60, cpu_s=0.2)
+    few = ShellLimits(wall_s=60, cpu_s=0.2)
     result = run("echo begun; while :; do :; done & sleep 50", limits=few)
     assert result.told == "begun\n[stopped: a process used more than 0.2 s of CPU time]\n"
     assert (result.exit, result.timed_out) == (None, False)
@@ -208,7 +208,7 @@ def test_expired_time_ends_the_command_with_all_its_processes() -> None:
     mark = f"mark-{os.getpid()}-time"
     result = run(
         f"trap '' TERM; echo begun; (exec -a {mark} sleep 999) & wait; sleep 999",
-        limits=Limits(wall_s=0.5),
+        limits=ShellLimits(wall_s=0.5),
     )
     assert (result.exit, result.timed_out) == (None, True)
     # on a busy machine its time may be over before it begins
@@ -254,8 +254,8 @@ def test_expired_time_first_interrupts_and_keeps_the_output(
     # a busy machine may not let it run in the half second that it has otherwise
     first, last = (number for number, _ in shell.ASKS)
     monkeypatch.setattr(shell, "ASKS", ((first, asked_first_s), (last, END_S)))
-    result = run(command, limits=Limits(wall_s=0))
-    assert result == Result(output, None, timed_out=True, stopped="it ran for 0 s")
+    result = run(command, limits=ShellLimits(wall_s=0))
+    assert result == CommandResult(output, None, timed_out=True, stopped="it ran for 0 s")
 
 
 @pytest.mark.usefixtures("over_at_a_word")
@@ -263,7 +263,7 @@ def test_interrupted_ping_prints_its_statistics(netns: int) -> None:
     silent = "ip neigh replace 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0"
     command = f"{silent}; ping -c 2 10.5.0.9"
     # asked to end in the very beginning, it has not begun to listen
-    result = run(command, netns=netns, limits=Limits(wall_s=0.5))
+    result = run(command, netns=netns, limits=ShellLimits(wall_s=0.5))
     assert result.output.startswith("PING 10.5.0.9")
     assert "0 received, 100% packet loss" in result.output
     assert result.timed_out
@@ -275,7 +275,7 @@ def test_daemon_ends_with_its_command() -> None:
         f"(setsid nohup bash -c 'trap \"\" TERM HUP; exec -a {mark} sleep 999' "
         ">/dev/null 2>&1 < /dev/null &); sleep 999 & disown; echo done"
     )
-    assert result == Result("done\n", 0)
+    assert result == CommandResult("done\n", 0)
     assert processes_with(mark) == []
 
 
@@ -309,7 +309,7 @@ def test_watcher_can_end_the_command() -> None:
 
 
 def test_long_output_keeps_its_beginning_and_end() -> None:
-    result = run("seq 10000", limits=Limits(output_bytes=1000))
+    result = run("seq 10000", limits=ShellLimits(output_bytes=1000))
     assert result.exit == 0
     assert result.output.startswith("1\n2\n3\n")
     assert result.output.endswith("9999\n10000\n")
@@ -332,9 +332,9 @@ def test_command_dies_with_its_caller(tmp_path: Path) -> None:
     wait_for(lambda: processes_with(f"{mark}\0999") == [])
 
 
-def guarded(netns: int, command: str) -> tuple[Result, str]:
+def guarded(netns: int, command: str) -> tuple[CommandResult, str]:
     one = Guard(netns, neighbours=3)
-    result = run(command, netns=netns, limits=Limits(wall_s=60), watch=one.watch)
+    result = run(command, netns=netns, limits=ShellLimits(wall_s=60), watch=one.watch)
     return result, one.calm()
 
 
@@ -454,6 +454,6 @@ def test_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
 def test_parsing_of_a_hostile_command_is_bounded() -> None:
     """Hostile text ends the parser, not the sandbox."""
     command = "echo ran\n" + "$(" * 40_000
-    result = run(command, limits=Limits(wall_s=5.0, memory_bytes=64 << 20))
+    result = run(command, limits=ShellLimits(wall_s=5.0, memory_bytes=64 << 20))
     assert "ran\n" not in result.output
     assert result.exit == STATUS or result.stopped

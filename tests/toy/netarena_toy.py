@@ -18,25 +18,30 @@ from typing import ClassVar
 
 from pydantic import StrictBool
 
-from netarena.config import Briefing, Config, shapes
-from netarena.errors import EnvironmentFailed, ReplyRefused
-from netarena.model import (
+from netarena.sdk import (
     Action,
+    Application,
+    Briefing,
+    Candidate,
     Cause,
     Claim,
+    Config,
+    Environment,
+    EnvironmentFailed,
     Episode,
+    Evidence,
     Execution,
     Finding,
     JsonValue,
     Judgement,
     Move,
+    PromptParts,
     Query,
+    ReplyRefused,
     State,
     Step,
+    shapes,
 )
-from netarena.task.application import Application, Environment
-from netarena.task.evidence import Candidate, Evidence
-from netarena.task.prompt import PromptParts
 
 VALVES = tuple(f"v{number}" for number in range(1, 9))
 DONE = re.compile(r"done((?: v\d)*)")

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from netarena.sandbox.cell import LIMITS, Cell, Walls
-from netarena.sandbox.shell import Limits, Result
+from netarena.sandbox.cell import CELL_LIMITS, Cell, Walls
+from netarena.sandbox.shell import CommandResult, ShellLimits
 from netarena_k8s import app
 from netarena_k8s.agent.attack import BREACH, FAMILIES, attacks
 from netarena_k8s.config import KubernetesConfig
@@ -84,7 +84,9 @@ class Course:
 class _LimitedCell(Cell):
     """Ends the commands of endless attacks after ``SHORT_S``, and all others after ``WALL_S``."""
 
-    async def run(self, command: str, *, limits: Limits = LIMITS, **options: Any) -> Result:
+    async def run(
+        self, command: str, *, limits: ShellLimits = CELL_LIMITS, **options: Any
+    ) -> CommandResult:
         wall_s = SHORT_S if command in _ENDLESS else WALL_S
         return await super().run(command, limits=replace(limits, wall_s=wall_s), **options)
 

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, TypeAlias, cast
 
-from netarena.model import Cause
-from netarena.task.prompt import MAX_TICKET_OUTPUT_CHARS
+from netarena.sdk import MAX_TICKET_OUTPUT_CHARS, Cause
 from netarena_k8s.catalogue import read_names
 from netarena_k8s.declaration import write_claim
 from netarena_k8s.solution import fenced, patch_command

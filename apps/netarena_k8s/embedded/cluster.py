@@ -19,11 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from netarena.aio import finish
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import program
-from netarena.sandbox.worker import Servant
+from netarena.sdk import Caller, EnvironmentFailed, Servant, finish, program
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world.model import Net, Policy, World, Write, entries_of, read_policy
 

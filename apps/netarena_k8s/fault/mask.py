@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from netarena.task.repair_order import hasty_orders, places, unmasked
+from netarena.sdk import hasty_orders, places, unmasked
 from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import (
     Fault,

@@ -21,9 +21,7 @@ from typing import Any, TypeAlias, cast
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from netarena.model import Action, JsonValue, Record
-from netarena.task.label import Catalogue
-from netarena.task.repair_order import places
+from netarena.sdk import Action, Catalogue, JsonValue, Record, places
 from netarena_k8s.world.exposure import opened_by_each, selected_anew
 from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port

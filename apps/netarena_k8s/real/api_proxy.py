@@ -35,8 +35,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.caller import Caller
+from netarena.sdk import Caller, EnvironmentFailed
 from netarena_k8s.embedded.apiserver.authority import Authority
 from netarena_k8s.embedded.apiserver.bound import POLICY_CHARS, too_big
 from netarena_k8s.embedded.apiserver.call import BODY_BYTES

@@ -25,7 +25,7 @@ import aiohttp
 from kubernetes.aio import config as kubeconfig
 from kubernetes.aio.client import Configuration, rest
 
-from netarena.errors import ConfigError, EnvironmentFailed, one_line
+from netarena.sdk import ConfigError, EnvironmentFailed, one_line
 from netarena_k8s.real.context import kubeconfig_paths
 from netarena_k8s.world.policy import Manifest
 

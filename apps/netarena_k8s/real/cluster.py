@@ -20,9 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from netarena.aio import Background, finish
-from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import Cleaned
+from netarena.sdk import Background, Cleaned, ConfigError, EnvironmentFailed, finish
 from netarena_k8s.cluster import Cluster, Deployed
 from netarena_k8s.real import lease
 from netarena_k8s.real.client import CHECK_S, Api, Refused, each, path_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from netarena.errors import ConfigError
+from netarena.sdk import ConfigError
 
 #: kubectl's default namespace
 _DEFAULT = "default"

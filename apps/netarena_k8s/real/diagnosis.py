@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import Check, Severity
+from netarena.sdk import Check, ConfigError, EnvironmentFailed, Severity
 from netarena_k8s.config import EMBEDDED, KubernetesConfig
 from netarena_k8s.fault.table import ELSEWHERE
 from netarena_k8s.real.context import (

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from netarena.errors import ConfigError
+from netarena.sdk import ConfigError
 from netarena_k8s.real.client import GONE, Api, Json, Refused, each, path_of
 from netarena_k8s.real.owner import (
     RENEW_S,

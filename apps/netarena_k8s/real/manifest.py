@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from netarena.errors import EnvironmentFailed
+from netarena.sdk import EnvironmentFailed
 from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
 from netarena_k8s.world.policy import Manifest

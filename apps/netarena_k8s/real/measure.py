@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from netarena.errors import EnvironmentFailed
+from netarena.sdk import EnvironmentFailed
 from netarena_k8s.real.client import Api, Stream, each
 from netarena_k8s.world.model import App, Net, Pair, World, target_port
 from netarena_k8s.world.policy import Manifest

@@ -15,8 +15,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from netarena.aio import Background
-from netarena.errors import EnvironmentFailed
+from netarena.sdk import Background, EnvironmentFailed
 from netarena_k8s.real.workload_set import Shop
 from netarena_k8s.world.model import World
 

@@ -16,9 +16,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TypeAlias
 
-from netarena.aio import finish
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.caller import Caller
+from netarena.sdk import Caller, EnvironmentFailed, finish
 from netarena_k8s.cluster import Access, Deployed, Sight, render_kubeconfig
 from netarena_k8s.embedded.apiserver.rbac import OPERATOR
 from netarena_k8s.real.api_proxy import Gate

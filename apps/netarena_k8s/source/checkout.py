@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar, get_ar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from netarena.errors import ConfigError
+from netarena.sdk import ConfigError
 from netarena_k8s.embedded.apiserver.document import count_values, parse_documents
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.shape import MistypedError, shape

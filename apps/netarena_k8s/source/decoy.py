@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue
 from netarena_k8s.fault.table import DNS_RULE, ELSEWHERE, NOBODY, PORT_NAMES, mistype
 from netarena_k8s.world.model import App, ContainerPort, Policy, World, target_port
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue
 from netarena_k8s.fault.subtle import LOOKUPS
 from netarena_k8s.source.decoy import BOTH
 from netarena_k8s.source.ruleset import draw_names

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from netarena.cache import Memo
+from netarena.sdk import Memo
 from netarena_k8s.world.placement import Ground
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import (

@@ -18,8 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from netarena.cache import Kept, Memo
-from netarena.model import JsonValue, Record
+from netarena.sdk import JsonValue, Kept, Memo, Record
 from netarena_k8s.world.block import network_of
 from netarena_k8s.world.generated_name import labels_by
 from netarena_k8s.world.matrix import Effect, Matrix, flags, numbers

@@ -10,8 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from netarena.cache import Memo
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue, Memo
 from netarena_k8s.world.policy import (
     EGRESS,
     INGRESS,

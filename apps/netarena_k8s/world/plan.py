@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import NamedTuple
 
-from netarena.model import Record
+from netarena.sdk import Record
 from netarena_k8s.world.policy import Protocol
 
 

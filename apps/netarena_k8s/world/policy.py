@@ -31,7 +31,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from netarena.cache import Memo
+from netarena.sdk import Memo
 from netarena_k8s.world.block import network_of
 from netarena_k8s.world.port_set import (
     ALL,

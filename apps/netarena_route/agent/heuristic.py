@@ -19,7 +19,7 @@ from functools import cached_property
 from ipaddress import IPv4Interface, IPv4Network
 from itertools import permutations
 
-from netarena.model import Cause
+from netarena.sdk import Cause
 from netarena_route.declaration import make_move
 
 _MARK = "=="

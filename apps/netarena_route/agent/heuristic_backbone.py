@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 
-from netarena.model import Cause
+from netarena.sdk import Cause
 from netarena_route.declaration import make_move
 
 #: Text that occurs only in prompts about a backbone.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from netarena.model import Episode, Judgement, Query, State, Step
-from netarena.task.picture import Picture
-from netarena.task.prompt import CommandLimits, PromptParts
+from netarena.sdk import CommandLimits, Episode, Judgement, Picture, PromptParts, Query, State, Step
 from netarena_route.action import Fault
 from netarena_route.backbone import guess, picture, prompt, query, solution, state, ticket
 from netarena_route.backbone.fault import table

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from netarena.model import Record
+from netarena.sdk import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
 #: A router, ``ospf`` or ``bgp``, and the neighbour: the own interface that leads to it (OSPF) or

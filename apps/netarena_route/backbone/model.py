@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from netarena.model import Record
+from netarena.sdk import Record
 from netarena_route.backbone.lab_spec import Protocol
 
 Verdict: TypeAlias = Literal["permit", "deny"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from netarena.model import Episode
-from netarena.task.picture import Change, Difference, Link, Mark, Matrix, Node, Picture, Topology
+from netarena.sdk import Change, Difference, Episode, Link, Mark, Matrix, Node, Picture, Topology
 from netarena_route.backbone.model import World
 from netarena_route.backbone.query import Case
 from netarena_route.backbone.state import FAILS, Fact, Facts, Sort, facts_of, misfits, read

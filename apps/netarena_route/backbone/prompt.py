@@ -12,10 +12,12 @@ from dataclasses import asdict
 from string import Template
 from typing import Any
 
-from netarena.model import Query, State, Step
-from netarena.task.prompt import (
+from netarena.sdk import (
     CommandLimits,
     PromptParts,
+    Query,
+    State,
+    Step,
     read_examples,
     read_text,
     tell_harm,

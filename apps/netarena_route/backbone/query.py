@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
-from netarena.cache import Kept
-from netarena.errors import ConfigError
-from netarena.model import JsonValue, Query
-from netarena.task.application import Drawer, Drawn
-from netarena.task.label import COUNTED, JOINT, Catalogue, kinds_of
+from netarena.sdk import (
+    COUNTED,
+    JOINT,
+    Catalogue,
+    ConfigError,
+    Drawer,
+    Drawn,
+    JsonValue,
+    Kept,
+    Query,
+    kinds_of,
+)
 from netarena_route.action import Fault, action_of, fault_of
 from netarena_route.backbone.draw import draw as draw_world
 from netarena_route.backbone.fault import table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from netarena.model import Query
-from netarena.task.reactive import Repair
+from netarena.sdk import Query, Repair
 from netarena_route.backbone.query import case_of, faults_of
 
 #: Commands that show most of the state of a router, and of a host.

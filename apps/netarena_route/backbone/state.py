@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from netarena.model import Episode, Finding, JsonValue, Judgement, State
+from netarena.sdk import Episode, Finding, JsonValue, Judgement, State
 from netarena_route.action import Fault
 from netarena_route.backbone.intent import expected
 from netarena_route.backbone.lab_spec import Observation

@@ -12,8 +12,7 @@ from dataclasses import asdict
 from string import Template
 from types import MappingProxyType
 
-from netarena.model import Step
-from netarena.task.prompt import CommandLimits, PromptParts, read_examples, read_text, tell_turns
+from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_text, tell_turns
 from netarena_route.action import Fault
 from netarena_route.backbone.fault.table import broken, read
 from netarena_route.backbone.prompt import KEYS, PACKAGE, document

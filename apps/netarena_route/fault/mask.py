@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from netarena.task.repair_order import places, safe_orders, unmasked
+from netarena.sdk import places, safe_orders, unmasked
 from netarena_route.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from netarena.model import JsonValue
+from netarena.sdk import JsonValue
 from netarena_route.world.model import TABLES, Interface, Machine
 from netarena_route.world.path import MAIN, Packet, Plan
 

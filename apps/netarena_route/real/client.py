@@ -20,9 +20,17 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from netarena.errors import EnvironmentFailed, one_line
-from netarena.model import JsonValue, Record
-from netarena.sandbox.child import Forker, Forking, Talk, program, try_out
+from netarena.sdk import (
+    EnvironmentFailed,
+    Forker,
+    Forking,
+    JsonValue,
+    Record,
+    Talk,
+    one_line,
+    program,
+    try_out,
+)
 from netarena_route.backbone.lab_spec import Neighbour, Setup
 from netarena_route.world.model import World
 
@@ -53,7 +61,7 @@ class Output(Record):
     """Result of an agent's command.
 
     The last line of ``output`` gives the reason of a stop, or the exit status. See
-    ``netarena.sandbox.shell.Result`` for the other fields.
+    ``CommandResult`` for the other fields.
     """
 
     output: str

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from netarena.sandbox.namespace import current_network, leave_network
-from netarena.sandbox.shell import entered
+from netarena.sdk import current_network, entered, leave_network
 from netarena_route.real.form import (
     LISTING,
     Form,

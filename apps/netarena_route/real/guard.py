@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from netarena.sandbox.shell import entered, user_namespace
+from netarena.sdk import entered, user_namespace
 from netarena_route.bounds import (
     FREE_PACKETS,
     MOST_PACKETS_PER_S,

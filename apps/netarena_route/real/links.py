@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.real.form import Form, loading, write
 from netarena_route.real.netlink import Netlink
 from netarena_route.world.model import Interface, Machine, World

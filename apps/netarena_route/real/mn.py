@@ -6,8 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 
-from netarena.sandbox.namespace import new_network
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered, new_network
 from netarena_route.real.links import cables
 from netarena_route.world.model import World
 

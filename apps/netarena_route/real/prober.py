@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from netarena.errors import EnvironmentFailed
+from netarena.sdk import EnvironmentFailed
 from netarena_route.real.netlink import Queue
 
 #: Size of the ICMP payload, as ``ping`` has it. Smaller packets would miss faults of the MTU.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.real.connection import Connections
 from netarena_route.real.ipset import Sets
 from netarena_route.real.netlink import (

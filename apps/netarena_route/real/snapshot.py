@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import CalledProcessError, TimeoutExpired
 from typing import NamedTuple
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.real.links import run_shell
 from netarena_route.real.netlink import (
     GETADDR,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.real.form import sysctls
 from netarena_route.real.links import run_shell
 from netarena_route.real.netlink import Netlink, links

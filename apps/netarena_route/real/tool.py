@@ -13,8 +13,7 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from netarena.sandbox import namespace
-from netarena.sandbox.shell import ENVIRONMENT, Room
+from netarena.sdk import SHELL_ENVIRONMENT, Room, namespace
 
 #: Consoles of routing daemons, switches and network managers, none of which runs on a machine.
 CONSOLES = (
@@ -29,7 +28,7 @@ _PYTHON = "/usr/bin/python3"
 
 
 def _scripts() -> dict[str, str]:
-    real = shutil.which("tcpdump", path=ENVIRONMENT["PATH"])
+    real = shutil.which("tcpdump", path=SHELL_ENVIRONMENT["PATH"])
     if real is None or not os.access(_PYTHON, os.X_OK):
         return {}
     text = (files(__package__) / "tcpdump.py").read_text(encoding="utf-8")

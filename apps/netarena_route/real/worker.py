@@ -23,10 +23,7 @@ from pathlib import Path
 from subprocess import CalledProcessError, SubprocessError
 from typing import Any, BinaryIO, NamedTuple
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox import shell
-from netarena.sandbox.namespace import network_files, process_files
-from netarena.sandbox.shell import Room, entered
+from netarena.sdk import EnvironmentFailed, Room, entered, network_files, process_files, shell
 from netarena_route.real import mn, netns
 from netarena_route.real.draft import draft
 from netarena_route.real.guard import Guard, process_limit
@@ -270,7 +267,7 @@ class Worker:
                 netns=space,
                 hostname=machine,
                 limits=replace(
-                    shell.Limits(), wall_s=timeout_s, processes=process_limit(machines, space)
+                    shell.ShellLimits(), wall_s=timeout_s, processes=process_limit(machines, space)
                 ),
                 watch=lambda pid: guard.watch(pid) or self._revive() or self._watch(),
                 room=self._room(machine, network),

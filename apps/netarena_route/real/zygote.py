@@ -19,9 +19,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from netarena.sandbox.fork import Forks
-from netarena.sandbox.namespace import Unavailable, isolate, lacking
-from netarena.sandbox.shell import environment
+from netarena.sdk import Forks, NamespaceUnavailable, command_environment, isolate, lacking
 from netarena_route.real.backbone.lab import Lab
 from netarena_route.real.kernel_lock import MACHINE, Turns
 from netarena_route.real.worker import Worker
@@ -71,7 +69,7 @@ def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
         else:
             # The pipe stays open in the worker, so that its end shows that the worker has ended.
             serve(socket.socket(fileno=descriptor), turns)
-    except Unavailable as error:
+    except NamespaceUnavailable as error:
         os.write(words, str(error).encode())
     except BaseException as error:  # noqa: BLE001 -- the child must not return to the parent's loop
         os.write(words, f"{type(error).__name__}: {error}".encode())
@@ -95,7 +93,7 @@ def main() -> None:
     if missing := lacking():
         zygote.send({"failed": missing})
         return
-    environment()
+    command_environment()
     zygote.serve(ready=True)
 
 

@@ -16,7 +16,7 @@ from itertools import combinations, permutations
 from types import MappingProxyType
 from typing import NamedTuple
 
-from netarena.model import Record
+from netarena.sdk import Record
 
 #: Numbers of routing tables, both of generated networks and of faults.
 TABLES = range(1, 253)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netarena.model import Step
-from netarena.sandbox.shell import Result
+from netarena.sandbox.shell import CommandResult
 from netarena_k8s.refusal import came_to_nothing
 
 FORBIDDEN = (
@@ -46,7 +46,9 @@ PATCHED = "networkpolicy.networking.k8s.io/adservice patched\n"
     ],
 )  # fmt: skip
 def test_refused_command_has_no_effect(output: str, status: int) -> None:
-    assert came_to_nothing(Step(prompt="", executed=True, output=Result(output, status).told))
+    assert came_to_nothing(
+        Step(prompt="", executed=True, output=CommandResult(output, status).told)
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,12 +67,14 @@ def test_refused_command_has_no_effect(output: str, status: int) -> None:
     ],
 )
 def test_nonzero_exit_status_alone_is_not_a_refusal(output: str, status: int) -> None:
-    assert not came_to_nothing(Step(prompt="", executed=True, output=Result(output, status).told))
+    assert not came_to_nothing(
+        Step(prompt="", executed=True, output=CommandResult(output, status).told)
+    )
 
 
 @pytest.mark.parametrize(("output", "nothing"), [("", True), (FOLLOWED, True), (WATCHED, False)])
 def test_stopped_command_is_judged_by_its_output(output: str, nothing: bool) -> None:
-    told = Result(output, None, timed_out=True, stopped="it ran for 15 s").told
+    told = CommandResult(output, None, timed_out=True, stopped="it ran for 15 s").told
     assert came_to_nothing(Step(prompt="", executed=True, output=told)) is nothing
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Severity
-from netarena.sandbox.namespace import Unavailable
-from netarena.sandbox.shell import Result
+from netarena.sandbox.namespace import NamespaceUnavailable
+from netarena.sandbox.shell import CommandResult
 from netarena_route import diagnosis
 from netarena_route.config import RouteConfig
 from netarena_route.diagnosis import INSTALL, PACKAGES, check, diagnose
@@ -194,7 +194,7 @@ def test_output_of_the_trial_process_is_parsed(
     ("inside", "found"),
     [
         ([("netem", "unknown")], {"netem": "unknown"}),
-        (Unavailable("no view of processes"), {"namespaces": "no view of processes"}),
+        (NamespaceUnavailable("no view of processes"), {"namespaces": "no view of processes"}),
         (
             SystemExit(0),
             {"namespaces": "a process in namespaces of its own ends at once"},
@@ -207,7 +207,7 @@ def test_results_of_the_isolated_trial_are_returned(
     def isolate() -> int:
         if pid := os.fork():
             return pid
-        if isinstance(inside, Unavailable):
+        if isinstance(inside, NamespaceUnavailable):
             raise inside
         if isinstance(inside, SystemExit):
             os._exit(0)
@@ -221,7 +221,7 @@ def test_results_of_the_isolated_trial_are_returned(
 
 def test_missing_namespace_privilege_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def isolate() -> int:
-        raise Unavailable("unshare: Operation not permitted")
+        raise NamespaceUnavailable("unshare: Operation not permitted")
 
     monkeypatch.setattr(diagnosis, "isolate", isolate)
     assert diagnosis._try_all() == {"namespaces": "unshare: Operation not permitted"}
@@ -275,10 +275,10 @@ def test_each_need_is_tried_in_a_separate_network_namespace(
 
 
 @pytest.mark.parametrize(
-    "ends", [EnvironmentFailed("no sandbox: no rights"), Result("no sandbox: no rights", 1)]
+    "ends", [EnvironmentFailed("no sandbox: no rights"), CommandResult("no sandbox: no rights", 1)]
 )
 def test_broken_sandbox_is_reported(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: object, **__: object) -> Result:
+    def run(*_: object, **__: object) -> CommandResult:
         if isinstance(ends, Exception):
             raise ends
         return ends

@@ -15,7 +15,7 @@ from seccomp import ALLOW, ARCHITECTURE, COLUMN, KILL, MACHINES, decide, refused
 
 from netarena.errors import EnvironmentFailed
 from netarena.sandbox import shell
-from netarena.sandbox.shell import Limits, Result, plain
+from netarena.sandbox.shell import CommandResult, ShellLimits, plain
 
 
 @pytest.fixture(params=MACHINES)
@@ -137,13 +137,16 @@ def test_long_output_keeps_its_beginning_and_end(chunks: list[bytes], most: int)
 @pytest.mark.parametrize(
     ("result", "told"),
     [
-        (Result("done\n", 0), "done\n"),
-        (Result("", 0), ""),
-        (Result("no", 2), "no\n[exit status 2]\n"),
-        (Result("", None, stopped="it ran for 1 s", timed_out=True), "[stopped: it ran for 1 s]\n"),
+        (CommandResult("done\n", 0), "done\n"),
+        (CommandResult("", 0), ""),
+        (CommandResult("no", 2), "no\n[exit status 2]\n"),
+        (
+            CommandResult("", None, stopped="it ran for 1 s", timed_out=True),
+            "[stopped: it ran for 1 s]\n",
+        ),
     ],
 )
-def test_result_text_shows_exit_status_or_stop_reason(result: Result, told: str) -> None:
+def test_result_text_shows_exit_status_or_stop_reason(result: CommandResult, told: str) -> None:
     assert result.told == told
 
 
@@ -240,7 +243,7 @@ def test_namespace_that_cannot_be_entered_is_an_environment_failure() -> None:
 
 def test_limits_never_exceed_those_already_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (5, 7))
-    line = shell._limited(Limits(cpu_s=1.2, processes=64))
+    line = shell._limited(ShellLimits(cpu_s=1.2, processes=64))
     assert "--cpu=4:4" in line
     assert "--nproc=7:7" in line
     assert line[-3:] == ["timeout", "--signal=KILL", "17"]
@@ -265,7 +268,7 @@ def test_expired_clock_sends_interrupt_and_terminate_before_kill(
         (True, words, 2),
     ]
     # ping -c 2 of a silent target takes a second, and ten more for the last reply
-    assert Limits().wall_s > 11
+    assert ShellLimits().wall_s > 11
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,9 @@ def test_line_buffering_is_used_only_if_the_machines_stdbuf_works(
 ) -> None:
     (tmp_path / "stdbuf").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "stdbuf").chmod(0o755)
-    monkeypatch.setattr(shell, "ENVIRONMENT", {**shell.ENVIRONMENT, "PATH": f"{tmp_path}:/bin"})
+    monkeypatch.setattr(
+        shell, "SHELL_ENVIRONMENT", {**shell.SHELL_ENVIRONMENT, "PATH": f"{tmp_path}:/bin"}
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     wanted = {"LD_PRELOAD": "/usr/lib/x.so", "_STDBUF_O": "L"} if found else {}
     assert shell._line_buffering.__wrapped__() == wanted
@@ -310,5 +315,5 @@ def test_file_backed_memory_does_not_count_towards_the_memory_limit(
         (folder / "stat").write_text("7 (a b) " + "0 " * 21 + f"{2 << 20 >> 12} 0\n")
         (folder / "status").write_text(f"VmRSS:\t 2048 kB\nRss{kind}:\t 2048 kB\n")
 
-    assert told in shell.overuse(iter(processes), Limits(memory_bytes=64 << 20))
-    assert shell.overuse(processes[:20], Limits(memory_bytes=64 << 20)) == ""
+    assert told in shell.overuse(iter(processes), ShellLimits(memory_bytes=64 << 20))
+    assert shell.overuse(processes[:20], ShellLimits(memory_bytes=64 << 20)) == ""

@@ -28,7 +28,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from netarena.sandbox.caller import Caller
+from netarena.sdk import Caller
 from netarena_k8s.embedded.apiserver import discovery, openapi
 from netarena_k8s.embedded.apiserver.authority import Authority
 from netarena_k8s.embedded.apiserver.call import User

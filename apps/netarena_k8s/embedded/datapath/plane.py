@@ -33,8 +33,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from netarena.sandbox import namespace
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered, namespace
 from netarena_k8s.embedded.datapath.rule import Pod, interface, ruleset, translation
 
 #: next hop of the pods' default route; no interface has this address
@@ -414,7 +413,7 @@ def main() -> None:
     if not problem:
         try:
             inner = namespace.isolate()
-        except namespace.Unavailable as error:
+        except namespace.NamespaceUnavailable as error:
             problem = str(error)
         else:
             if inner < 0:

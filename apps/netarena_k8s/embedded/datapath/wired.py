@@ -20,10 +20,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from netarena.errors import EnvironmentFailed, one_line
-from netarena.sandbox.caller import Caller
-from netarena.sandbox.child import program, surroundings, try_out
-from netarena.sandbox.worker import Servant
+from netarena.sdk import (
+    Caller,
+    EnvironmentFailed,
+    Servant,
+    one_line,
+    program,
+    surroundings,
+    try_out,
+)
 from netarena_k8s.cluster import Access, Cluster, Deployed, Sight
 from netarena_k8s.world.model import (
     NAME_LABEL,

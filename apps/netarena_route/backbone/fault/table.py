@@ -8,7 +8,7 @@ from itertools import pairwise, permutations
 from types import MappingProxyType
 from typing import TypeAlias
 
-from netarena.task.repair_order import safe_orders
+from netarena.sdk import safe_orders
 from netarena_route.action import Command, Fault
 from netarena_route.backbone.fault.bgp import BGP
 from netarena_route.backbone.fault.change import Change, Method

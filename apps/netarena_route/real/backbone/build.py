@@ -21,8 +21,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from netarena.sandbox.namespace import new_network
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered, new_network
 from netarena_route.backbone.lab_spec import Setup
 from netarena_route.real.links import BASELINE, ENVIRONMENT, number_settings
 

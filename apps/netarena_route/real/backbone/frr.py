@@ -18,10 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox.daemon import Confined
-from netarena.sandbox.namespace import mount_memory
-from netarena.sandbox.shell import ENVIRONMENT, Limits
+from netarena.sdk import SHELL_ENVIRONMENT, Confined, EnvironmentFailed, ShellLimits, mount_memory
 
 #: Daemons in starting order. The others look for zebra's socket only every ten seconds if they do
 #: not find it at first, so zebra comes first.
@@ -32,7 +29,7 @@ SOCKETS = "/run/frr"
 #: Folder for daemons' logs that commands can read, as in ``log file /var/log/frr/bgpd.log``.
 LOGS = "/var/log/frr"
 #: Limits of a router's daemons. Their life is an episode, of which their CPU time is about 1 %.
-LIMITS = Limits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
+LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: Time limit for starting, on a busy machine.
 _TRY_S = 20.0
 #: Folder for zebra's own socket and other files that no one else may access.
@@ -187,7 +184,7 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=ENVIRONMENT,
+                env=SHELL_ENVIRONMENT,
             ),
         )
         for name, sockets, saved in routers

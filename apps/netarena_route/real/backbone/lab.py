@@ -16,11 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from netarena.errors import EnvironmentFailed
-from netarena.sandbox import shell
-from netarena.sandbox.daemon import Confined, family
-from netarena.sandbox.namespace import mount_memory
-from netarena.sandbox.shell import Room, entered
+from netarena.sdk import Confined, EnvironmentFailed, Room, entered, family, mount_memory, shell
 from netarena_route.backbone.lab_spec import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_route.real import worker
 from netarena_route.real.backbone import frr, leftover, serve, way
@@ -351,7 +347,7 @@ class Lab(Worker):
                 command,
                 netns=self._spaces[machine],
                 hostname=machine,
-                limits=shell.Limits(
+                limits=shell.ShellLimits(
                     processes=process_limit(len(self._names), self._spaces[machine])
                 ),
                 watch=lambda _: self._watch(),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.backbone.lab_spec import Cable, Edit, End, Recipe, Setup
 from netarena_route.real.backbone.build import build_netns, configure
 from netarena_route.real.backbone.frr import Terminals

@@ -32,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.backbone.lab_spec import Ask
 from netarena_route.real.netlink import SOCK_DIAG, Message, Netlink
 

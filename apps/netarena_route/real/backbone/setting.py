@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 from netarena_route.real.backbone import serve
 from netarena_route.real.backbone.frr import LONG_S, Terminals
 from netarena_route.real.links import run_shell

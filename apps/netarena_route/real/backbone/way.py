@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from netarena.sandbox.shell import entered
+from netarena.sdk import entered
 
 _ETH_P_IP = 0x0800
 _ICMP, _ECHO_REQUEST = 1, 8
