@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-import httpx
-
 from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
@@ -95,6 +93,8 @@ async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
 
 async def serves_card(url: str) -> bool:
     """Return whether ``url`` serves an agent card now."""
+    import httpx  # slow to import, and only programs that serve A2A need it
+
     async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:
         for path in _CARDS:
             with suppress(httpx.HTTPError, httpx.InvalidURL):

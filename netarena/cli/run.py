@@ -30,7 +30,6 @@ from netarena.cli.option import (
     wait_option,
 )
 from netarena.cli.run_directory import choose_query, place
-from netarena.cli.scenario import run_scenario
 from netarena.cli.screen import Meter, MeterReporter, show_result, tell
 from netarena.cli.terminal import escape, open_log, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
@@ -150,6 +149,8 @@ def command(  # noqa: PLR0913 -- one argument per option
                 "scenario",
                 "names its agents itself: do not give --agent, --query, --name or --until-interval",
             )
+        from netarena.cli.scenario import run_scenario  # its A2A client is slow to import
+
         run_scenario(
             Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
         )
