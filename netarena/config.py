@@ -50,9 +50,10 @@ _FLAT = "its keys belong below [config] itself"
 _INSTEAD = {
     "num_instances": "num_queries counts queries per label: set it in assessment_config and delete "
     "num_instances from quick-submit.yml",
-    "microservice_dir": "only k8s has it: delete the key",
-    "num_switches": "only route has it: delete the key",
-    "num_hosts_per_subnet": "only route has it: delete the key",
+    **dict.fromkeys(
+        ("microservice_dir", "num_switches", "num_hosts_per_subnet"),
+        "another application has it: delete the key",
+    ),
     "parallel": "set concurrency, the number of episodes at once",
     "agent_type": _MODEL,
     "llm_agent_type": _MODEL,

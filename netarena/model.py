@@ -89,7 +89,7 @@ class Query(Record):
     version: str
     seed: int
     index: int
-    #: Group of results: the label (malt) or error type (route, k8s).
+    #: Group of results, such as the error type.
     label: str
     #: ``level1`` …
     level: str

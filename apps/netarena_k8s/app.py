@@ -109,7 +109,8 @@ class Kubernetes(Reactive):
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
 
-    def __init__(self) -> None:
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
         self._stack = AsyncExitStack()
         self._clusters: dict[tuple[str | None, ...], Cluster] = {}
         self._measured: Wired | None = None

@@ -103,7 +103,8 @@ class Malt(Labelled):
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
 
-    def __init__(self) -> None:
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
         self._sandboxes: Sandboxes | None = None
 
     async def __aenter__(self) -> Self:

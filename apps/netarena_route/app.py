@@ -111,10 +111,12 @@ class Route(Reactive):
         "every command, that nothing that worked was broken."
     )
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
+    privileged: ClassVar[bool] = True
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
 
-    def __init__(self) -> None:
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
         self._warm: Warm | None = None
 
     async def __aenter__(self) -> Self:

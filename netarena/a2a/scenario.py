@@ -48,6 +48,7 @@ from typing import Any
 from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
 from netarena.errors import ConfigError
 from netarena.file import read_text
+from netarena.task.application import load
 
 #: Bytes of a scenario file.
 MOST_SCENARIO_BYTES = 1 << 20
@@ -55,8 +56,6 @@ MOST_SCENARIO_BYTES = 1 << 20
 MOST_SCENARIOS = 16
 #: Port at which every image listens.
 IMAGE_PORT = 9009
-#: What a container of the green agent's image needs, by application (docs/container.md).
-PRIVILEGED = frozenset({"route"})
 #: Ending of the roles of the applications' participants.
 _ROLE_END = "_operator"
 #: ``netarena serve APP``, and an image ``…/netarena-APP:TAG``.
@@ -243,7 +242,7 @@ def compose(
         "green-agent": _container(green, images.get(green.role, green.image or image))
     }
     application = scenario.application or _guess_application(green, roles)
-    if application in PRIVILEGED:
+    if _needs_privileges(application):
         services["green-agent"]["privileged"] = True
     for party in scenario.participants:
         chosen = images.get(party.role, party.image or image)
@@ -266,6 +265,14 @@ def compose(
         "depends_on": {name: {"condition": "service_healthy"} for name in services},
     }
     return {"services": services}
+
+
+def _needs_privileges(application: str) -> bool:
+    """Return whether the image of an application needs them; an unknown one does not."""
+    try:
+        return load(application).privileged
+    except ConfigError:
+        return False
 
 
 def _container(party: Party, image: str | None) -> dict[str, Any]:

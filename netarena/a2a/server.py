@@ -161,7 +161,6 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     out: Path = Path("netarena-runs"),
     data: Path | None = Path("/data"),
     max_episodes: int = MAX_EPISODES,
-    allow_unsandboxed: bool = False,
     allow_link_local: bool = False,
     environ: Mapping[str, str] | None = None,
     ready: Callable[[str], None] | None = None,
@@ -171,17 +170,16 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
     ``NETARENA_HEADERS_<ROLE>``. ``ready`` gets the URL of the bound address once the service
     listens; port 0 uses a free one. Raises ConfigError before anything is served, also if the
-    sandbox lacks a protection and ``allow_unsandboxed`` is false.
+    sandbox lacks a protection and the application is not ``unsandboxed``.
     """
     environ = environ or {}
     if card_url is not None:
         check_url(card_url, "card_url")
-    application.unsandboxed = allow_unsandboxed
     for check in application.diagnose():
         if check.ok:
             continue
         _warn(check)
-        if check.severity is Severity.SANDBOX and not allow_unsandboxed:
+        if check.severity is Severity.SANDBOX and not application.unsandboxed:
             raise ConfigError(
                 "sandbox",
                 f"{check.name}: {check.detail}; {check.remedy or 'not on this machine'}, "

@@ -554,8 +554,7 @@ async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
     batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
     # spawned: they inherit nothing of this process's event loop and threads
     context = multiprocessing.get_context("spawn")
-    fresh = type(application)()
-    fresh.unsandboxed = application.unsandboxed
+    fresh = type(application)(unsandboxed=application.unsandboxed, training=application.training)
 
     async def lane() -> None:
         ours, theirs = context.Pipe()

@@ -14,8 +14,7 @@ from netarena.task.application import load
 def command(*, application: str) -> None:
     """Remove what services of APP that are no more left outside this machine.
 
-    Of k8s: namespaces on the cluster of KUBECONFIG, and what is ours in others. What a running
-    service uses stays.
+    Such as namespaces on the cluster of KUBECONFIG. What a running service uses stays.
     """
     app = load(application)
     done = app.clean(os.environ)

@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     """
     open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
     tell_more("netarena")
-    app = load(application)
+    app = load(application, unsandboxed=allow_unsandboxed)
     tell_more(type(app).__module__)
 
     from netarena.a2a.server import serve
@@ -82,7 +82,6 @@ def command(  # noqa: PLR0913 -- one argument per option
         out=out,
         data=data,
         max_episodes=max_episodes,
-        allow_unsandboxed=allow_unsandboxed,
         allow_link_local=allow_link_local,
         environ=os.environ,
         ready=lambda url: click.echo(f"netarena: {app.name} listens at {url}", err=True),

@@ -57,7 +57,7 @@ def command(  # noqa: PLR0913 -- one for each option
     wrong, and at which step.
 
     With ID (of a query, or its index) the transcript of that episode: what was asked for, its
-    output, what broke, healed and was exposed; for malt the differences with the right values.
+    output, what broke, healed and was exposed, or the differences with the right values.
     It holds ground truth.
     """
     run = [stored for stored in read_run(directory) if role in {None, stored.header.role}]

@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import ClassVar, Self, TypeAlias
 
 from netarena.config import Briefing, Config
@@ -50,10 +50,6 @@ from netarena.task.tool import DONE, REPLY, Tool, read_causes
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
-#: Extras of this distribution, to name the missing one if an application cannot be loaded.
-_OWN_EXTRAS = ("malt", "route", "k8s")
-
-
 #: Phrases with which ``netarena.sandbox.shell`` reports a failed or stopped command.
 _FAILED = re.compile(r"^\[(?:exit status \d+|stopped: .*)\]\s*\Z", re.MULTILINE)
 
@@ -127,7 +123,7 @@ class Environment(ABC):
 
 
 class Application(ABC):
-    """A kind of task for agents. Its only state is the resources of ``async with``."""
+    """A kind of task for agents. Its state is its options and the resources of ``async with``."""
 
     #: Entry-point name.
     name: ClassVar[str]
@@ -155,13 +151,22 @@ class Application(ABC):
     notes: ClassVar[tuple[str, ...]] = ()
     #: Observations of each settled state in an audit; all must be equal.
     looks: ClassVar[int] = 1
-    #: Set before entering: run agents' code even if the machine lacks a protection.
-    unsandboxed: bool = False
-    #: Set before drawing: queries for training, with ids and seeds of their own that no assessment
-    #: has.
-    training: bool = False
+    #: Whether a container that runs agents' code needs privileges, such as to make namespaces.
+    privileged: ClassVar[bool] = False
     #: Type of this application's configuration.
     config_type: ClassVar[type[Config]] = Config
+    #: The options of the constructor; they do not change afterwards.
+    unsandboxed: bool = False
+    training: bool = False
+
+    def __init__(self, *, unsandboxed: bool = False, training: bool = False) -> None:
+        """Set the options.
+
+        ``unsandboxed`` runs agents' code even if the machine lacks a protection. ``training``
+        draws queries for training, with ids and seeds of their own that no assessment has.
+        """
+        self.unsandboxed = unsandboxed
+        self.training = training
 
     async def __aenter__(self) -> Self:
         """Start the shared parts of all episodes (warm processes, servers), once per process."""
@@ -649,8 +654,8 @@ def application_names() -> list[str]:
     return sorted({point.name for point in entry_points(group=APPLICATION_GROUP)})
 
 
-def load(name: str) -> Application:
-    """Load an application by its entry-point name.
+def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> Application:
+    """Return an application by its entry-point name, constructed with these options.
 
     Raises ConfigError if there is none, or if its extra is not installed.
     """
@@ -661,10 +666,19 @@ def load(name: str) -> Application:
             except ModuleNotFoundError as error:
                 raise ConfigError(
                     "application",
-                    f"{name} needs {error.name}, which is not installed: "
-                    f'pip install "netarena[{name}]"',
+                    f"{name} needs {error.name}, which is not installed: {_remedy(point)}",
                 ) from None
-            return kind()
-    known = ", ".join(application_names()) or ", ".join(_OWN_EXTRAS)
+            options = {"unsandboxed": unsandboxed, "training": training}
+            return kind(**{option: True for option, chosen in options.items() if chosen})
+    known = ", ".join(application_names()) or "the installed applications (there are none)"
     near = suggest(name, application_names())
     raise ConfigError("application", f"{name!r} is not one of {known}{near}")
+
+
+def _remedy(point: EntryPoint) -> str:
+    """Return the command that installs what an application needs: its extra, if it has one."""
+    if point.dist is None:
+        return "install it"
+    extras = point.dist.metadata.get_all("Provides-Extra") or []
+    extra = f"[{point.name}]" if point.name in extras else ""
+    return f'pip install "{point.dist.name}{extra}"'

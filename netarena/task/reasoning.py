@@ -69,7 +69,7 @@ _GROWING = re.compile(
     )
     + r")?\Z"
 )
-#: Code fences as k8s reads them: also after a word, in a list or in a quotation.
+#: Code fences: also after a word, in a list or in a quotation.
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
 #: Quoted text within one line; an apostrophe within a word is not a quote.
 _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")

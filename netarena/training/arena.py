@@ -167,9 +167,7 @@ class Seat:
 
 def load_for(name: str, *, training: bool) -> Application:
     """Return an application that draws queries for training, or those of assessments."""
-    application = load(name)
-    application.training = training
-    return application
+    return load(name, training=training)
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:

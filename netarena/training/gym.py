@@ -25,6 +25,7 @@ except ImportError:
 
     raise ConfigError("gymnasium", 'is not installed: pip install "netarena[gymnasium]"') from None
 
+from netarena.task.application import application_names
 from netarena.training.arena import Seat
 from netarena.training.fleet import Fleet, Start, ended
 from netarena.training.reward import Rewards
@@ -32,10 +33,8 @@ from netarena.training.reward import Rewards
 NAMESPACE = "NetArena"
 #: Id below the namespace -> default arguments of its environments.
 IDS: dict[str, dict[str, Any]] = {
-    "Malt-v0": {"application": "malt"},
-    "Route-v0": {"application": "route"},
-    "K8s-v0": {"application": "k8s"},
-    # any installed application: make(id, application=NAME)
+    **{f"{name.capitalize()}-v0": {"application": name} for name in application_names()},
+    # any application: make(id, application=NAME)
     "App-v0": {},
 }
 #: Maximum characters of a prompt (with up to 48,000 of earlier turns) and of a reply.

@@ -44,7 +44,7 @@ class NetArenaData(vf.TaskData):
 class NetArenaConfig(vf.TasksetConfig):
     """Tasks of one application and seed."""
 
-    application: str = "malt"
+    application: str = ""
     seed: int = 0
     rewards: str = "default"
     #: Whether queries are for training, or those of an assessment.

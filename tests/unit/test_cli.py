@@ -1181,7 +1181,7 @@ def test_doctor_lists_missing_parts(fake, capsys):
     document = json.loads(capsys.readouterr().out)
     (check,) = [check for check in document["checks"] if check["part"] == "bare"]
     assert (check["ok"], check["severity"]) == (False, "run")
-    assert check["remedy"] == 'pip install "netarena[bare]"'
+    assert check["remedy"] == 'pip install "netarena-fake"'
     assert document["ok"] is False
 
 
@@ -1341,7 +1341,7 @@ def test_serve_without_a_sandbox_is_refused_unless_allowed(fake, monkeypatch, ca
             ]
 
     served = []
-    monkeypatch.setattr("netarena.cli.serve.load", lambda name: Open())
+    monkeypatch.setattr("netarena.cli.serve.load", lambda name, **options: Open(**options))
 
     def run_app(app, listener):
         served.append(app)

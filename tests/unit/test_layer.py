@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -13,3 +14,16 @@ def test_every_module_has_a_layer():
     contracts = read["tool"]["importlinter"]["contracts"]
     exhaustive = {one["containers"][0] for one in contracts if one.get("exhaustive")}
     assert exhaustive >= {"netarena", *(path.name for path in (ROOT / "apps").glob("netarena_*"))}
+
+
+def test_no_module_of_the_core_names_an_application():
+    """Docstrings and the examples of ``--help`` may."""
+    names = {path.name.removeprefix("netarena_") for path in (ROOT / "apps").glob("netarena_*")}
+    core = [path for path in (ROOT / "netarena").rglob("*.py") if path.parent.name != "cli"]
+    found = [
+        f"{path}:{node.lineno}"
+        for path in core
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not found

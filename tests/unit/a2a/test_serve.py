@@ -45,18 +45,15 @@ def test_leaderboard_service_derives_seeds_from_its_secrets(served, tmp_path, mo
     assert told["seed_secret"] == "s3cret"
 
 
-def test_allow_unsandboxed_reaches_the_application(served, tmp_path):
-    application = Unprotected()
-    assert not application.unsandboxed
-    serve(application, port=0, out=tmp_path, allow_unsandboxed=True)
-    assert application.unsandboxed
+def test_unsandboxed_application_is_served_without_a_sandbox(served, tmp_path):
+    serve(Unprotected(unsandboxed=True), port=0, out=tmp_path)
     assert len(served) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_service_reports_the_address_it_is_bound_to(served, tmp_path, host):
     told = []
-    serve(Toy(), host=host, port=0, out=tmp_path, allow_unsandboxed=True, ready=told.append)
+    serve(Toy(), host=host, port=0, out=tmp_path, ready=told.append)
     assert told[0].startswith(f"http://{host}:")
 
 
@@ -95,7 +92,5 @@ def test_invalid_card_url_is_refused(served, tmp_path, url):
 
 
 def test_protected_machine_serves_sandboxed(served, tmp_path):
-    application = Toy()
-    serve(application, port=0, out=tmp_path)
-    assert not application.unsandboxed
+    serve(Toy(), port=0, out=tmp_path)
     assert len(served) == 1

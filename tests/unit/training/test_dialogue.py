@@ -62,8 +62,7 @@ def test_dialogue_equals_a_rollout_with_the_same_calls(tmp_path):
     ],
 )
 def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, tools):
-    application = load(name)
-    application.training = True
+    application = load(name, training=True)
     config = application.config_type.parse({"num_queries": 1, **keys})
     path, said = tmp_path / "set.jsonl", list[str]()
     for query in islice(application.generate(config, 7), 3):

@@ -76,8 +76,7 @@ def test_failing_demonstration_cancels_the_others(tmp_path, monkeypatch):
             ended.append(query.id)
 
     monkeypatch.setattr(sft, "demonstrate", demonstrate)
-    toy = load("toy")
-    toy.training = True
+    toy = load("toy", training=True)
     config = toy.config_type(concurrency=3)
 
     async def write():
@@ -92,8 +91,7 @@ def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
     """The causes are only in the last reply, and prompts contain nothing hidden."""
     keys = ("--seed", "5", "--sizes", "2,2,2", "--set", "briefing=ticket")
     assert main(["sft", "toy", *keys, "--out", str(tmp_path)]) == 0
-    toy = load("toy")
-    toy.training = True
+    toy = load("toy", training=True)
     config = toy.config_type.parse({"briefing": "ticket"})
     drawn = [draw_level(toy, config, 5, level, 2) for level in config.LEVELS]
     queries = {query.id: query for query in chain(*drawn)}
@@ -115,8 +113,7 @@ def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
 @pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
 def test_training_draws_no_evaluation_query(name):
     """Training ids, which seed the draws, begin with ``train``, so the draws differ."""
-    asked, learnt = load(name), load(name)
-    learnt.training = True
+    asked, learnt = load(name), load(name, training=True)
     config = asked.config_type.parse({"num_queries": 1, "complexity_level": "level1"})
     one, other = next(asked.generate(config, 7)), next(learnt.generate(config, 7))
     assert other.id == f"train-{one.id}"
