@@ -26,7 +26,8 @@ class Noted(Waterworks):
 
 
 class Works(Toy):
-    training = True
+    def __init__(self):
+        super().__init__(training=True)
 
     def environment(self, query, config):
         return Noted(query)
