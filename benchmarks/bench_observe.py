@@ -36,8 +36,8 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
     """Times of one checkout, in s; it is the one that is imported."""
     import asyncio
 
-    from netarena_route.action import Command
-    from netarena_route.real.client import Warm
+    from netarena_network.action import Command
+    from netarena_network.real.client import Warm
     from netarena_route.world.model import standard
 
     async def run() -> dict[str, list[float]]:

@@ -26,8 +26,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from netarena_route.action import Command
-from netarena_route.real.client import Warm
+from netarena_network.action import Command
+from netarena_network.real.client import Warm
 from netarena_route.world.model import World, standard
 
 AT_ONCE = 8

@@ -36,8 +36,8 @@ from netarena.task.application import Application, Environment
 from netarena_k8s.agent.form_reader import repairs
 from netarena_k8s.agent.triage import DUMP
 from netarena_k8s.app import Kubernetes
+from netarena_network.evidence import Scene, decode, examine, read_program
 from netarena_route.app import Route
-from netarena_route.evidence import Scene, decode, examine, read_program
 
 GOAL = 0.02
 

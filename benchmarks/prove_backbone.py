@@ -24,15 +24,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from netarena.errors import EnvironmentFailed
-from netarena_route.action import Fault
-from netarena_route.backbone.draw import draw
-from netarena_route.backbone.fault.table import KINDS, one_of_each
-from netarena_route.backbone.fault.table import read as read_fault
-from netarena_route.backbone.model import World
-from netarena_route.backbone.render import render
-from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
-from netarena_route.backbone_environment import edits
-from netarena_route.real.client import Net, Warm
+from netarena_backbone.draw import draw
+from netarena_backbone.environment import edits
+from netarena_backbone.fault.table import KINDS, one_of_each
+from netarena_backbone.fault.table import read as read_fault
+from netarena_backbone.state import Facts, facts_of, intended, misfits, read
+from netarena_backbone.world.model import World
+from netarena_backbone.world.render import render
+from netarena_network.action import Fault
+from netarena_network.real.client import Net, Warm
 
 #: from a change until the network must be as computed
 WITHIN_S = 40.0

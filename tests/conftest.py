@@ -157,15 +157,15 @@ def _lacks_episodes() -> str:
 
 
 def _lacks_netns() -> str:
-    from netarena_route.real.client import lacking
+    from netarena_network.real.client import lacking
 
     return lacking()
 
 
 def _lacks_backbone() -> str:
     """Of routing: what its routers' daemons need."""
-    from netarena_route.real.backbone import frr
-    from netarena_route.real.client import lacking
+    from netarena_backbone.real import frr
+    from netarena_network.real.client import lacking
 
     return frr.missing() or lacking()
 
@@ -183,7 +183,7 @@ def _lacks_clients() -> str:
 
 
 def _lacks_ipset() -> str:
-    from netarena_route.real.ipset import lacking
+    from netarena_network.real.ipset import lacking
 
     return lacking()
 

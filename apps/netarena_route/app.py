@@ -42,27 +42,19 @@ from netarena.sdk import (
     Tool,
     clip,
 )
-from netarena_route import (
-    action,
-    declaration,
-    diagnosis,
-    picture,
-    prompt,
-    query,
-    reply,
-    solution,
-    state,
-    ticket,
-)
-from netarena_route import backbone_environment as backbone_live
-from netarena_route.agent import attack, attack_frr, guess, heuristic, heuristic_backbone
-from netarena_route.backbone import examination as backbone
-from netarena_route.backbone.query import case_of
+from netarena_backbone import environment as backbone_live
+from netarena_backbone import examination as backbone
+from netarena_backbone.agent import attack_frr
+from netarena_backbone.agent import heuristic as heuristic_backbone
+from netarena_backbone.query import case_of
+from netarena_network import action, attack, declaration, reply
+from netarena_network.evidence import Scene, collect
+from netarena_network.real.client import Warm
+from netarena_route import diagnosis, picture, prompt, query, solution, state, ticket
+from netarena_route.agent import guess, heuristic
 from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment, resolve
-from netarena_route.evidence import Scene, collect
 from netarena_route.fault import mask
-from netarena_route.real.client import Warm
 from netarena_route.world.model import World
 
 #: Sizes and families of faults that an audit covers unless the configuration sets them.
@@ -291,7 +283,7 @@ class Route(Reactive):
         return kind(query, cast("RouteConfig", config), self._warm)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """Return the evidence of a query's live network; see ``netarena_route.evidence``."""
+        """Return the evidence of a query's live network; see ``netarena_network.evidence``."""
         return await collect(query_, self.environment(query_, config), self.scene(query_))
 
     def scene(self, query_: Query) -> Scene:

@@ -33,9 +33,9 @@ from netarena.sdk import (
     program,
     shell,
 )
+from netarena_backbone.real import frr
 from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
-from netarena_route.real.backbone import frr
 
 #: Options that give a container the privileges; the second has the fewest that suffice.
 PRIVILEGED = "docker run --privileged"

@@ -19,10 +19,10 @@ from netarena.sdk import (
     ShellLimits,
     State,
 )
+from netarena_network.real.client import Net, Warm
 from netarena_route.config import RouteConfig
 from netarena_route.fault.table import expected
 from netarena_route.query import faults_of, world_of
-from netarena_route.real.client import Net, Warm
 from netarena_route.state import fields
 from netarena_route.world.model import World
 

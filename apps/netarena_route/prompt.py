@@ -24,13 +24,13 @@ from netarena.sdk import (
     tell_harm,
     tell_turns,
 )
-from netarena_route.bounds import tell_bounds
+from netarena_network.bounds import tell_bounds
+from netarena_network.prompt import KEYS, reply_format
 from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
 #: Keys of a move in the order of the prompt.
-KEYS = ("machine", "command")
 #: Maximum length of the whole history, in characters.
 MAX_HISTORY_CHARS = 24_000
 #: Limit beyond which a table of pings is replaced by its wrong pairs, and maximum number of named
@@ -54,7 +54,7 @@ def prompt_parts(
     )
     return PromptParts(
         rules=rules,
-        reply_format=read_text(PACKAGE, "reply"),
+        reply_format=reply_format(),
         task=query.text,
         situation=f"{tell_plan(world)}\n\nPingall result:\n{pingall(world, state)}",
         history=tell_turns(steps, KEYS, limits, _tell_change),

@@ -17,7 +17,7 @@ from netarena.sdk import (
     kinds_of,
     world_reader,
 )
-from netarena_route.action import Fault, action_of, fault_of
+from netarena_network.action import Fault, action_of, fault_of
 from netarena_route.config import RouteConfig
 from netarena_route.fault import table as fault
 from netarena_route.fault.lock import lock

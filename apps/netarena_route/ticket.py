@@ -18,15 +18,16 @@ from netarena.sdk import (
     Query,
     Sights,
     Step,
+    read_examples,
     read_text,
-    tell_ticket,
     tell_turns,
 )
-from netarena_route.action import Fault
-from netarena_route.bounds import tell_bounds
-from netarena_route.declaration import WORDS
+from netarena_network.action import Fault
+from netarena_network.bounds import tell_bounds
+from netarena_network.declaration import WORDS
+from netarena_network.prompt import KEYS, ticket_reply_format
 from netarena_route.fault.table import expected
-from netarena_route.prompt import KEYS, PACKAGE, tell_intent, tell_plan
+from netarena_route.prompt import PACKAGE, tell_intent, tell_plan
 from netarena_route.query import faults_of
 from netarena_route.world.model import World
 
@@ -68,7 +69,13 @@ def ticket_parts(
         **tell_bounds(len(world.endpoints)),
         **asdict(limits),
     )
-    return tell_ticket(PACKAGE, rules, WORDS, observed, tell_turns(steps, KEYS, limits))
+    return PromptParts(
+        rules=rules,
+        reply_format=ticket_reply_format(WORDS),
+        task=f"A ticket has come in: {observed}",
+        history=tell_turns(steps, KEYS, limits),
+        examples=read_examples(PACKAGE, ("ticket_look", "ticket_repair")),
+    )
 
 
 class _Sights(Sights[Pair]):

@@ -18,11 +18,11 @@ import pytest
 from route_attacks import ENDS, WRECKS, left_behind, short_commands
 
 from netarena.model import Judgement, State
-from netarena_route.agent.attack import BREACH, FAMILIES, Attack
+from netarena_backbone.query import case_of
+from netarena_backbone.state import read
+from netarena_backbone.world.model import bare
+from netarena_network.attack import BREACH, FAMILIES, Attack
 from netarena_route.app import Route
-from netarena_route.backbone.model import bare
-from netarena_route.backbone.query import case_of
-from netarena_route.backbone.state import read
 from netarena_route.config import RouteConfig
 
 #: the first test of a family plays up to fifteen attacks, of 4 s each and more on a slow machine

@@ -11,15 +11,15 @@ import time
 
 import pytest
 
-from netarena_route.action import Command
-from netarena_route.backbone.draw import draw
-from netarena_route.backbone.fault.table import one_of_each
-from netarena_route.backbone.intent import backups
-from netarena_route.backbone.model import World, bare
-from netarena_route.backbone.render import render
-from netarena_route.backbone.state import Facts, facts_of, intended, misfits, read
-from netarena_route.backbone_environment import edits
-from netarena_route.real.client import Net, Warm
+from netarena_backbone.draw import draw
+from netarena_backbone.environment import edits
+from netarena_backbone.fault.table import one_of_each
+from netarena_backbone.state import Facts, facts_of, intended, misfits, read
+from netarena_backbone.world.intent import backups
+from netarena_backbone.world.model import World, bare
+from netarena_backbone.world.render import render
+from netarena_network.action import Command
+from netarena_network.real.client import Net, Warm
 
 pytestmark = [
     pytest.mark.anyio,

@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
-from netarena_route.agent.trace_backbone import COMMAND, findings
+from netarena_backbone.agent.trace import COMMAND, findings
+from netarena_backbone.environment import BackboneEnvironment
+from netarena_backbone.query import case_of
+from netarena_backbone.world.model import World
 from netarena_route.app import Route
-from netarena_route.backbone.model import World
-from netarena_route.backbone.query import case_of
-from netarena_route.backbone_environment import BackboneEnvironment
 
 pytestmark = [
     pytest.mark.anyio,

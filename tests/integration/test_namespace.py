@@ -18,7 +18,7 @@ import pyroute2
 from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, isolate, new_network, owner
 from netarena.sandbox.shell import ShellLimits, command_environment, entered
-from netarena_route.real import guard
+from netarena_network.real import guard
 command_environment()
 if (inner := isolate()) > 0:
     os.waitpid(inner, 0)
@@ -86,7 +86,7 @@ def test_links_of_another_machine_cannot_be_changed() -> None:
     """The IDs of the other network and of a link there are known; only its owner differs."""
     said, inner = inside("""
 cable(one, other)
-from netarena_route.agent.attack import FAMILIES
+from netarena_network.attack import FAMILIES
 names = ("links-of-others", "take-links-down", "macvlan-on-others", "delete-links")
 said = [shell.run(FAMILIES["walls"][name].command, netns=one).output for name in names]
 print(json.dumps([said, shell.run("ip -o link show v1", netns=other).output]))

@@ -20,8 +20,8 @@ from route_attacks import ENDS, WRECKS, left_behind, short_commands
 from netarena.config import Config
 from netarena.model import Judgement, Query, State
 from netarena.task.application import Application
+from netarena_network.attack import BREACH, FAMILIES, attacks
 from netarena_route import environment
-from netarena_route.agent.attack import BREACH, FAMILIES, attacks
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from netarena.errors import EnvironmentFailed
+from netarena_network.action import Fault
+from netarena_network.real.client import Net, Warm
+from netarena_network.reply import read_reply
 from netarena_route import query
-from netarena_route.action import Fault
 from netarena_route.agent import guess
 from netarena_route.fault import table as fault
-from netarena_route.real.client import Net, Warm
-from netarena_route.reply import read_reply
 from netarena_route.state import judge
 from netarena_route.world.model import World, standard, varied
 from netarena_route.world.path import Plan

@@ -12,14 +12,14 @@ import pytest
 
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
+from netarena_network.action import Fault
+from netarena_network.real.links import configure, known_neighbours, run_shell
+from netarena_network.real.netlink import Netlink
 from netarena_route import query
-from netarena_route.action import Fault
 from netarena_route.fault import table
 from netarena_route.real import netns
 from netarena_route.real.draft import draft
 from netarena_route.real.form import LISTING, Form, plain, read, sysctls
-from netarena_route.real.links import configure, known_neighbours, run_shell
-from netarena_route.real.netlink import Netlink
 from netarena_route.world.model import Machine, World, standard, varied
 from netarena_route.world.path import Plan
 

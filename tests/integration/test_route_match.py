@@ -20,11 +20,11 @@ import pytest
 
 from netarena.sandbox.namespace import leave_network, raise_loopback
 from netarena.sandbox.shell import entered
-from netarena_route.backbone.lab_spec import Ask
-from netarena_route.real.backbone import serve
-from netarena_route.real.netlink import Netlink, cable
-from netarena_route.real.prober import Echo
-from netarena_route.real.shadow import Shadow
+from netarena_backbone.real import serve
+from netarena_backbone.world.lab_spec import Ask
+from netarena_network.real.netlink import Netlink, cable
+from netarena_network.real.prober import Echo
+from netarena_network.real.shadow import Shadow
 from netarena_route.world.model import standard
 
 pytestmark = [pytest.mark.requires("netns")]

@@ -23,13 +23,13 @@ from netarena.sandbox.child import surroundings
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
 from netarena.sandbox.syntax import REFUSED, STATUS
-from netarena_route.action import Command
-from netarena_route.bounds import most_processes
-from netarena_route.real import client, prober, tcpdump, worker
-from netarena_route.real.client import Warm, command
-from netarena_route.real.pace import observation_s
-from netarena_route.real.prober import Prober
-from netarena_route.real.tool import CONSOLES
+from netarena_network.action import Command
+from netarena_network.bounds import most_processes
+from netarena_network.real import client, prober, tcpdump, worker
+from netarena_network.real.client import Warm, command
+from netarena_network.real.pace import observation_s
+from netarena_network.real.prober import Prober
+from netarena_network.real.tool import CONSOLES
 from netarena_route.state import judge
 from netarena_route.world import model as world
 from netarena_route.world.model import standard, varied
@@ -1007,7 +1007,7 @@ async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator
 
 SERVICE = """
 import asyncio, random
-from netarena_route.real.client import Warm
+from netarena_network.real.client import Warm
 from netarena_route.world.model import standard
 async def main():
     async with Warm() as warm:

@@ -20,8 +20,8 @@ from netarena.sandbox import shell
 from netarena.sandbox.namespace import current_network, leave_network
 from netarena.sandbox.shell import CommandResult, ShellLimits, run
 from netarena.sandbox.syntax import REFUSED, STATUS
-from netarena_route.real import guard
-from netarena_route.real.guard import Guard
+from netarena_network.real import guard
+from netarena_network.real.guard import Guard
 
 pytestmark = pytest.mark.requires("bwrap")
 

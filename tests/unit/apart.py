@@ -7,8 +7,8 @@ import socket
 import threading
 
 from netarena.sandbox.namespace import leave_network
-from netarena_route.real import zygote
-from netarena_route.real.kernel_lock import Turns
+from netarena_network.real import zygote
+from netarena_network.real.kernel_lock import Turns
 
 END_S = 30.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netarena_route.backbone.lab_spec import Ask, Cable, End, Recipe, Setup
+from netarena_backbone.world.lab_spec import Ask, Cable, End, Recipe, Setup
 
 LOOPBACKS = {"r0": "10.0.0.1", "r1": "10.0.0.2"}
 

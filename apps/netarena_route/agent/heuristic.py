@@ -20,7 +20,7 @@ from ipaddress import IPv4Interface, IPv4Network
 from itertools import permutations
 
 from netarena.sdk import Cause
-from netarena_route.declaration import make_move
+from netarena_network.declaration import make_move
 
 _MARK = "=="
 _LOOK = f"; echo {_MARK}; ".join(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
-from netarena_route.action import Fault
+from netarena_network.action import Fault
 from netarena_route.fault import table as fault
 from netarena_route.fault.method import Scope, Site
 from netarena_route.fault.pair import PAIR

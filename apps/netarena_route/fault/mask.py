@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from netarena.sdk import places, safe_orders, unmasked
-from netarena_route.action import Command, Fault
+from netarena_network.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST
 from netarena_route.fault.lock import NO_CHANGE, Locks, Sources, draw_locks

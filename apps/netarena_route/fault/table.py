@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 from types import MappingProxyType
 
-from netarena_route.action import Command, Fault
+from netarena_network.action import Command, Fault
 from netarena_route.fault.host import HOST
 from netarena_route.fault.method import Method, Site
 from netarena_route.fault.pair import PAIR

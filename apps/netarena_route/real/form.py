@@ -20,7 +20,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import NamedTuple
 
-from netarena_route.real.netlink import (
+from netarena_network.real.netlink import (
     DELADDR,
     DELROUTE,
     DELRULE,

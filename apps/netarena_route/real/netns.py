@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pyroute2 import IPRoute
 
 from netarena.sdk import new_network
-from netarena_route.real.links import cables
+from netarena_network.real.links import cables
 from netarena_route.world.model import World
 
 

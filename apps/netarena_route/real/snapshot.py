@@ -18,8 +18,8 @@ from subprocess import CalledProcessError, TimeoutExpired
 from typing import NamedTuple
 
 from netarena.sdk import entered
-from netarena_route.real.links import run_shell
-from netarena_route.real.netlink import (
+from netarena_network.real.links import run_shell
+from netarena_network.real.netlink import (
     GETADDR,
     GETROUTE,
     GETRULE,

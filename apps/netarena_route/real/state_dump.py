@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from netarena.sdk import entered
+from netarena_network.real.links import run_shell
+from netarena_network.real.netlink import Netlink, links
+from netarena_network.real.reading import effective, unfold
 from netarena_route.real.form import sysctls
-from netarena_route.real.links import run_shell
-from netarena_route.real.netlink import Netlink, links
-from netarena_route.real.reading import effective, unfold
 from netarena_route.real.snapshot import Entry
 
 #: Prefix of a line that names the kind of the following entries, as in ``_PROGRAMS``.

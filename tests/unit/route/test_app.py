@@ -15,11 +15,11 @@ from netarena.model import AgentInfo, Cause, Episode, FailureKind, Outcome, Quer
 from netarena.run.assessment import make_record
 from netarena.task.application import load
 from netarena.task.prompt import MAX_LOGGED_CHARS
+from netarena_backbone.query import case_of
+from netarena_network.reply import read_reply
 from netarena_route.app import Route
-from netarena_route.backbone.query import case_of
 from netarena_route.config import RouteConfig
 from netarena_route.query import world_of
-from netarena_route.reply import read_reply
 from netarena_route.state import judge
 
 APP = Route()

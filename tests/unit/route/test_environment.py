@@ -10,13 +10,13 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Query
-from netarena_route.action import Command
+from netarena_network.action import Command
+from netarena_network.real.client import Output
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
 from netarena_route.environment import LIMITS, RouteEnvironment
 from netarena_route.fault.table import expected
 from netarena_route.query import faults_of, world_of
-from netarena_route.real.client import Output
 
 CONFIG = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
 

@@ -12,11 +12,11 @@ import pytest
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.task.label import kinds_of
+from netarena_network.reply import read_reply
 from netarena_route import query
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
 from netarena_route.fault import table as fault
-from netarena_route.reply import read_reply
 from netarena_route.world.model import World
 from tests.fake.deal import deal
 

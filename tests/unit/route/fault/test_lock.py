@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netarena_network.action import Fault
+from netarena_network.reply import read_reply
 from netarena_route import query
-from netarena_route.action import Fault
 from netarena_route.agent import guess
 from netarena_route.fault import table as fault
 from netarena_route.fault.lock import draw_locks
@@ -20,7 +21,6 @@ from netarena_route.fault.mask import GUARD, SOURCES, draw_number
 from netarena_route.fault.pair import PAIR
 from netarena_route.fault.table import KINDS
 from netarena_route.prompt import tell_intent
-from netarena_route.reply import read_reply
 from netarena_route.world.model import World, standard, varied
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from netarena.model import Action
-from netarena_route.action import Fault, action_of, fault_of
+from netarena_network.action import Fault, action_of, fault_of
 from netarena_route.fault.mask import BYPASS, GUARD, doubts, draw_number, waits
 from netarena_route.fault.table import expected
 from netarena_route.world.model import World, varied

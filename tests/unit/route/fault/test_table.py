@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from netarena.model import Action
 from netarena.task.label import MAX_PARTS
-from netarena_route.action import Fault, action_of, describe, fault_of
+from netarena_network.action import Fault, action_of, describe, fault_of
 from netarena_route.fault import table as fault
 from netarena_route.fault.method import Method, Site
 from netarena_route.fault.table import ALL_KINDS, EXTENDED_KINDS, KINDS, PAIRS, PAPER_KINDS

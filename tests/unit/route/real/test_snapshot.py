@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from netarena_route.real.netlink import attribute
+from netarena_network.real.netlink import attribute
 from netarena_route.real.snapshot import _route, _rule
 
 NAMES = {2: "p10_r0-eth1"}

@@ -1,0 +1,130 @@
+"""Live network of a backbone query: built with its faults, and verified to be as computed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from netarena.sdk import Briefing, EnvironmentFailed, Query, State
+from netarena_backbone.fault.table import read
+from netarena_backbone.query import Case, case_of, faults_of
+from netarena_backbone.state import Facts, facts_of, first, misfits
+from netarena_backbone.state import read as read_state
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.lab_spec import Edit
+from netarena_backbone.world.model import Router, World
+from netarena_backbone.world.render import recipe, render
+from netarena_backbone.world.routing import neighbours, settle
+from netarena_network.action import Fault
+from netarena_network.real.client import Warm
+from netarena_route.config import RouteConfig
+from netarena_route.environment import Networked
+
+#: Time limit from the start of routing until the network is as computed.
+_AS_COMPUTED_S = 30.0
+#: Interval of observations during that time.
+_PAUSE_S = 0.1
+
+
+class BackboneEnvironment(Networked):
+    """A backbone with faults, and commands on its machines."""
+
+    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
+        super().__init__(query, config, warm)
+        self._traced = config.briefing is Briefing.TICKET
+
+    async def open(self) -> State:
+        """Build the faulty network in one pass, and verify that it is as computed.
+
+        Raises EnvironmentFailed if the network cannot be built or is not as computed.
+        """
+        try:
+            self._case: Case = case_of(self._query)
+            world = self._case.world
+            faults = faults_of(self._query)
+            stages = [world]
+            for fault in faults:
+                stages.append(read(world, fault).edit(stages[-1]))
+            setup = render(stages[-1])
+            if self._traced:
+                setup = setup.model_copy(update={"edits": tuple(edits(stages, faults))})
+        except (
+            KeyError,
+            ValueError,
+            StopIteration,
+        ) as error:  # a file of queries may contain anything
+            raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
+        self._net = await self._warm.begin_backbone(setup, self._emulator)
+        await self._net.build()
+        parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
+        return await self._observe_until(stages[-1], parts or "no fault")
+
+    async def _observe_until(self, computed: World, parts: str) -> State:
+        """Return the settled state as soon as it is as computed.
+
+        Raises EnvironmentFailed if that does not happen in time.
+        """
+        tables = settle(computed)
+        wanted, known = facts_of(computed, expected(computed, tables)), neighbours(tables)
+        deadline = time.monotonic() + _AS_COMPUTED_S
+        while wrong := _unlike(computed, wanted, state := await self._opened.observe(known)):
+            if time.monotonic() > deadline:
+                raise EnvironmentFailed(
+                    f"the network with {parts} is not as computed: {wrong}", evidence=state
+                )
+            await asyncio.sleep(_PAUSE_S)  # daemons may not have found each other yet
+        return state
+
+    def _find(self, asked: str) -> tuple[str | None, str]:
+        world = self._case.world
+        machine = resolve(world, asked)
+        return machine, _unknown(world, asked) if machine is None else _refuse(world, machine)
+
+
+def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
+    """Yield the parts of each fault, by machine in the order of its commands.
+
+    ``stages`` are the worlds before the first fault and after each one.
+    """
+    for fault, (before, after) in zip(faults, pairwise(stages), strict=True):
+        for machine in dict.fromkeys(command.machine for command in fault.inject):
+            yield Edit(before=recipe(before, machine), after=recipe(after, machine))
+
+
+def _unlike(world: World, wanted: Facts, state: State) -> str:
+    """Return a description of the differences between a state and the computed one, or ""."""
+    seen = read_state(state)
+    said = [] if seen.settled else ["it does not come to rest"]
+    if wrong := [*misfits(wanted, facts_of(world, seen))]:
+        said.append(f"{'; '.join(map(str, first(wrong, 3)))} ({len(wrong)} in all)")
+    return "; ".join(said)
+
+
+def resolve(world: World, asked: str) -> str | None:
+    """Return the name of a machine: given by its name or its name without prefix.
+
+    ``r0`` and ``router`` mean the first router. Returns None if there is no such machine.
+    """
+    if asked.lower() in {"r0", "router"}:
+        return world.routers[0].name
+    for name in (asked, f"{world.prefix}_{asked}"):
+        if name in world.machines:
+            return name
+    return None
+
+
+def _refuse(world: World, name: str) -> str:
+    """Return the message that refuses logins to a machine, or "" if they are allowed."""
+    machine = world.machines[name]
+    zone = name if isinstance(machine, Router) else machine.zone
+    for outsider in world.outsiders:
+        if outsider.router == zone:
+            return f"[{name} is a machine of AS {outsider.asn}: you cannot log in there]\n"
+    return ""
+
+
+def _unknown(world: World, asked: str) -> str:
+    names = ", ".join(world.machines)
+    return f"[there is no machine {asked[:100]!a}; machines are {names}]\n"

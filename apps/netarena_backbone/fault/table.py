@@ -1,0 +1,406 @@
+"""All kinds of backbone faults, and how faults of a query are drawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, permutations
+from types import MappingProxyType
+from typing import TypeAlias
+
+from netarena.sdk import safe_orders
+from netarena_backbone.fault.bgp import BGP
+from netarena_backbone.fault.change import Change, Method
+from netarena_backbone.fault.derive import orders
+from netarena_backbone.fault.linux import LINUX
+from netarena_backbone.fault.ospf import OSPF
+from netarena_backbone.state import Facts, facts_of, harms, intended, misfits
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
+from netarena_backbone.world.routing import settle
+from netarena_network.action import Command, Fault
+
+#: Kind of fault -> its methods
+KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
+#: Draws of all faults, and of one fault among them, before a world counts as having no room.
+_TRIES, _TRIES_OF_ONE = 6, 16
+#: Draws before the search for two faults of which one waits for the other is given up.
+_TRIES_OF_PAIR = 60
+#: The part of some changes that still exists: whole changes, and single parts of changes.
+_Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
+_NOTHING: _Left = (frozenset(), frozenset())
+
+
+def read(world: World, fault: Fault) -> Change:
+    """Return the change of a fault in the fault-free ``world``; raises KeyError without one."""
+    method = next(one for one in KINDS[fault.kind] if one.name == fault.method)
+    for change in method.changes(world):
+        if change.key == fault.parameters["key"]:
+            return change
+    raise KeyError(fault.parameters["key"])
+
+
+def to_fault(world: World, kind: str, method: Method, change: Change) -> Fault:
+    """Return a change of a fault-free ``world`` as a record, with its commands."""
+    edited = change.edit(world)
+    return Fault(
+        kind=kind,
+        method=method.name,
+        machine=change.machine,
+        parameters={"key": change.key},
+        words=change.words,
+        inject=tuple(Command(machine=one, command=line) for one, line in orders(world, edited)),
+        repair=tuple(Command(machine=one, command=line) for one, line in orders(edited, world)),
+    )
+
+
+def broken(world: World, changes: Iterable[Change]) -> World:
+    """Return the world with all the changes applied."""
+    for change in changes:
+        world = change.edit(world)
+    return world
+
+
+class Room:
+    """A fault-free world, and its facts under combinations of a few changes.
+
+    The facts of each combination are computed once, even if changes are replaced in between.
+    """
+
+    def __init__(self, world: World, wanted: Facts | None = None) -> None:
+        self.world = world
+        self.wanted = intended(world) if wanted is None else wanted
+        self.changes: list[Change] = []
+        self._options: dict[Method, tuple[Change, ...]] = {}
+        self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
+        self._wedged: dict[_Left, bool] = {}
+        self._harms: dict[tuple[_Left, _Left], bool] = {}
+        #: Sets of changes in which the order of the parts of a repair decides whether it does harm.
+        self._by_order: set[frozenset[Change]] = set()
+
+    def options(self, method: Method) -> Sequence[Change]:
+        """Return all changes of a method; each call returns the same objects."""
+        if method not in self._options:
+            self._options[method] = tuple(method.changes(self.world))
+        return self._options[method]
+
+    def seen(self, places: Iterable[int]) -> Facts | None:
+        """Return the facts with the changes at these indices, or None if they depend on a tie."""
+        return self._see((frozenset(self.changes[place] for place in places), frozenset()))
+
+    def _see(self, left: _Left) -> Facts | None:
+        if left not in self._seen:
+            world = self._with(left)
+            tables = settle(world)
+            facts = None if tables.doubtful else facts_of(world, expected(world, tables))
+            self._seen[left] = facts
+        return self._seen[left]
+
+    def _with(self, left: _Left) -> World:
+        whole, parts = left
+        # Changes are applied in their order, since some edits build on earlier ones.
+        world = broken(self.world, [one for one in self.changes if one in whole])
+        for change in self.changes:
+            for part in sorted(number for one, number in parts if one is change):
+                world = change.parts[part](world)
+        return world
+
+    def shows(self, place: int) -> bool:
+        """Return whether a change alone makes any fact wrong."""
+        alone = self.seen([place])
+        return alone is not None and bool(misfits(self.wanted, alone))
+
+    def harms(self, before: Iterable[int], repaired: int) -> bool:
+        """Return whether repairing one of these changes makes a correct fact wrong.
+
+        For a change on several machines, return whether this happens in any order of its parts.
+        """
+        every = frozenset(self.changes[place] for place in before)
+        change = self.changes[repaired]
+        others = every - {change}
+        if not change.parts:
+            return self._is_harmful((every, frozenset()), (others, frozenset()))
+        found = set[bool]()
+        for order in permutations((change, part) for part in range(len(change.parts))):
+            # The parts that still exist during the repair, from all of them to none.
+            left = [(others, frozenset(order[done:])) for done in range(len(order) + 1)]
+            found.add(any(self._is_harmful(*step) for step in pairwise(left)))
+        if len(found) > 1:
+            self._by_order.add(every)
+        return True in found
+
+    def _is_harmful(self, was: _Left, now: _Left) -> bool:
+        if (was, now) not in self._harms:
+            before, after = self._see(was), self._see(now)
+            self._harms[was, now] = (
+                before is None or after is None or bool(harms(self.wanted, before, after))
+            )
+        return self._harms[was, now]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True if a computed combination of these changes is unpredictable.
+
+        Its facts depend on a tie, or its repair does harm in some orders of its parts only.
+        """
+        changes = {*self.changes}
+        return any(map(changes.issuperset, self._by_order)) or any(
+            self._seen[left] is None for left in self._looked_at()
+        )
+
+    @property
+    def is_wedged(self) -> bool:
+        """True if a computed combination depends on the order in which BGP sessions come up.
+
+        This takes longer to compute than ``is_doubtful``.
+        """
+        return any(map(self._is_wedged, self._looked_at()))
+
+    def _looked_at(self) -> Iterator[_Left]:
+        changes = {*self.changes}
+        for whole, parts in self._seen:
+            if changes.issuperset((*whole, *(change for change, _ in parts))):
+                yield whole, parts
+
+    def _is_wedged(self, left: _Left) -> bool:
+        if left not in self._wedged:
+            seen = self._seen[left] is not None
+            self._wedged[left] = seen and bool(settle(self._with(left), anyhow=True).doubtful)
+        return self._wedged[left]
+
+    def orders(self) -> list[tuple[int, ...]]:
+        """Return the orders in which no repair does harm."""
+        every = range(len(self.changes))
+        return [order for order in permutations(every) if self._is_safe(order)]
+
+    def waits(self, one: int, other: int) -> bool:
+        """Return whether the order of two repairs matters, where the changes share no machine.
+
+        Changes on one machine are left out, since both can be repaired at once.
+        """
+        return self.changes[one].machines.isdisjoint(self.changes[other].machines) and (
+            self._is_safe((one, other)) != self._is_safe((other, one))
+        )
+
+    def _is_safe(self, order: Sequence[int]) -> bool:
+        return not any(self.harms(order[done:], part) for done, part in enumerate(order))
+
+    def masked(self) -> list[set[int]]:
+        """Return, per change, the indices of the changes that it hides until it is repaired."""
+        every = frozenset(range(len(self.changes)))
+        return [
+            {
+                other
+                for other in every - {part}
+                if self.seen(every) == self.seen(every - {other})
+                and self.seen(every - {part}) != self.seen(every - {part, other})
+            }
+            for part in sorted(every)
+        ]
+
+
+def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
+    """Return a fault of each kind in the fault-free world of a room, or None if there is no room.
+
+    Each fault is visible when it is the only one left. No two faults affect the same setting. At
+    least one order of repairs is safe throughout; ``after`` of a fault names those that must be
+    repaired before it.
+    """
+    for _ in range(_TRIES):
+        drawn = _draw_each(room, kinds, rng)
+        if drawn is None:
+            continue
+        faults = _order(room, drawn)
+        if faults is not None:
+            return faults
+    return None
+
+
+def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
+    """Return ``number`` faults of any kinds, of which some must wait for others.
+
+    They are drawn in pairs of one fault that waits for the other. An odd number has one more, which
+    is related to one of the others. Otherwise the faults are as those of ``draw``. Returns None if
+    none are found quickly.
+    """
+    for _ in range(_TRIES):
+        room.changes = []
+        drawn: list[tuple[str, Method]] = []
+        while len(drawn) < number:
+            kinds = [kind for kind in KINDS if kind not in dict(drawn)]
+            found = _draw_waiting(room, kinds, min(2, number - len(drawn)), rng)
+            if not found:
+                break
+            drawn += found
+        faults = _order(room, drawn) if len(drawn) == number else None
+        if faults is not None and any(fault.after for fault in faults):
+            return faults
+    return None
+
+
+def _draw_waiting(
+    room: Room, kinds: Sequence[str], number: int, rng: random.Random
+) -> list[tuple[str, Method]]:
+    """Add one or two changes of these kinds to a room such that one waits for another.
+
+    Two changes wait for each other, and a single one is related to a change that the room already
+    has. Returns their kinds and methods, or an empty list if none are found quickly.
+    """
+    others = len(room.changes)
+    for _ in range(_TRIES_OF_PAIR):
+        drawn = []
+        for kind in rng.sample(kinds, number):
+            method = _draw_one(room, kind, rng)
+            drawn += [(kind, method)] if method is not None else []
+        last = others + number - 1
+        beside = range(others, last) if number > 1 else range(others)
+        if len(drawn) == number and any(room.waits(one, last) for one in beside):
+            return drawn
+        del room.changes[others:]
+    return []
+
+
+def interact(faults: Iterable[Fault]) -> bool:
+    """Return whether any fault hides another one or must wait for it."""
+    return any(fault.masks or fault.after for fault in faults)
+
+
+def has_room(world: World, kinds: Iterable[str]) -> bool:
+    """Return whether a world has room for these kinds; a cheap test that also works on drafts."""
+    return all(
+        any(next(method.changes(world), None) for method in KINDS[kind]) for kind in set(kinds)
+    )
+
+
+def _draw_each(
+    room: Room, kinds: Sequence[str], rng: random.Random
+) -> list[tuple[str, Method]] | None:
+    """Draw a change of each kind into the room and return their kinds and methods."""
+    room.changes = []
+    drawn = []
+    for kind in kinds:
+        method = _draw_one(room, kind, rng)
+        if method is None:
+            return None
+        drawn.append((kind, method))
+    return drawn
+
+
+def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
+    """Add a visible change of a kind to the others in the room; return its method or None."""
+    held = {one for change in room.changes for one in change.holds}
+    for _ in range(_TRIES_OF_ONE):
+        method = rng.choice(KINDS[kind])
+        options = [one for one in room.options(method) if not held & one.holds]
+        if options:
+            room.changes.append(rng.choice(options))
+            last = len(room.changes) - 1
+            if room.shows(last) and not room.harms([last], last):
+                return method
+            room.changes.pop()
+    return None
+
+
+def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...] | None:
+    """Return the faults with their ``after`` and ``masks``, or None if no order is safe."""
+    names = [f"fault{number}" for number in range(1, len(drawn) + 1)]
+    faults = [
+        to_fault(room.world, kind, method, change)
+        for (kind, method), change in zip(drawn, room.changes, strict=True)
+    ]
+    if len(faults) == 1:
+        return None if room.is_wedged else tuple(faults)
+    orders = room.orders()
+    after = waits(orders, len(drawn))
+    if not orders or {*safe_orders(after)} != {*orders}:
+        return None
+    masks = room.masked()
+    if room.is_doubtful or room.is_wedged:  # A seeming harm may not be one.
+        return None
+    return tuple(
+        fault.model_copy(
+            update={
+                "name": name,
+                "masks": tuple(names[other] for other in sorted(hidden)),
+                "after": tuple(names[other] for other in sorted(first)),
+            }
+        )
+        for fault, name, hidden, first in zip(faults, names, masks, after, strict=True)
+    )
+
+
+def num_waits(faults: Sequence[Fault]) -> int:
+    """Return the number of pairs (fault, other) in which a fault must wait for another's repair.
+
+    Pairs on the same machine do not count, since both can be repaired at once.
+    """
+    machines = [{command.machine for command in fault.repair} for fault in faults]
+    return sum(
+        machines[place].isdisjoint(machines[other])
+        for place, others in enumerate(waits_of(faults))
+        for other in others
+    )
+
+
+def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
+    """Return, for each index, the indices that precede it in all of the orders."""
+    return [
+        {
+            other
+            for other in range(number)
+            if other != part
+            and orders
+            and all(order.index(other) < order.index(part) for order in orders)
+        }
+        for part in range(number)
+    ]
+
+
+def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
+    """Return, for each of ``faults``, the indices of the faults that it waits for."""
+    places = {fault.name: place for place, fault in enumerate(faults) if fault.name}
+    return [{places[name] for name in fault.after} for fault in faults]
+
+
+def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
+    """Return descriptions of properties that the faults should have but do not."""
+    room = Room(world)
+    room.changes = [read(world, fault) for fault in faults]
+    found = [
+        f"{fault.words}: alone it does not show"
+        for place, fault in enumerate(faults)
+        if not room.shows(place)
+    ]
+    found += [
+        f"{fault.words}: in some order its repair breaks something"
+        for place, fault in enumerate(faults)
+        if room.harms([place], place)
+    ]
+    wedged = "what some of them break depends on which session comes last"
+    if len(faults) == 1:
+        return [*found, *[wedged] * room.is_wedged]
+    names = {fault.name: place for place, fault in enumerate(faults)}
+    after = waits_of(faults)
+    if {*safe_orders(after)} != {*room.orders()}:
+        found.append("the orders of repair are not those that are safe")
+    if room.is_doubtful:
+        found.append("what some of them break rests on a tie, or on an order")
+    masks = [{names[name] for name in fault.masks} for fault in faults]
+    if masks != room.masked():
+        found.append("what hides what is not as it is said")
+    return [*found, *[wedged] * room.is_wedged]
+
+
+def one_of_each(
+    world: World, rng: random.Random, kinds: Iterable[str] = KINDS
+) -> Iterator[tuple[Fault, Change]]:
+    """Yield a fault for each method of these kinds that is visible in a fault-free world."""
+    room = Room(world)
+    for kind in kinds:
+        for method in KINDS[kind]:
+            options = room.options(method)
+            for change in rng.sample(options, min(len(options), _TRIES_OF_ONE)):
+                room.changes = [change]
+                if room.shows(0):
+                    yield to_fault(world, kind, method, change), change
+                    break

@@ -1,0 +1,122 @@
+"""Pictures of a backbone: a matrix for each kind of test, the paths and the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from netarena.sdk import Change, Difference, Episode, Link, Mark, Matrix, Node, Picture, Topology
+from netarena_backbone.query import Case
+from netarena_backbone.state import FAILS, Fact, Facts, Sort, facts_of, misfits, read
+from netarena_backbone.world.model import World
+
+
+class _Table(NamedTuple):
+    title: str
+    sort: Sort
+
+
+_TABLES = (
+    _Table("Who pings whom", "ping"),
+    _Table("By packets of full size", "full"),
+    _Table("Who is served", "service"),
+    _Table("What other systems hear", "route"),
+    _Table("Neighbours of OSPF", "adjacency"),
+    _Table("Sessions of BGP", "session"),
+)
+#: Ranks of nodes: other ASes' routers, our routers, hosts.
+_OUTSIDE, _OURS, _HOSTS = range(3)
+
+
+def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
+    """Return the pictures after step ``number``; 0 is the initial state."""
+    state = [episode.initial_state, *(step.state for step in episode.steps)][number]
+    if state is None:
+        return ()
+    world, wanted = case.world, case.wanted
+    now = facts_of(world, read(state))
+    wrong = misfits(wanted, now)
+    return (
+        *(_matrix(table, wanted, now) for table in _TABLES),
+        _ways(wanted, now, wrong),
+        _topology(world, wanted, now, wrong),
+    )
+
+
+def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
+    """Return the matrix of one kind of facts.
+
+    Its rows and columns cover intended and current facts, so that leaked routes appear too.
+    """
+    marks = {
+        _place(fact): _mark(wanted, now, fact)
+        for fact in dict.fromkeys((*wanted, *now))
+        if fact.sort == table.sort
+    }
+    rows = tuple(dict.fromkeys(row for row, _ in marks))
+    columns = tuple(dict.fromkeys(column for _, column in marks))
+    if {*rows} == {*columns}:
+        columns = rows
+    cells = tuple(tuple(marks.get((row, column), Mark.NONE) for column in columns) for row in rows)
+    return Matrix(title=table.title, rows=rows, columns=columns, cells=cells)
+
+
+def _place(fact: Fact) -> tuple[str, str]:
+    """Return the row and column of a fact; a route's row names its receiver and its sender."""
+    if fact.sort != "route":
+        return fact.source, fact.target
+    prefix, _, peer = fact.target.partition(" from ")
+    return f"{fact.source} from {peer}", prefix
+
+
+def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
+    """Return the mark of a fact.
+
+    A tested fact whose intended value is "fails" is marked even if it is as intended. A missing
+    route is not marked.
+    """
+    value, seen = wanted.get(fact), now.get(fact)
+    if value == seen:
+        return {FAILS: Mark.APART, None: Mark.NONE}.get(value, Mark.WORKS)
+    return Mark.EXPOSED if value in {FAILS, None} else Mark.BROKEN
+
+
+def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
+    """Return the documented pairs whose traffic takes a different path than intended."""
+    return Difference(
+        title="Ways that traffic must take",
+        titles=("must take", "takes"),
+        changes=tuple(
+            Change(element=str(fact), before=wanted[fact], after=now[fact], right=False)
+            for fact in wrong
+            if fact.sort == "way"
+        ),
+    )
+
+
+def _topology(world: World, wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Topology:
+    hosts = {host.name: host.port.address for host in world.hosts}
+    return Topology(
+        title="The network",
+        nodes=(*_nodes(world),),
+        links=tuple(
+            Link(ends=(link.one[0], link.other[0]), label=hosts.get(link.other[0], ""))
+            for link in world.links
+        ),
+        pairs=tuple(
+            (fact.source, fact.target, _mark(wanted, now, fact))
+            for fact in wrong
+            if fact.sort == "ping"
+        ),
+    )
+
+
+def _nodes(world: World) -> Iterator[Node]:
+    kinds: Mapping[str, str] = {one.router: f"{one.kind}, AS {one.asn}" for one in world.outsiders}
+    for router in world.outside:
+        yield Node(name=router.name, role=kinds.get(router.name, "outside"), rank=_OUTSIDE)
+    for router in world.routers:
+        role = "firewall router" if router.name == world.firewall else "router"
+        yield Node(name=router.name, role=role, rank=_OURS)
+    for host in world.hosts:
+        yield Node(name=host.name, role=f"host of {host.zone}", rank=_HOSTS)

@@ -1,0 +1,301 @@
+"""Prompt of a backbone query: its documentation, the differences from it and earlier turns.
+
+The documentation contains the inventory, the agreements with other ASes (which agents cannot
+look up) and the intended state by zone. It contains no settings that agents can find on the
+machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from string import Template
+from typing import Any
+
+from netarena.sdk import (
+    CommandLimits,
+    PromptParts,
+    Query,
+    State,
+    Step,
+    read_examples,
+    read_text,
+    tell_harm,
+    tell_turns,
+)
+from netarena_backbone.query import Case
+from netarena_backbone.state import (
+    FAILS,
+    MAX_NAMED,
+    STANDS,
+    WORKS,
+    Fact,
+    Facts,
+    facts_of,
+    first,
+    misfits,
+    read,
+)
+from netarena_backbone.world.model import Host, Peer, Router, World, bare
+from netarena_network.bounds import tell_bounds
+from netarena_network.prompt import KEYS, reply_format
+
+PACKAGE = "netarena_backbone"
+#: Sort of a fact -> its noun, and the words for a missing and for an unintended one.
+_NEIGHBOURS = {
+    "adjacency": ("OSPF adjacency", "is missing", "exists, and must not"),
+    "session": ("BGP session", "is not established", "is established, and must not be"),
+}
+
+
+def prompt_parts(
+    query: Query, case: Case, state: State, steps: Sequence[Step], limits: CommandLimits
+) -> PromptParts:
+    """Return the parts of the next prompt.
+
+    ``state`` is the last settled state, and ``steps`` are the turns so far.
+    """
+    world = case.world
+    rules = Template(read_text(PACKAGE, "rules")).substitute(
+        asn=world.asn,
+        num_routers=len(world.routers),
+        num_others=len(world.outsiders),
+        **tell_bounds(len(world.machines)),
+        documentation="\n".join(document(case)),
+        **asdict(limits),
+    )
+    return PromptParts(
+        rules=rules,
+        reply_format=reply_format(),
+        task=query.text,
+        situation=tell_misfits(world, case.wanted, state),
+        history=tell_turns(steps, KEYS, limits, _tell_change),
+        examples=read_examples(PACKAGE),
+    )
+
+
+def tell_misfits(world: World, wanted: Facts, state: State) -> str:
+    """Return the differences from the documentation, taking from each sort in turn."""
+    now = facts_of(world, read(state))
+    wrong = misfits(wanted, now)
+    if not wrong:
+        return "Everything that is tested is as documented."
+    lines = [f"Not as documented ({len(wrong)}):"]
+    lines += [
+        f"- {_tell_misfit(world, fact, wanted.get(fact), now.get(fact))}" for fact in first(wrong)
+    ]
+    if len(wrong) > MAX_NAMED:
+        lines.append(f"- and {len(wrong) - MAX_NAMED} more")
+    return "\n".join(lines)
+
+
+def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None) -> str:
+    if fact.sort == "way":
+        return f"the path {fact.source} -> {fact.target} is {does or 'direct'}, not {should}"
+    if fact.sort == "route":
+        if should is None:
+            return f"{fact.source} receives {fact.target}: {does}; it must not"
+        if does is None:
+            return f"{fact.source} does not receive {fact.target}; documented: {should}"
+        return f"{fact.source} receives {fact.target}: {does}; documented: {should}"
+    if STANDS in {should, does}:
+        noun, lost, new = _NEIGHBOURS[fact.sort]
+        state = new if should is None else lost
+        return f"the {noun} of {fact.source} and {fact.target} {state}"
+    size = f" with {world.packet_bytes} bytes" if fact.sort == "full" else ""
+    verb = {FAILS: "fails", WORKS: "works, and must not"}[does or FAILS]
+    return f"{fact.source} -> {fact.target}{size} {verb}"
+
+
+def _tell_change(step: Step) -> str:
+    """Return a sentence about the effect of a judged step, or "" without a judgement."""
+    if step.judgement is None or not isinstance(step.judgement.detail, dict):
+        return ""
+    detail: dict[str, Any] = step.judgement.detail
+    changes = [
+        f"{word}: {_tell(detail[key], detail[f'num_{key}'])}"
+        for key, word in (("harmed", "broke"), ("healed", "repaired"))
+        if detail[f"num_{key}"]
+    ]
+    told = f"After the command: {'; '.join(changes) or 'unchanged'}."
+    harm = [
+        one.detail for one in step.judgement.findings if one.rule in {"daemon_ended", "not_settled"}
+    ]
+    return "\n".join(filter(None, (told, tell_harm(harm))))
+
+
+def _tell(named: Sequence[str], total: int) -> str:
+    return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
+
+
+# documentation
+
+
+def document(case: Case) -> Iterator[str]:
+    """Yield the lines of the documentation."""
+    world, wanted = case.world, case.wanted
+    yield (
+        f"AS {world.asn} has {world.block} for its hosts, and {world.infrastructure} for routers "
+        "and links."
+    )
+    yield "Routers, each with its loopback address (used for BGP and for pings) and interfaces:"
+    for router in world.routers:
+        cables = ", ".join(_cable(world, router, port.name) for port in router.ports)
+        yield f"- {router.name} {router.loopback}: {cables}"
+    yield "Hosts by zone:"
+    for zone in world.zones:
+        hosts = ", ".join(_host(host) for host in world.hosts if host.zone == zone.name)
+        yield f"- {zone.name} ({zone.block}): {hosts}"
+    yield "Other autonomous systems:"
+    for outsider in world.outsiders:
+        yield (
+            f"- {outsider.router}, AS {outsider.asn}, {outsider.kind}: originates "
+            f"{', '.join(outsider.prefixes)}"
+            + ("; announces all its routes and a default" if outsider.kind == "upstream" else "")
+        )
+        yield from _agreements(world, outsider.router)
+    for name, address in world.closed:
+        yield f"- the session of {name} with {address} {_closed(world, name, address)}"
+    yield (
+        f"Firewall: {world.firewall} tracks the connections that it forwards, and drops packets "
+        "that belong to no connection that it has seen."
+    )
+    yield (
+        f"Hosts send packets of up to {world.packet_bytes} bytes; links may carry longer ones. "
+        f"Pings have 84 and {world.packet_bytes} bytes and are never fragmented. They work as "
+        "listed here; all others fail by design. A zone is in its own list if its machines reach "
+        "each other:"
+    )
+    yield from _pings(world, wanted)
+    yield (
+        "Services, by name and by address. Only hosts of the listed zones reach them, by design. "
+        "The zone of the service is in the list if its other hosts reach it, too:"
+    )
+    yield from _services(world, wanted)
+    yield (
+        "OSPF adjacencies: one on each link between two of our routers. BGP sessions, all of them "
+        "established:"
+    )
+    yield from _sessions(wanted)
+    yield (
+        "Expected paths of pings (the routers that they cross, in order). The path after 'without' "
+        "would be used if that link failed; links do not fail during the task:"
+    )
+    for fact, value in wanted.items():
+        if fact.sort == "way":
+            backup = case.backups.get((fact.source, fact.target))
+            then = backup and f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}"
+            yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
+    yield (
+        "Announcements: routes of a peer or an upstream are announced only to customers. Each "
+        "router of another AS receives these routes (prefix, sender, AS path); 'not used' marks "
+        "routes that it receives but does not select:"
+    )
+    for router in world.outside:
+        heard = "; ".join(
+            f"{fact.target} {value}"
+            for fact, value in wanted.items()
+            if fact.sort == "route" and fact.source == router.name
+        )
+        yield f"- {router.name}: {heard}"
+
+
+def _closed(world: World, router: str, address: str) -> str:
+    """Return the reason why a session is not established, in words."""
+    peer = next(one for one in world.router(router).bgp.peers if one.address == address)
+    if peer.shutdown:
+        return "is shut down by design, and stays so"
+    return "is not established by design: the other end is not configured yet"
+
+
+def _cable(world: World, router: Router, port: str) -> str:
+    far, _ = world.far[router.name, port]
+    return f"{port} {router.port(port).address} to {far}"
+
+
+def _host(host: Host) -> str:
+    held = f" and {', '.join(host.held)}" if host.held else ""
+    names = f", name server {host.resolver}" if host.resolver else ""
+    return f"{host.name} {host.port.address}{held} (gateway {host.gateway}{names})"
+
+
+def _agreements(world: World, other: str) -> Iterator[str]:
+    """Yield what a router of another AS requires of its sessions with us."""
+    router = world.router(other)
+    for peer in router.bgp.peers:
+        if peer.asn != world.asn:
+            continue
+        own = peer.update_source or next(
+            bare(port.address) for port in router.ports if _is_there(world, other, port.name, peer)
+        )
+        terms = [
+            *([f"password {peer.password}"] if peer.password else ["no password"]),
+            *([f"TTL security of {peer.ttl_security} hops"] if peer.ttl_security else []),
+            *([f"up to {peer.multihop} hops"] if peer.multihop else []),
+        ]
+        yield f"  - session {own} with {peer.address} ({peer.description}): {', '.join(terms)}"
+
+
+def _is_there(world: World, other: str, port: str, peer: Peer) -> bool:
+    far, far_port = world.far[other, port]
+    return (
+        far == peer.description
+        and bare(next(one.address for one in world.machines[far].ports if one.name == far_port))
+        == peer.address
+    )
+
+
+def _zones(world: World) -> Mapping[str, str]:
+    return {
+        **{router.name: "the routers" for router in world.routers},
+        **{host.name: host.zone for host in world.hosts},
+    }
+
+
+def _sessions(wanted: Facts) -> Iterator[str]:
+    others: dict[str, list[str]] = {}
+    for fact in wanted:
+        if fact.sort == "session":
+            others.setdefault(fact.source, []).append(fact.target)
+    for router, met in others.items():
+        yield f"- {router} with {_list(met)}"
+
+
+def _pings(world: World, wanted: Facts) -> Iterator[str]:
+    zone_of = _zones(world)
+    reached: dict[str, list[str]] = {}
+    for fact, value in wanted.items():
+        if fact.sort == "ping":
+            to = reached.setdefault(zone_of[fact.source], [])
+            if value == WORKS and zone_of[fact.target] not in to:
+                to.append(zone_of[fact.target])
+    for zone, to in reached.items():
+        yield f"- {zone} {'reach' if zone == 'the routers' else 'reaches'} {_list(to)}"
+
+
+def _services(world: World, wanted: Facts) -> Iterator[str]:
+    zone_of = _zones(world)
+    for offer in world.offers:
+        targets = {
+            f"{offer.protocol} {target} {offer.port}" for target in (offer.name, offer.address)
+        }
+        zones = [
+            zone_of[fact.source]
+            for fact, value in wanted.items()
+            if fact.sort == "service" and fact.target in targets and value == WORKS
+        ]
+        yield (
+            f"- {offer.name} is {offer.address} on {offer.host}, {offer.protocol} port "
+            f"{offer.port}: for {_list(dict.fromkeys(zones))}"
+        )
+    for host in world.hosts:
+        for service in host.services:
+            if service.name == "dns":
+                yield (
+                    f"- name server: {service.address} on {host.name}, udp port 53, with the names "
+                    "of our hosts: for all our own zones; queries from other zones are not tested"
+                )
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nobody"

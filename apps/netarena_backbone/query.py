@@ -1,0 +1,180 @@
+"""Seeded generator of backbone queries: a world and its faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, cast
+
+from netarena.sdk import (
+    COUNTED,
+    JOINT,
+    Catalogue,
+    ConfigError,
+    Drawer,
+    Drawn,
+    JsonValue,
+    Kept,
+    Query,
+    kinds_of,
+)
+from netarena_backbone.draw import draw as draw_world
+from netarena_backbone.fault import table
+from netarena_backbone.state import Facts, intended
+from netarena_backbone.world.intent import Backup, backups
+from netarena_backbone.world.model import World
+from netarena_network.action import Fault, action_of, fault_of
+from netarena_route.config import RouteConfig
+
+#: Worlds drawn before the generator gives up on a combination of kinds.
+_WORLDS = 12
+#: Probability that independent faults are drawn again to find dependent ones. With given kinds,
+#: this many draws are tried at most.
+_AGAIN, _DRAWS = 0.9, 12
+#: Number of fixed combinations of two and of three kinds.
+_PAIRS, _TRIPLES = 15, 15
+#: Kinds that few worlds have room for; they occur only in labels of a single kind.
+_RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
+_CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
+
+
+class Case:
+    """The fault-free world of a query, with values derived from it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @cached_property
+    def wanted(self) -> Facts:
+        """The facts of the fault-free world."""
+        return intended(self.world)
+
+    @cached_property
+    def backups(self) -> Mapping[tuple[str, str], Backup]:
+        """The intended paths while a link is down."""
+        return backups(self.world)
+
+
+_CASES: Kept[Case] = Kept(32)
+
+
+def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
+    """Return the labels of ``config``, each with its kinds.
+
+    Without ``error_types``, these are each kind alone and the fixed pairs and triples. Raises
+    ConfigError for an unknown kind.
+    """
+    if config.error_types is not None:
+        return _CATALOGUE.choose(config.error_types, config.complexity_level)
+    chosen = [*((kind,) for kind in table.KINDS), *_combinations()]
+    return {
+        JOINT.join(kinds): kinds
+        for kinds in chosen
+        if _CATALOGUE.level(kinds) in config.complexity_level
+    }
+
+
+def _combinations() -> list[tuple[str, ...]]:
+    """Return the pairs and triples of kinds, which are always the same."""
+    rng = random.Random("pairs and triples of a backbone")  # noqa: S311 -- not for secrets
+    kinds = [kind for kind in table.KINDS if kind not in _RARE]
+    chosen: list[tuple[str, ...]] = []
+    for parts, number in ((2, _PAIRS), (3, _TRIPLES)):
+        found: set[tuple[str, ...]] = set()
+        while len(found) < number:
+            found.add(tuple(sorted(rng.sample(kinds, parts), key=kinds.index)))
+        chosen += sorted(found)
+    return chosen
+
+
+def drawer(config: RouteConfig) -> Drawer:
+    """Return the function that draws a world and its faults.
+
+    That function raises ConfigError if a combination of kinds fits into no world.
+    """
+
+    def draw_one(label: str, rng: random.Random) -> Drawn:
+        world, faults = _draw_fitting(config, label, rng)
+        initial: JsonValue = {"world": world.model_dump(mode="json", exclude_defaults=True)}
+        level = _CATALOGUE.level(kinds_of(label))
+        return Drawn(level, _text(world), initial, tuple(map(action_of, faults)))
+
+    return draw_one
+
+
+def _draw_fitting(
+    config: RouteConfig, label: str, rng: random.Random
+) -> tuple[World, tuple[Fault, ...]]:
+    for _ in range(_WORLDS):
+        kinds = _kinds(label, rng)
+        try:
+            world = draw_world(rng, config.routers, partial(table.has_room, kinds=kinds))
+        except RuntimeError:
+            continue
+        room = table.Room(world)
+        faults = table.draw(room, kinds, rng) if kinds else ()
+        if faults is not None:
+            return world, _draw_related(room, label, faults, rng)
+    size = "" if config.routers is None else f" of {config.routers} routers"
+    raise ConfigError("config.error_types", f"{label} does not fit into a backbone{size}")
+
+
+def _draw_related(
+    room: table.Room, label: str, faults: tuple[Fault, ...], rng: random.Random
+) -> tuple[Fault, ...]:
+    """Return related faults of the same label if some are found quickly.
+
+    Related faults depend on each other's repair or hide each other. In most cases the function
+    searches for them if the given faults are not related; otherwise it returns the given faults.
+    """
+    if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
+        return faults
+    if label in COUNTED:
+        return table.draw_waiting(room, COUNTED[label], rng) or faults
+    kinds = kinds_of(label)
+    for _ in range(_DRAWS):
+        found = table.draw(room, kinds, rng)
+        if found is not None and _waits(found):
+            return found
+        if found is not None and table.interact(found) and not table.interact(faults):
+            faults = found
+    return faults
+
+
+def _waits(faults: Sequence[Fault]) -> bool:
+    """Return whether at least half of the repairs must wait for a repair on another machine."""
+    return 2 * table.num_waits(faults) >= len(faults)
+
+
+def _kinds(label: str, rng: random.Random) -> Sequence[str]:
+    """Return the kinds of a label; a label with a number stands for that many random kinds."""
+    if label in COUNTED:
+        return rng.sample([*table.KINDS], COUNTED[label])
+    return kinds_of(label)
+
+
+def _text(world: World) -> str:
+    return (
+        f"The backbone of AS {world.asn} is broken: repair it until every service, way and "
+        "announcement is as its documentation says."
+    )
+
+
+def is_backbone(query: Query) -> bool:
+    """Return whether a query is about a backbone."""
+    world = query.initial.get("world") if isinstance(query.initial, dict) else None
+    return isinstance(world, dict) and "outsiders" in world
+
+
+def case_of(query: Query) -> Case:
+    """Return the fault-free world of ``query``, with its cached values."""
+    return _CASES.get(
+        query.initial,
+        lambda: Case(World.model_validate(cast("dict[str, Any]", query.initial)["world"])),
+    )
+
+
+def faults_of(query: Query) -> tuple[Fault, ...]:
+    """Return the faults of ``query`` in the order of injection."""
+    return tuple(fault_of(action) for action in query.actions)

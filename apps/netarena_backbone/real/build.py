@@ -1,0 +1,193 @@
+"""Builds the machines and cables of a backbone with either emulator, and configures them.
+
+A cable with two ends connects two machines. One with more ends is a switch, a bridge in the initial
+namespace of the episode. Names and MAC addresses are the same in both emulators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from netarena.sdk import entered, new_network
+from netarena_backbone.world.lab_spec import Setup
+from netarena_network.real.links import BASELINE, ENVIRONMENT, number_settings
+
+#: Time limit for the commands of all machines, which run in parallel.
+_CONFIGURE_S = 60.0
+_NET = Path("/proc/sys/net")
+#: Constants of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols.
+_SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
+
+
+def build_netns(setup: Setup) -> Mapping[str, int]:
+    """Create machines, switches and cables with netlink; return their namespaces' descriptors.
+
+    Cables are down. Raises OSError, or pyroute2's NetlinkError.
+    """
+    spaces = {recipe.machine: new_network() for recipe in setup.recipes}
+    with IPRoute() as route:
+        for number, cable in enumerate(setup.cables):
+            ends = [
+                {"ifname": end.interface, "net_ns_fd": spaces[end.machine], "address": end.mac}
+                for end in cable.ends
+            ]
+            if len(ends) == 2:
+                route.link("add", kind="veth", **ends[0], peer=ends[1])
+                continue
+            bridge = switch(number)
+            route.link("add", ifname=bridge, kind="bridge")
+            master = socket.if_nametoindex(bridge)
+            for port, end in enumerate(ends, 1):
+                route.link(
+                    "add", ifname=f"{bridge}-eth{port}", kind="veth", master=master, peer=end
+                )
+    return spaces
+
+
+def build_mininet(setup: Setup) -> Mapping[str, int]:
+    """Do the same with Mininet; raises OSError, or Exception as Mininet does."""
+    # Imported late, since it is large and most networks do not need it.
+    from netarena_network.real.mn import begin
+
+    network = begin()
+    machines = {
+        recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
+    }
+    for number, cable in enumerate(setup.cables):
+        if len(cable.ends) == 2:
+            one, other = cable.ends
+            network.addLink(
+                machines[one.machine],
+                machines[other.machine],
+                intfName1=one.interface,
+                intfName2=other.interface,
+                addr1=one.mac,
+                addr2=other.mac,
+            )
+            continue
+        bridge = network.addSwitch(switch(number))
+        for port, end in enumerate(cable.ends, 1):
+            network.addLink(
+                bridge,
+                machines[end.machine],
+                intfName1=f"{switch(number)}-eth{port}",
+                intfName2=end.interface,
+                addr2=end.mac,
+            )
+    network.start()
+    return {
+        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for name, node in machines.items()
+    }
+
+
+EMULATORS: Mapping[str, Callable[[Setup], Mapping[str, int]]] = {
+    "mininet": build_mininet,
+    "netns": build_netns,
+}
+
+
+def switch(number: int) -> str:
+    """Return the name of the switch for the cable with this index."""
+    return f"s{number}"
+
+
+def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
+    """Bring up all cables and run the commands of all machines' recipes in parallel.
+
+    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first failed
+    command.
+    """
+    for space in (None, *spaces.values()):
+        with entered(space):
+            for name, value in BASELINE.items():
+                with contextlib.suppress(FileNotFoundError):
+                    (_NET / name).write_text(value, encoding="ascii")
+    with IPRoute() as route:
+        _raise_all(route)
+    for name, space in spaces.items():
+        with entered(space), IPRoute() as route:
+            del name
+            number_settings()
+            _raise_all(route)
+            segment()
+    _run_all({recipe.machine: recipe.commands for recipe in setup.recipes}, spaces)
+
+
+def _raise_all(route: IPRoute) -> None:
+    for _, name in socket.if_nameindex():
+        route.link("set", index=socket.if_nametoindex(name), state="up")
+
+
+def segment() -> None:
+    """Disable segmentation offload on the ports of the calling thread's network.
+
+    With offload, the kernel forwards several TCP segments as one long packet, and rules that match
+    the packet length give wrong results.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        names = [name for _, name in socket.if_nameindex() if name != "lo"]
+        for name, offload in product(names, _OFFLOADS):
+            value = ctypes.create_string_buffer(struct.pack("II", offload, 0))
+            words = struct.pack("16sP16x", name.encode(), ctypes.addressof(value))
+            fcntl.ioctl(one, _SIOCETHTOOL, words)
+
+
+def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int]) -> None:
+    running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
+    try:
+        for machine, lines in commands.items():
+            if lines:
+                with entered(spaces[machine]):
+                    process = subprocess.Popen(
+                        ["/bin/sh", "-ec", "\n".join(lines)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        env=ENVIRONMENT,
+                    )
+                assert process.stdout is not None
+                running[process.stdout.fileno()] = machine, process
+        _wait(running)
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.wait()
+
+
+def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
+    """Wait until all processes have succeeded, and remove them from ``running``."""
+    deadline = time.monotonic() + _CONFIGURE_S
+    said: dict[int, bytes] = dict.fromkeys(running, b"")
+    while running:
+        ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError("the machines' commands do not end")
+        for descriptor in ready:
+            machine, process = running[descriptor]
+            if chunk := os.read(descriptor, 4096):
+                said[descriptor] = (said[descriptor] + chunk)[-4096:]
+                continue
+            process.wait()
+            del running[descriptor]
+            assert process.stdout is not None
+            process.stdout.close()
+            if process.returncode:
+                raise subprocess.CalledProcessError(
+                    process.returncode,
+                    [f"on {machine}"],
+                    said[descriptor].decode("utf-8", "replace"),
+                )

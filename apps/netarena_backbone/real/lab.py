@@ -1,0 +1,516 @@
+"""Process of one episode's backbone: builds it, runs commands in it, and observes it.
+
+It is a network process (``worker``) with the machines of a ``Setup``. Faults are part of the setup:
+the network never exists without them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from netarena.sdk import Confined, EnvironmentFailed, Room, entered, family, mount_memory, shell
+from netarena_backbone.real import frr, leftover, serve, way
+from netarena_backbone.real.build import EMULATORS, configure
+from netarena_backbone.real.convergence import Settling
+from netarena_backbone.real.setting import Settings, routes
+from netarena_backbone.world.lab_spec import Heard, Neighbour, Observation, Recipe, Setup
+from netarena_network.real import worker
+from netarena_network.real.guard import process_limit
+from netarena_network.real.kernel_lock import Turns
+from netarena_network.real.netlink import (
+    GETADDR,
+    Netlink,
+    attributes,
+    drop_all,
+    drop_none,
+    neighbours_refused,
+    permanent_neighbour,
+)
+from netarena_network.real.pace import backbone_s, padded
+from netarena_network.real.prober import Echo, Prober, Pulse, open_socket
+from netarena_network.real.tool import hide_consoles, room
+from netarena_network.real.worker import Worker
+
+#: Limits on the size and number of all machines' files.
+_FILES_BYTES, _FILES = 16 << 20, 4096
+_HOME = Path("/mnt")
+_SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
+#: Limits on the size and number of logs that an agent configures.
+_LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
+#: Subfolders of a machine's folder: its daemons' sockets, their logs, its services' files, and the
+#: files that ``write`` saves.
+_SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
+#: Time limit for all daemons to listen, and interval of checks.
+_LISTEN_S, _ASK_S = 20.0, 0.01
+_HEADERS_BYTES = 20 + 8
+_SMALL_BYTES = 56
+_ADDRESS_BYTES, _IFA_LOCAL = 8, 2
+#: Multicast groups of all OSPF routers and of designated routers: IP and MAC addresses.
+_ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
+_NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
+_OWN = "0.0.0.0"  # noqa: S104 -- the next hop of a router's own routes
+#: Number of tests of services and paths; the majority counts, so that one lost packet changes
+#: nothing.
+_LOOKS = 3
+_VTYSH = {
+    "/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
+    "/etc/pam.d/other": "auth required pam_deny.so\naccount required pam_deny.so\n",
+    "/etc/group": "root:x:0:\nfrrvty:x:0:root\n",
+}
+
+
+class Lab(Worker):
+    """One backbone from its creation to its end."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(turns)
+        self._daemons: dict[str, Confined] = {}
+        self._terminals = frr.Terminals()
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._recipes: dict[str, Recipe] = {}
+        #: Links of routers that do not send packets yet.
+        self._apart: dict[str, list[int]] = {}
+        #: Whether a command may have changed a setting since the last observation.
+        self._changed = True
+        #: Settings of machines before an agent's first command on them.
+        self._first: dict[str, str] = {}
+        #: Effects of the setup's edits, determined at the first observation.
+        self._traces: list[leftover.Trace] = []
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return tuple(self._recipes)
+
+    def build(  # type: ignore[override] # the argument is a setup
+        self, setup: dict[str, Any], emulator: str
+    ) -> dict[str, float]:
+        """Build the network with all of its faults; return the duration of each step, in s.
+
+        Routers exchange no packets until the network is first used, so that all daemons have read
+        their configuration before they communicate.
+        """
+        began = time.monotonic()
+        self._setup = Setup.model_validate(setup)
+        self._recipes = {recipe.machine: recipe for recipe in self._setup.recipes}
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, worker.OPEN_FILES), hard))
+        if self._alone:
+            hide_consoles(but=("vtysh",))
+        self._make_folders()
+        self._spaces = EMULATORS[emulator](self._setup)
+        for space in self._spaces.values():
+            self._stack.callback(os.close, space)
+        configure(self._setup, self._spaces)
+        self._reach_kernels()
+        self._keep_apart()
+        self._start_daemons()
+        self._listen()  # while the daemons start
+        self._know_neighbours()
+        self._reach_daemons()
+        self._save_configurations()
+        return {
+            "built_s": time.monotonic() - began,
+            "cpu_s": worker.cpu_used_s(),
+            "verified_s": 0.0,
+            "waited_s": 0.0,
+        }
+
+    def _keep_apart(self) -> None:
+        """Block all packets of the routers."""
+        for name in (one.machine for one in self._setup.recipes if one.frr is not None):
+            with entered(self._spaces[name]):
+                self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
+            if any(self._netlinks[name].send([drop_all(index) for index in self._apart[name]])):
+                raise EnvironmentFailed(f"the links of {name} cannot be kept silent")
+
+    def _let_meet(self) -> None:
+        while self._apart:
+            name, indices = self._apart.popitem()
+            self._netlinks[name].send([drop_none(index) for index in indices])
+
+    def _make_folders(self) -> None:
+        mount_memory(_HOME, _FILES_BYTES, _FILES)
+        for recipe in self._setup.recipes:
+            for name in (_SOCKETS, _LOGS, _SERVE, _SAVED):
+                (_HOME / recipe.machine / name).mkdir(parents=True)
+            if recipe.frr is not None:
+                mount_memory(_HOME / recipe.machine / _SOCKETS, _SOCKETS_BYTES, _SOCKETS_FILES)
+                mount_memory(_HOME / recipe.machine / _LOGS, _LOGS_BYTES, _LOGS_FILES)
+            folder = _HOME / recipe.machine / _SERVE
+            for name, lines in (("services", recipe.services), ("zone", recipe.zone)):
+                if lines:
+                    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if recipe.resolver:
+                (folder / "resolver").write_text(f"{recipe.resolver}\n", encoding="utf-8")
+            if recipe.frr is not None:
+                saved = _HOME / recipe.machine / _SAVED
+                (saved / "vtysh.conf").write_text("service integrated-vtysh-config\n", "utf-8")
+
+    def _start_daemons(self) -> None:
+        for name, recipe in self._recipes.items():
+            if recipe.frr is None:
+                continue
+            daemons = frr.needed(recipe.frr)
+            self._wanted[name] = daemons
+            held = frr.hold(
+                recipe.frr,
+                netns=self._spaces[name],
+                hostname=name,
+                sockets=_HOME / name / _SOCKETS,
+                logs=_HOME / name / _LOGS,
+                daemons=daemons,
+            )
+            self._daemons[name] = held
+            self._stack.callback(held.close)
+
+    def _save_configurations(self) -> None:
+        """Save each router's configuration like ``write memory``, with equal times of all files."""
+        frr.save(
+            (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
+            for name in self._daemons
+            if self._recipes[name].login
+        )
+        now = time.time()
+        for name in self._names:
+            for folder in (_SERVE, _SAVED, _LOGS):
+                for path in (*(_HOME / name / folder).iterdir(), _HOME / name / folder):
+                    os.utime(path, (now, now))
+
+    def _reach_daemons(self) -> None:
+        """Wait until all daemons listen, and prepare to query them."""
+        self._stack.callback(self._terminals.close)
+        missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
+
+        def silent() -> str:
+            missing.difference_update({who for who in missing if self._reach(who)})
+            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
+
+        _await_none(silent)
+        self._await_told()
+        known = family()
+        for name, held in self._daemons.items():
+            held.know(self._wanted[name], known)
+        self._settling = Settling(
+            self._terminals,
+            self._wanted,
+            self._routes,
+            lambda: [one for held in self._daemons.values() for one in held.delayed_s()],
+        )
+        files = {name: _HOME / name / _SERVE for name in self._names}
+        self._settings = Settings(
+            self._terminals, self._wanted, self._spaces, self._netlinks, files
+        )
+
+    def _await_told(self) -> None:
+        """Wait until ospfd advertises the redistributed static routes.
+
+        If the network of a route's next hop leaves OSPF before that, ospfd advertises the route
+        without its forwarding address, permanently.
+        """
+        question = ("show ip ospf database external self-originate json",)
+        missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
+
+        def untold() -> str:
+            answers = self._terminals.ask(dict.fromkeys(missing, question))
+            for who, prefixes in missing.items():
+                if left := prefixes - _told(answers.get(who, [])):
+                    return f"ospfd of {who[0]} does not tell of {min(left)}"
+            return ""
+
+        _await_none(untold)
+
+    def _know_neighbours(self) -> None:
+        """Add permanent ARP entries for direct neighbours and OSPF's multicast groups.
+
+        All namespaces share the kernel's ARP table. If other networks fill it, hellos are dropped
+        when they are sent, and adjacencies are lost without a cause in this network. Permanent
+        entries are exempt from the limit.
+        """
+        held = {name: self._addresses(name) for name in self._names}
+        for name in self._names:
+            messages = []
+            with entered(self._spaces[name]):
+                indices = {text: index for index, text in socket.if_nameindex()}
+            for cable in self._setup.cables:
+                for end in (one for one in cable.ends if one.machine == name):
+                    index = indices[end.interface]
+                    known = [
+                        (address, bytes.fromhex(other.mac.replace(":", "")))
+                        for other in cable.ends
+                        if other != end
+                        for address in held[other.machine].get(other.interface, ())
+                    ]
+                    messages += [permanent_neighbour(index, *one) for one in (*known, *_ALL)]
+            self._netlinks[name].send(messages)
+
+    def _addresses(self, name: str) -> dict[str, list[str]]:
+        """Return the addresses of each interface."""
+        found: dict[str, list[str]] = {}
+        netlink = self._netlinks[name]
+        with entered(self._spaces[name]):
+            names = dict(socket.if_nameindex())
+        question = bytes([socket.AF_INET]) + bytes(_ADDRESS_BYTES - 1)
+        for content in netlink.dump(GETADDR, question):
+            index = int.from_bytes(content[4:8], sys.byteorder)
+            local = attributes(content, _ADDRESS_BYTES).get(_IFA_LOCAL, b"")
+            if len(local) == 4 and index in names:
+                found.setdefault(names[index], []).append(socket.inet_ntoa(local))
+        return found
+
+    def _reach(self, who: frr.Who) -> bool:
+        return self._terminals.reach(who, _HOME / who[0] / _SOCKETS)
+
+    def _routes(self) -> bytes:
+        """Return the routes of all machines' kernels."""
+        return b"".join(one for name in self._names for one in routes(self._netlinks[name]))
+
+    def _reach_kernels(self) -> None:
+        self._netlinks[""] = self._stack.enter_context(Netlink())
+        for name in self._names:
+            with entered(self._spaces[name]):
+                self._netlinks[name] = self._stack.enter_context(Netlink())
+
+    def _listen(self) -> None:
+        """Open the sockets and files that observations need in each namespace, for later use."""
+        for name in self._names:
+            with entered(self._spaces[name]):
+                flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
+                counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+            self._flushers.append(flusher)
+            self._counters.append(counters)
+            self._stack.callback(os.close, flusher)
+            self._stack.callback(os.close, counters)
+            self._records.add(self._spaces[name], self._netlinks[name])
+        self._echo = Echo()
+        self._pulse = Pulse(self._echo)
+        addresses = [address for _, address in self._setup.endpoints]
+        self._probers = []
+        for payload_bytes in (_SMALL_BYTES, self._setup.full_bytes - _HEADERS_BYTES):
+            sockets = []
+            for name, address in self._setup.endpoints:
+                with entered(self._spaces[name]):
+                    sockets.append(open_socket(address, whole=True))
+            self._probers.append(
+                Prober(
+                    sockets,
+                    addresses,
+                    self._echo,
+                    self._pulse,
+                    self._release,
+                    payload_bytes=payload_bytes,
+                    fresh=True,
+                    meanwhile=self._records.hear,
+                )
+            )
+            self._pingers = sockets
+        for prober in self._probers:
+            self._stack.callback(prober.close)
+        self._taps = way.Taps(self._spaces)
+        self._stack.callback(self._taps.close)
+        self._servers = serve.Servers(
+            self._spaces, {name: _HOME / name / _SERVE for name in self._names}
+        )
+        self._stack.callback(self._servers.close)
+        self._servers.update()
+
+    # -------------------------------------------------------------------------------- commands
+
+    def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
+        """Run an agent's command, unless the agent may not log in to the machine."""
+        if not self._recipes[machine].login:
+            told = f"[{machine} is another's: you cannot log in there]\n"
+            return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
+        self._let_meet()
+        before = self._settings.of(machine)
+        # The state before the agent's first command.
+        self._first.setdefault(machine, before.digest)
+        answer = super().run(machine, command, timeout_s)
+        self._changed |= self._settings.of(machine).digest != before.digest
+        return answer
+
+    def inject(self, commands: list[list[str]]) -> None:
+        """Run (machine, command) pairs of our own; each must succeed.
+
+        The commands have the same consoles and files as agents' commands. Only tests use this,
+        since an episode's faults are part of its setup.
+        """
+        for machine, command in commands:
+            result = shell.run(
+                command,
+                netns=self._spaces[machine],
+                hostname=machine,
+                limits=shell.ShellLimits(
+                    processes=process_limit(len(self._names), self._spaces[machine])
+                ),
+                watch=lambda _: self._watch(),
+                room=self._room(machine, None),
+            )
+            if result.exit:
+                raise RuntimeError(f"on {machine}: {command}: {result.told}")
+            self._changed = True
+        self._first.clear()
+
+    def _keep_calm(self) -> None:
+        super()._keep_calm()
+        self._note(self._watch())
+
+    def _watch(self) -> str:
+        self._servers.serve()
+        return next(filter(None, (held.excess() for held in self._daemons.values())), "")
+
+    def _room(self, machine: str, network: Path | None) -> Room:
+        found = room(network)
+        folder = _HOME / machine
+        views, folders = dict(found.views), {"/etc/serve": folder / _SERVE}
+        texts = dict(found.texts)
+        if resolver := self._resolver(machine):
+            texts |= {
+                # Short timeouts, since programs may look up each address with an unresponsive
+                # server.
+                "/etc/resolv.conf": f"nameserver {resolver}\noptions timeout:1 attempts:1\n",
+                "/etc/nsswitch.conf": _NAMES.sub("hosts: files dns", texts["/etc/nsswitch.conf"]),
+            }
+        if machine in self._daemons:
+            texts |= _VTYSH
+            views["/var/run/frr"] = views[frr.SOCKETS] = folder / _SOCKETS
+            views[frr.LOGS] = folder / _LOGS
+            folders["/etc/frr"] = folder / _SAVED
+        return Room(texts=texts, views=views, folders=folders)
+
+    # --------------------------------------------------------------------------- observations
+
+    def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
+        """Return the settled state; see ``Net.observe``."""
+        self._let_meet()
+        known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
+        if self._setup.edits and not self._traces:
+            traces = leftover.traces(self._setup.edits, self._setup.cables)
+            self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
+        settled = self._settling.wait(changed=self._changed, neighbours=known)
+        self._changed = False
+        size = len(self._setup.endpoints)
+        # The time until the daemons converge is not padded.
+        with padded(backbone_s(size * (size - 1))):
+            found = self._look(settled=settled)
+        return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
+
+    def _look(self, *, settled: bool) -> Observation:
+        with self._records.kept():
+            small, full = (self._ping(prober) for prober in self._probers)
+            services = self._ask()
+            ways = self._ways()
+        self._forget_paths()
+        watched = {*self._first, *(one.machine for one in self._traces)}
+        now = {name: self._settings.of(name) for name in watched}
+        return Observation(
+            small=small,
+            full=full,
+            services=services,
+            ways=ways,
+            heard=tuple(self._heard(name) for name in self._setup.ears),
+            neighbours=tuple(sorted(self._neighbours())),
+            down=self._ended(),
+            settled=settled and not any(one.fleeting for one in now.values()),
+            touched=tuple(
+                name for name, digest in sorted(self._first.items()) if now[name].digest != digest
+            ),
+            leftover=tuple(
+                number for number, one in enumerate(self._traces) if one.is_left(now[one.machine])
+            ),
+        )
+
+    def _neighbours(self) -> set[Neighbour]:
+        """Return the neighbours when the network had converged, without unusable OSPF adjacencies.
+
+        If the two ends of a link have different network types, they may reach the full state, but
+        use no routes through each other.
+        """
+        look, unlike = self._settling.last, set[Neighbour]()
+        for cable in self._setup.cables:
+            ends = [(end.machine, end.interface) for end in cable.ends]
+            if len({look.types[end] for end in ends if end in look.types}) > 1:
+                unlike |= {(machine, "ospf", port) for machine, port in ends}
+        return look.neighbours - unlike
+
+    def _resolver(self, name: str) -> str:
+        """Return the address of a machine's DNS server, or "" if it has none."""
+        return serve.address(serve.read(_HOME / name / _SERVE / "resolver").strip())
+
+    def _ask(self) -> str:
+        """Test all services ``_LOOKS`` times and return the majority of each.
+
+        All tests are repeated if a queue of the kernel or its ARP table was full meanwhile,
+        whatever they found, since other networks fill these.
+        """
+        asks = self._setup.asks
+        resolvers = {name: self._resolver(name) for name in self._names}
+        works = [0] * len(asks)
+        for _ in range(_LOOKS):
+            refused, crowded = neighbours_refused(), self._crowd()
+            works = [0] * len(asks)
+            for _ in range(_LOOKS):
+                told = serve.ask(asks, resolvers, self._spaces, self._servers, self._echo.wait)
+                works = [count + (digit == "1") for count, digit in zip(works, told, strict=True)]
+                self._records.hear()
+            if neighbours_refused() == refused and not crowded():
+                break
+        return "".join(str(int(count > _LOOKS // 2)) for count in works)
+
+    def _ways(self) -> tuple[tuple[str, ...], ...]:
+        """Return the most frequent path of ``_LOOKS`` pings per pair; the last one wins ties."""
+        looks = [
+            self._taps.ways(self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait)
+            for _ in range(_LOOKS)
+        ]
+        return tuple(max(reversed(one), key=one.count) for one in zip(*looks, strict=True))
+
+    def _ping(self, prober: Prober) -> tuple[str, ...]:
+        self._prober = prober  # used by ``_measure``
+        prober.look()
+        return self._measure(time.monotonic() + worker.CROWD_S).rows
+
+    def _ended(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name}/{daemon}" for name, held in self._daemons.items() for daemon in held.ended()
+        )
+
+    def _heard(self, name: str) -> tuple[Heard, ...]:
+        """Return the routes that a router of another autonomous system received from its peers."""
+        who = name, "bgpd"
+        answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)}, frr.LONG_S)
+        table = answers[who][0].value if who in answers else None
+        routes = table.get("routes") if isinstance(table, dict) else None
+        found = []
+        for prefix, paths in sorted((routes or {}).items()):
+            for path in paths:
+                hops = path.get("nexthops") or [{}]
+                hop = str(hops[0].get("ip", ""))
+                if hop != _OWN:
+                    used = bool(path.get("bestpath"))
+                    peer = str(path.get("peerId", ""))
+                    found.append(Heard(prefix, str(path.get("path", "")), hop, peer, used))
+        return tuple(sorted(found))
+
+
+def _await_none(problem: Callable[[], str]) -> None:
+    """Wait until ``problem`` returns ""; raises EnvironmentFailed with it after ``_LISTEN_S``."""
+    deadline = time.monotonic() + _LISTEN_S
+    while told := problem():
+        if time.monotonic() > deadline:
+            raise EnvironmentFailed(told)
+        time.sleep(_ASK_S)  # there is no event for this
+
+
+def _told(answers: Sequence[frr.Answer]) -> set[str]:
+    """Return the prefixes of the external routes that ospfd advertises."""
+    value = answers[0].value if answers else None
+    rows = value.get("AS External Link States") if isinstance(value, dict) else None
+    return {f"{one['linkStateId']}/{one['networkMask']}" for one in (rows or {}).values()}

@@ -1,0 +1,36 @@
+"""Reference solution of a backbone query."""
+
+from __future__ import annotations
+
+import json
+
+from netarena.sdk import Query, Repair
+from netarena_backbone.query import case_of, faults_of
+
+#: Commands that show most of the state of a router, and of a host.
+_ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"
+_HOST = "ip addr; ip route; cat /etc/serve/*"
+
+
+def look(query: Query) -> str:
+    """Return a reply that inspects the first router."""
+    return _look(query, case_of(query).world.routers[0].name)
+
+
+def repairs(query: Query) -> list[list[Repair]]:
+    """Return the repairs of each fault: a diagnosis and the command that follows from it.
+
+    Each repair begins with an inspection of its machine.
+    """
+    return [
+        [
+            Repair(_look(query, one.machine), f"{fault.words}.\n{json.dumps(one.model_dump())}")
+            for one in fault.repair
+        ]
+        for fault in faults_of(query)
+    ]
+
+
+def _look(query: Query, machine: str) -> str:
+    command = _ROUTER if machine in case_of(query).world.names else _HOST
+    return json.dumps({"machine": machine, "command": command})

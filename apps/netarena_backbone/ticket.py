@@ -1,0 +1,139 @@
+"""Prompt of a backbone ticket: the documentation and some observations.
+
+Each observation is true at the beginning. Some are symptoms and at least one is not, in the same
+words: only the documentation distinguishes them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from string import Template
+from types import MappingProxyType
+
+from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_text, tell_turns
+from netarena_backbone.fault.table import broken, read
+from netarena_backbone.prompt import PACKAGE, document
+from netarena_backbone.query import Case
+from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
+from netarena_network.action import Fault
+from netarena_network.bounds import tell_bounds
+from netarena_network.declaration import BACKBONE_WORDS
+from netarena_network.prompt import KEYS, ticket_reply_format
+
+#: Maximum number of characters of a command's output. It is enough for a specific question, but not
+#: for a whole configuration; agents that read all configurations would learn every fault at once.
+MAX_OUTPUT_CHARS = 1_000
+#: Maximum number of reported symptoms.
+MAX_SYMPTOMS = 3
+#: (sort, value) of a fact -> sentences in which users report it
+_SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
+    {
+        ("ping", FAILS): (
+            "{source} gets no answer from {target}.",
+            "{target} does not answer {source}.",
+            "The monitoring on {source} shows {target} as down.",
+        ),
+        ("ping", WORKS): (
+            "{source} gets answers from {target}.",
+            "The monitoring on {source} shows {target} as up.",
+            "A user on {source} can ping {target}.",
+        ),
+        ("full", FAILS): (
+            "Large transfers between {source} and {target} hang.",
+            "A backup from {source} to {target} stops after a few small packets.",
+        ),
+        ("full", WORKS): ("A backup from {source} to {target} has completed.",),
+        ("service", FAILS): (
+            "On {source}, {target} does not answer.",
+            "Users of {source} cannot connect to {target}.",
+        ),
+        ("service", WORKS): (
+            "On {source}, {target} answers.",
+            "Users of {source} can connect to {target}.",
+        ),
+        ("way", ""): (
+            "A traceroute from {source} to {target} shows {value}.",
+            "Packets from {source} to {target} take the path {value}.",
+        ),
+        ("route", ""): (
+            "The operator of {source} reports for {target}: {value}.",
+            "The looking glass of {source} shows for {target}: {value}.",
+        ),
+        ("adjacency", FAILS): (
+            "The monitoring shows that an OSPF adjacency is missing, but not which one.",
+            "According to the monitoring, an OSPF adjacency is missing somewhere.",
+        ),
+        ("session", FAILS): (
+            "The monitoring shows that a BGP session is not established, but not which one.",
+            "According to the monitoring, a BGP session is not established somewhere.",
+        ),
+    }
+)
+
+
+def ticket_parts(
+    case: Case,
+    faults: Sequence[Fault],
+    steps: Sequence[Step],
+    limits: CommandLimits,
+    rng: random.Random,
+) -> PromptParts:
+    """Return the parts of the next prompt; ``rng`` must have the same seed in each turn."""
+    world = case.world
+    rules = Template(read_text(PACKAGE, "ticket")).substitute(
+        asn=world.asn,
+        num_routers=len(world.routers),
+        num_others=len(world.outsiders),
+        **tell_bounds(len(world.machines)),
+        documentation="\n".join(document(case)),
+        **asdict(limits),
+    )
+    return PromptParts(
+        rules=rules,
+        reply_format=ticket_reply_format(BACKBONE_WORDS),
+        task=f"A ticket has come in: {' '.join(observe(case, faults, rng))}",
+        history=tell_turns(steps, KEYS, limits),
+        examples=read_examples(PACKAGE, ("example_look", "example_done")),
+    )
+
+
+def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
+    """Return observations in random order: symptoms of some faults, and facts that are as intended.
+
+    A few faults are chosen, and each contributes one of the facts that it makes wrong.
+    """
+    changes = [read(case.world, fault) for fault in faults]
+    now = intended(broken(case.world, changes)) if changes else case.wanted
+    wrong = misfits(case.wanted, now)
+    found: list[Fact] = []
+    for change in rng.sample(changes, len(changes))[: rng.randint(1, MAX_SYMPTOMS)]:
+        alone = {*misfits(case.wanted, intended(change.edit(case.world)))}
+        here = [fact for fact in wrong if fact in alone and fact not in found]
+        found += [_one(here, rng)] if here else []
+    if wrong and not found:
+        found.append(_one(wrong, rng))
+    hidden = {*wrong}
+    right = [
+        fact
+        for fact, value in case.wanted.items()
+        if value != STANDS and fact in now and fact not in hidden
+    ]
+    for _ in range(1 if found else rng.randint(2, MAX_SYMPTOMS)):
+        found.append(_one([fact for fact in right if fact not in found], rng))
+    rng.shuffle(found)
+    return [*dict.fromkeys(_tell(fact, now, rng) for fact in found)]
+
+
+def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
+    """Return one of the facts, with equal probability for each sort."""
+    sort = rng.choice(sorted({fact.sort for fact in facts}))
+    return rng.choice([fact for fact in facts if fact.sort == sort])
+
+
+def _tell(fact: Fact, now: Facts, rng: random.Random) -> str:
+    value = now.get(fact, "no route" if fact.sort == "route" else FAILS)
+    known = fact.sort in {"way", "route"}
+    words = rng.choice(_SEEN[fact.sort, "" if known else value])
+    return words.format(source=fact.source, target=fact.target, value=value)

@@ -1,0 +1,1 @@
+"""Backbones as data: model, routing, forwarding and the intended state."""

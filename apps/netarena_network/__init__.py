@@ -1,0 +1,1 @@
+"""What route and backbone share: faults, replies, declarations and the real network."""

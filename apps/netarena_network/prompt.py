@@ -1,0 +1,23 @@
+"""Texts of prompts that describe a reply: a command on a machine, or the end of a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+
+from netarena.sdk import read_text
+
+_PACKAGE = "netarena_network"
+#: Fields of a move, in the order in which histories show them.
+KEYS = ("machine", "command")
+
+
+def reply_format() -> str:
+    """Return the form of a reply with a command."""
+    return read_text(_PACKAGE, "reply")
+
+
+def ticket_reply_format(words: Mapping[str, str]) -> str:
+    """Return the form of a reply to a ticket; ``words`` are the causes with their meanings."""
+    listed = "\n".join(f"- {word}: {meaning}" for word, meaning in words.items())
+    return Template(read_text(_PACKAGE, "ticket_reply")).substitute(words=listed)

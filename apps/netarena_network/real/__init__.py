@@ -1,0 +1,1 @@
+"""Real networks: namespaces, links, probes, and commands in a sandbox."""

@@ -1,0 +1,241 @@
+"""Networks as the service uses them: separate processes with asynchronous requests.
+
+    async with Warm() as warm:
+        net = await warm.begin(world, "netns")
+        try:
+            await net.build()
+            ...
+        finally:
+            await net.close()
+
+``close`` returns when every process of the network has ended. If the service dies instead, the warm
+process ends, and with it all networks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from netarena.sdk import (
+    EnvironmentFailed,
+    Forker,
+    Forking,
+    JsonValue,
+    Record,
+    Talk,
+    one_line,
+    program,
+    try_out,
+)
+from netarena_backbone.world.lab_spec import Neighbour, Setup
+from netarena_route.world.model import World
+
+_START_S = 60.0  # interpreter and imports
+_STOP_S = 10.0
+_CLOSE_S = 30.0  # from SIGKILL to the end of every process
+#: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
+_ANSWER_BYTES = 64 << 20
+#: Extra time for a command, in addition to its own timeout, for the sandbox on a busy machine.
+_RUN_GRACE_S = 90.0
+#: Timeout of other requests, and extra time per ordered pair. On a busy machine a probe round takes
+#: 0.1 ms per pair.
+_ANSWER_S = 60.0
+_ANSWER_PER_PAIR_S = 0.0005
+
+
+class Order(Protocol):
+    """A command of our own and the machine that runs it."""
+
+    @property
+    def machine(self) -> str: ...
+
+    @property
+    def command(self) -> str: ...
+
+
+class Output(Record):
+    """Result of an agent's command.
+
+    The last line of ``output`` gives the reason of a stop, or the exit status. See
+    ``CommandResult`` for the other fields.
+    """
+
+    output: str
+    exit: int | None
+    timed_out: bool
+    stopped: str
+
+
+class Net:
+    """One network; every method raises EnvironmentFailed if the network fails or has ended."""
+
+    def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
+        """``made_of`` are the arguments of ``build``, ``endpoints`` is the number of endpoints."""
+        self._made_of = made_of
+        self._endpoints = endpoints
+        self._life = life
+        self._busy = asyncio.Lock()
+        #: Request that was cancelled before its answer; the next answer would belong to it.
+        self._unanswered = ""
+        #: Total time spent waiting for pings that never arrived.
+        self.waited_s = 0.0
+        #: CPU time of the process and its ended children.
+        self.cpu_s = 0.0
+        #: Times of the last ``build``; see ``Worker.build``.
+        self.times: dict[str, float] = {}
+
+    async def build(
+        self, faults: Iterable[Order] = (), wanted: Sequence[str] = (), *, traced: bool = False
+    ) -> None:
+        """Build the network with its faults and verify it.
+
+        Exactly the pairs of ``wanted`` must work, which has a row of ``0`` and ``1`` per source. By
+        default these are the intended pairs.
+
+        With ``traced``, states report the remains of faults or, without faults, the changes by an
+        agent's commands.
+        """
+        broken: dict[str, Any] = {}
+        if commands := [[one.machine, one.command] for one in faults]:
+            broken = {"faults": commands, "wanted": [*wanted]}
+        if traced:
+            broken["traced"] = True
+        self.times = await self._ask("build", **self._made_of, **broken)
+        self.waited_s += self.times["waited_s"]
+
+    async def inject(self, orders: Iterable[Order]) -> None:
+        """Run commands of our own as root of the network; each must succeed."""
+        await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
+
+    async def run(self, machine: str, command: str, timeout_s: float) -> Output:
+        """Run an agent's command in the sandbox on a machine."""
+        answer = await self._ask(
+            "run",
+            _RUN_GRACE_S + timeout_s,
+            machine=machine,
+            command=command,
+            timeout_s=timeout_s,
+        )
+        return Output.model_validate(answer)
+
+    async def observe(self, neighbours: Iterable[Neighbour] | None = None) -> dict[str, JsonValue]:
+        """Return the settled state (see ``state``).
+
+        A backbone is expected to converge to ``neighbours``. If it has, the observation does not
+        wait for other neighbours or for settings that may still take effect.
+        """
+        known: dict[str, Any] = {}
+        if neighbours is not None:
+            known["neighbours"] = sorted(neighbours)
+        answer = await self._ask("observe", **known)
+        self.waited_s += answer["waited_s"]
+        state: dict[str, JsonValue] = answer["state"]
+        return state
+
+    async def close(self) -> None:
+        """End the network; on return no process of it exists."""
+        await self._life.close()
+
+    async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
+        if within_s is None:
+            within_s = _ANSWER_S + _ANSWER_PER_PAIR_S * self._endpoints**2
+        async with self._busy:
+            if self._unanswered:
+                raise EnvironmentFailed(f"the network still owes an answer to {self._unanswered}")
+            self._unanswered = do
+            try:
+                async with asyncio.timeout(within_s):
+                    answer = await self._life.ask({"do": do, **arguments})
+            except TimeoutError:
+                raise EnvironmentFailed(f"no answer to {do} after {within_s:g} s") from None
+            self._unanswered = ""
+        self.cpu_s = answer["cpu_s"]
+        if "failed" in answer:
+            ours = bool(answer.get("ours"))
+            raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"), proven_ours=ours)
+        return answer["ok"]
+
+
+class _Life:
+    """Socket to a worker, and the worker's end."""
+
+    def __init__(self, forker: Forker, talk: Talk) -> None:
+        self._forker = forker
+        self._number = talk.number
+        self._reader, self._writer = talk.reader, talk.writer
+        self.end = talk.end
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._writer.write(json.dumps(request).encode() + b"\n")
+            await self._writer.drain()
+            line = await self._reader.readline()
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailed(f"the network's process does not answer: {error}") from None
+        if not line.endswith(b"\n"):
+            # The process has died and closed its socket; the zygote reports its end at once.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
+            raise EnvironmentFailed(f"the network's process ended{self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        if not self.end.done():
+            return ""
+        report = self.end.result()
+        words = "its starter ended" if report is None else report["failed"]
+        return f": {words}" if words else ""
+
+    async def close(self) -> None:
+        self._writer.close()
+        self._forker.kill(self._number)
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        try:
+            await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
+        except TimeoutError:
+            raise EnvironmentFailed(
+                f"a network's process lives {_CLOSE_S:g} s after it was killed", proven_ours=True
+            ) from None
+
+
+class Warm(Forking):
+    """Starts processes of networks."""
+
+    def __init__(self) -> None:
+        super().__init__(Forker("no networks", command, start_s=_START_S, stop_s=_STOP_S))
+
+    async def begin(self, world: World, emulator: str) -> Net:
+        """Return a process for a network of ``world``; its ``build`` creates the network."""
+        made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
+        return await self._begin(made_of, len(world.endpoints))
+
+    async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
+        """Return a process for a backbone; its ``observe`` returns an ``Observation``."""
+        made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
+        return await self._begin(made_of, len(setup.endpoints))
+
+    async def _begin(self, made_of: dict[str, Any], endpoints: int) -> Net:
+        talk = await self._forker.talk(_ANSWER_BYTES)
+        return Net(made_of, endpoints, _Life(self._forker, talk))
+
+
+def lacking() -> str:
+    """Return the reason why this machine cannot run networks, in one line, or "".
+
+    The check takes half a second.
+    """
+    try:
+        return one_line(try_out(command(), _START_S))
+    except EnvironmentFailed as failed:
+        return failed.detail
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command line that starts the warm process."""
+    return program("netarena_network.real.zygote", *arguments)

@@ -1,0 +1,159 @@
+"""Removes the judge's connections from the connection trackers of machines.
+
+A tracker's entry exists for 30 s after its ping, and ``conntrack -L`` would list which of the
+judge's pings were answered. ``Connections`` records the entries that a measurement creates on a
+machine and deletes them afterwards, except those of routing daemons. Entries of the agent's own
+traffic stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from netarena_network.real.netlink import NETFILTER, Message, Netlink, attribute, attributes
+
+_TRACKER = 1 << 8
+_NEW, _GET, _DELETE = _TRACKER, _TRACKER | 1, _TRACKER | 2
+_HEADER = struct.Struct("=BBH")
+_IPV4 = 2
+#: Attributes of an entry (linux/netfilter/nfnetlink_conntrack.h): original direction, id, zone.
+_ORIGINAL, _ID, _ZONE = 1, 12, 18
+#: Attributes of a direction: the protocol, with its number and its ports.
+_PROTOCOL, _NUMBER, _PORTS = 2, 1, (2, 3)
+_NESTED = 0x8000
+_ICMP, _TCP, _UDP = 1, 6, 17
+_BGP = (179).to_bytes(2, "big")
+#: Multicast group for new entries.
+_NEW_ENTRIES = 1
+_TRACKED = Path("/proc/sys/net/netfilter")
+
+
+class _Entry(NamedTuple):
+    number: bytes
+    original: bytes
+    zone: bytes
+
+
+class Connections:
+    """The tracked connections of several machines.
+
+    New entries are received as events, since listing all entries takes about 20 ms per machine.
+    They are listed only if a command has disabled events, or if more events arrive than a socket
+    buffers. In the latter case the earlier entries are unknown, and all entries are deleted.
+    """
+
+    def __init__(self) -> None:
+        self._trackers: dict[int, _Tracker] = {}
+        self._poll = select.epoll()
+
+    def add(self, netfilter: Netlink) -> None:
+        """Add the machine of the calling thread's namespace; ``netfilter`` is a socket in it."""
+        tracker = _Tracker(netfilter)
+        self._trackers[tracker.events.fileno()] = tracker
+        self._poll.register(tracker.events.fileno(), select.EPOLLIN)
+
+    def close(self) -> None:
+        self._poll.close()
+        for one in self._trackers.values():
+            one.close()
+
+    def watch(self) -> None:
+        """Start to record new entries."""
+        for one in self._trackers.values():
+            one.watch()
+
+    def hear(self) -> None:
+        """Record the entries received so far; a socket buffers about 300 of them."""
+        for descriptor, _ in self._poll.poll(0):
+            self._trackers[descriptor].hear()
+
+    def forget(self) -> None:
+        """Delete the entries created since ``watch``, except those of daemons."""
+        for one in self._trackers.values():
+            one.forget()
+
+
+class _Tracker:
+    def __init__(self, netfilter: Netlink) -> None:
+        self._netfilter = netfilter
+        self.events = Netlink(NETFILTER)
+        self._files: list[int] = []
+        with contextlib.suppress(FileNotFoundError):  # a kernel without a tracker
+            for name in ("nf_conntrack_count", "nf_conntrack_events"):
+                self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
+        self._new: dict[bytes, _Entry] = {}
+        #: Entries that existed before, if there are no events; whether all events were received.
+        self._before: set[bytes] = set()
+        self._heard_all = True
+
+    def close(self) -> None:
+        self.events.close()
+        for file in self._files:
+            os.close(file)
+
+    def watch(self) -> None:
+        if len(self._files) < 2:
+            return
+        self._new = {}
+        self._heard_all = self._read(1) > 0
+        self._before = set() if self._heard_all else {one.number for one in self._listed()}
+        self.events.join(_NEW_ENTRIES)
+
+    def hear(self) -> None:
+        try:
+            for kind, content in self.events.heard():
+                if kind == _NEW:
+                    entry = _entry(content)
+                    self._new[entry.number] = entry
+        except OSError:  # ENOBUFS
+            self._heard_all = False
+
+    def forget(self) -> None:
+        if len(self._files) < 2:
+            return
+        self.hear()
+        self.events.leave(_NEW_ENTRIES)
+        if not self._heard_all:
+            new = (one for one in self._listed() if one.number not in self._before)
+            self._new |= {one.number: one for one in new}
+        found = [
+            Message(
+                _DELETE,
+                _HEADER.pack(_IPV4, 0, 0)
+                + attribute(_ORIGINAL | _NESTED, one.original)
+                + (attribute(_ZONE, one.zone) if one.zone else b"")
+                + attribute(_ID, one.number),
+            )
+            for one in self._new.values()
+            if _is_of_judge(one)
+        ]
+        self._netfilter.send(found)  # an entry may have ended meanwhile
+        self._new = {}
+
+    def _read(self, file: int) -> int:
+        return int(os.pread(self._files[file], 32, 0) or b"0")
+
+    def _listed(self) -> Iterator[_Entry]:
+        if self._read(0):
+            for content in self._netfilter.dump(_GET, _HEADER.pack(_IPV4, 0, 0)):
+                yield _entry(content)
+
+
+def _entry(content: bytes) -> _Entry:
+    found = attributes(content, _HEADER.size)
+    return _Entry(found.get(_ID, b""), found.get(_ORIGINAL, b""), found.get(_ZONE, b""))
+
+
+def _is_of_judge(entry: _Entry) -> bool:
+    """Return whether an entry is a ping or a service test; daemons use OSPF and BGP."""
+    protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
+    number = protocol.get(_NUMBER, b"\0")[0]
+    if number in {_TCP, _UDP}:
+        return all(protocol.get(one) != _BGP for one in _PORTS)
+    return number == _ICMP

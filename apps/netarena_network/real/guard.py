@@ -1,0 +1,263 @@
+"""Limits on the kernel resources that episodes share.
+
+Packets use processor time of all episodes. All namespaces of the kernel share one ARP table, and
+process limits do not cover the kernel memory of a namespace. A guard measures these resources while
+a command runs on a machine, and once after it has ended, since the kernel may continue sending, for
+example in a bridge loop. It measures usage, whatever the command is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from netarena.sdk import entered, user_namespace
+from netarena_network.bounds import (
+    FREE_PACKETS,
+    MOST_PACKETS_PER_S,
+    most_neighbours,
+    most_processes,
+)
+from netarena_network.real.netlink import (
+    NETFILTER,
+    Netlink,
+    fixed_neighbours,
+    hardware_queues,
+    nexthops,
+    policy_rules,
+    ruleset_bytes,
+    ruleset_generation,
+)
+
+#: Duration of the measurement after each command.
+_LISTEN_S = 0.003
+#: Maximum rate of all interfaces of a machine together. Beyond it, interfaces are taken down that
+#: carry at least 1/_LOUD of the busiest one's packets; this is repeated up to _LOOKS times.
+_STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
+#: Maximum number of interfaces that a message names.
+_MOST_NAMED = 4
+#: Limits of kernel objects per machine. A command is killed if it exceeds both the limit and the
+#: number before it started. A socket uses up to 0.2 MB, a queue of a link 10 KB (a pair of links
+#: has two per processor), and nftables rules about ten times their size in netlink messages.
+_MOST: Mapping[str, int] = {
+    "interfaces": 512,
+    "routes": 10_000,
+    "sockets": 512,
+    "queues": 2048 + 32 * (os.cpu_count() or 1),
+    "policy rules": 2_000,
+    "nexthops": 10_000,
+    "permanent neighbours": 4_096,
+    "neighbours without ARP": 4_096,
+    "bytes of nftables rules": 1 << 20,
+}
+#: Netlink queries wait for concurrent changes, and large sets are listed slowly. After a query, the
+#: next one waits this many times as long as the query took.
+_LOOK_AWAY = 4
+_PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
+_IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
+_TIMEOUT_S = 20.0
+_NONE = -2  # not a ruleset generation
+
+
+#: Processes of each command that are not the agent's: bubblewrap, and its timer.
+_ATTENDANTS = 2
+
+T = TypeVar("T")
+
+
+def process_limit(endpoints: int, netns: int) -> int:
+    """Return the kernel's process limit for one command in a network with this many endpoints.
+
+    The kernel counts the processes and threads of the user namespace that owns ``netns``: a
+    router's daemons count, other machines' processes do not. Call this while no command runs there.
+    """
+    return _running(netns) + _ATTENDANTS + 1 + most_processes(endpoints)
+
+
+def _running(netns: int) -> int:
+    """Return the number of threads in the user namespace that owns a network namespace."""
+    with ExitStack() as stack:
+        user = user_namespace(stack, netns)
+        inside = Path("/proc/self/ns/user").stat() if user is None else os.fstat(user)
+        count = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # the process may have just ended
+                if os.path.samestat((process / "ns" / "user").stat(), inside):
+                    count += len(list((process / "task").iterdir()))
+    return count
+
+
+class Guard:
+    """Guard of one command on the machine whose network namespace is ``netns``.
+
+    It must be created before the command starts. ``neighbours`` is the number of endpoints of the
+    network, which limits the ARP entries.
+    """
+
+    def __init__(self, netns: int, neighbours: int) -> None:
+        self._netns = netns
+        self._most_neighbours = most_neighbours(neighbours)
+        self._before = self._within(_sent_packets)
+        self._generation = _NONE
+        self._ruleset_bytes = 0
+        self._held = self._within(_count) | self._ask()
+        self._began = self._look_again = time.monotonic()
+
+    def watch(self, pid: int) -> str:
+        """Return why the command must end, or ""; ``pid`` is a process on the machine."""
+        folder = Path(f"/proc/{pid}/net")
+        try:
+            sent = _difference(self._before, _sent_packets(folder))
+            known = _passing_neighbours(folder)
+            held = _count(folder)
+        except OSError:  # the process has just ended
+            return ""
+        allowed = FREE_PACKETS + MOST_PACKETS_PER_S * (time.monotonic() - self._began)
+        if sum(sent.values()) > allowed:
+            return f"a flood: more than {MOST_PACKETS_PER_S} packets a second"
+        if known > self._most_neighbours:
+            return f"a flood of neighbours: more than {self._most_neighbours}"
+        return self._excess(held) or self._excess(self._look())
+
+    def _excess(self, held: Mapping[str, int]) -> str:
+        for name, number in held.items():
+            if number > max(_MOST[name], self._held[name]):
+                return f"a flood of {name}: more than {_MOST[name]}"
+        return ""
+
+    def _look(self) -> Mapping[str, int]:
+        """Return the counts from netlink, or nothing if the last query was too recent."""
+        began = time.monotonic()
+        if began < self._look_again:
+            return {}
+        with suppress(OSError):  # concurrent changes may cause errors
+            held = self._ask()
+            ended = time.monotonic()
+            self._look_again = ended + _LOOK_AWAY * (ended - began)
+            return held
+        return {}
+
+    def _ask(self) -> dict[str, int]:
+        with entered(self._netns), Netlink() as routes, Netlink(NETFILTER) as netfilter:
+            if (now := ruleset_generation(netfilter)) != self._generation:
+                most = _MOST["bytes of nftables rules"]
+                self._ruleset_bytes = ruleset_bytes(netfilter, most)
+                self._generation = now
+            return {
+                "neighbours without ARP": fixed_neighbours(routes),
+                "queues": hardware_queues(routes),
+                "policy rules": policy_rules(routes),
+                "nexthops": nexthops(routes),
+                "bytes of nftables rules": self._ruleset_bytes,
+            }
+
+    def calm(self) -> str:
+        """End what the command left running in the kernel; return a description, or ""."""
+        told = []
+        if self._within(_passing_neighbours) > self._most_neighbours:
+            self._command(_IP, "-4", "neigh", "flush", "all")
+            told.append("the neighbour table was flushed")
+        held = self._ask()
+        if held["neighbours without ARP"] > _MOST["neighbours without ARP"]:
+            self._command(_IP, "-4", "neigh", "flush", "all", "nud", "noarp")
+            told.append("the neighbours without ARP were flushed")
+        if held["bytes of nftables rules"] > _MOST["bytes of nftables rules"]:
+            self._command(_NFT, "flush", "ruleset")
+            told.append("the rules of nftables were flushed")
+        if stilled := self._still():
+            more = len(stilled) - _MOST_NAMED
+            names = ", ".join(stilled[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+            words = "was taken down: it" if len(stilled) == 1 else "were taken down: they"
+            told.append(f"{names} {words} carried a storm")
+        return "; ".join(told)
+
+    def _still(self) -> list[str]:
+        """Take down interfaces that carry a packet storm; return their names.
+
+        Several loops share the processors, so that none of them carries much. When the busiest are
+        down, the others get busier; therefore the measurement is repeated.
+        """
+        stilled: list[str] = []
+        for _ in range(_LOOKS):
+            began = time.monotonic()
+            first = self._within(_sent_packets)
+            time.sleep(_LISTEN_S)
+            sent = _difference(first, self._within(_sent_packets))
+            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # longer on a busy machine
+            if sum(sent.values()) <= most:
+                break
+            least = max(sent.values()) / _LOUD
+            loud = sorted(name for name, packets in sent.items() if packets >= least)
+            # One command for all interfaces, since each process would have to wait for the storm.
+            lines = "".join(f"link set dev {name} down\n" for name in loud)
+            self._command(_IP, "-force", "-batch", "-", fed=lines)
+            stilled += loud
+        return list(dict.fromkeys(stilled))
+
+    def _within(self, measure: Callable[[Path], T]) -> T:
+        with entered(self._netns):
+            return measure(Path("/proc/thread-self/net"))
+
+    def _command(self, *line: str, fed: str = "") -> None:
+        # A storm may starve this command of processor time; the next check then ends the storm.
+        with entered(self._netns), suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                line, check=False, capture_output=True, timeout=_TIMEOUT_S, input=fed, text=True
+            )
+
+
+def _count(folder: Path) -> dict[str, int]:
+    """Return the namespace's objects that the kernel counts, by the names of ``_MOST``."""
+    return {
+        "interfaces": len(_sent_packets(folder)),
+        "routes": _routes(folder),
+        "sockets": _sockets(folder),
+        "permanent neighbours": _neighbours(folder, _PERMANENT),
+    }
+
+
+def _sent_packets(folder: Path) -> dict[str, int]:
+    """Return the packets sent per interface; ``folder`` is a process's ``net`` folder in /proc."""
+    lines = (folder / "dev").read_text(encoding="ascii", errors="replace").splitlines()[2:]
+    rows = (line.rpartition(":") for line in lines)
+    return {name.strip(): int(numbers.split()[9]) for name, _, numbers in rows}
+
+
+def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """Return the packets since ``before`` per interface; a recreated interface counts from zero."""
+    since = {name: sent - before.get(name, 0) for name, sent in after.items()}
+    return {name: sent if sent >= 0 else after[name] for name, sent in since.items()}
+
+
+def _passing_neighbours(folder: Path) -> int:
+    """Return the number of the namespace's entries in the kernel's ARP table."""
+    return _neighbours(folder, 0)
+
+
+def _neighbours(folder: Path, permanent: int) -> int:
+    """Return the number of the namespace's ARP entries, the permanent ones or all others."""
+    lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
+    return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
+
+
+def _routes(folder: Path) -> int:
+    """Return the number of routes in all tables of the namespace, or 0 if it is unknown."""
+    count = 0
+    with suppress(FileNotFoundError):
+        lines = (folder / "fib_triestat").read_text(encoding="ascii").splitlines()
+        count += sum(int(line.split()[1]) for line in lines if "Prefixes:" in line)
+    with suppress(FileNotFoundError):
+        count += int((folder / "rt6_stats").read_text(encoding="ascii").split()[3], 16)
+    return count
+
+
+def _sockets(folder: Path) -> int:
+    """Return the number of open sockets in the namespace."""
+    first, *_ = (folder / "sockstat").read_text(encoding="ascii").splitlines()
+    return int(first.split()[2])

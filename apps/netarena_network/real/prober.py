@@ -1,0 +1,632 @@
+"""Measures which ordered pairs of machines can ping each other.
+
+Each machine has one raw ICMP socket that stays in its network namespace. The socket sends what
+``ping`` of iputils sends, field for field, so that no rule distinguishes the two.
+
+A measurement always sends the same requests, whatever comes back: three conversations with each
+pair, two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most of its
+conversations do. Therefore one lost packet changes no verdict, and a rule that drops every second
+packet breaks all conversations of two pings.
+
+The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
+conversation one has the current time, and the other that of a ping sent earlier or later. A
+conversation works if its requests **arrived** in the target's namespace and in no other, and the
+replies came back to the source from the pinged address. A reply alone proves little: an alias on
+the loopback, a translated address or another machine answers too.
+
+Requests that fail when they are sent (no route, a filter on the output) are not waited for.
+
+The kernel sends all ICMP replies of all namespaces through one socket per processor, with room for
+about 340. If more wait (for an unresolved ARP entry, or in a queue), no machine of any network gets
+replies. Therefore a round lets few of its own replies wait, and no round counts while the kernel
+answers no pings (``Pulse``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from netarena.sdk import EnvironmentFailed
+from netarena_network.real.netlink import Queue
+
+#: Size of the ICMP payload, as ``ping`` has it. Smaller packets would miss faults of the MTU.
+PAYLOAD_BYTES = 56
+
+_ECHO_REPLY, _ECHO_REQUEST = 0, 8
+_ICMP_FILTER = 1  # of level SOL_RAW
+_SOL_RAW = 255
+_HEADER = struct.Struct("!BBHHH")
+#: Time of sending in seconds and microseconds, in host byte order.
+_STAMP = struct.Struct("=QQ")
+_SECOND_US = 1_000_000
+#: Time between two consecutive pings: a prime, so that every range of microseconds occurs.
+_PACE_US = 618_029
+#: Weight of a number in host byte order in the sum of 16-bit words, modulo 65,535.
+_STAMP_WORDS = 256 if sys.byteorder == "little" else 1
+#: Identifiers of pings from a namespace with few processes, used in turn.
+_SMALL = range(2, 64)
+#: Difference of large identifiers between conversations, so that each is a new connection.
+_STEP = 0x9E37
+#: Pings of a measurement in order: the conversation, and whether it is its second ping.
+PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
+#: Conversations with each pair.
+CONVERSATIONS = 3
+#: In this many consecutive measurements, no two pings have the same time.
+_TOLD_APART = 3
+#: Number of other machines that each machine pings a second time; in smaller networks all of them.
+_AGAIN = 32
+_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: ignores the learnt path MTU
+_FREEBIND = 15  # allows an address that the machine does not have yet
+_SOURCE = slice(12, 16)  # of an IPv4 header
+#: Packets that a socket's default buffer holds, with a margin.
+_BURST = 64
+_BUFFER_BYTES = 1 << 20
+#: Veths and bridges that a request and its reply pass, including ARP requests on the way.
+_HOPS = 24
+_THERE_AND_BACK = 3
+#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
+#: datagrams counts as starved.
+_LOST_S, _STARVED_S = 0.5, 20.0
+_FOLLOW_S = 0.05
+#: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
+#: queue on its path.
+PATIENCE_S, QUEUES_S = 0.05, 0.25
+#: Seconds without a packet after which the next ping is sent, once the kernel has processed all
+#: packets.
+_SHORT_S = 0.004
+#: Pings without a reply, after which waiting replies are checked. Several networks may have this
+#: many at once.
+_MOST_WAITING = 64
+#: Interval of checks whether the kernel answers again, and whether queues hold packets.
+_LOOK_S = 0.02
+#: Pings of the kernel to itself, of which one must be answered.
+_PINGS = 3
+
+
+class Round(NamedTuple):
+    """Result of one measurement.
+
+    ``rows`` is a string of ``1`` and ``0`` per source, with ``1`` on the diagonal. ``waited_s`` is
+    the time spent waiting for packets that never arrived.
+    """
+
+    rows: tuple[str, ...]
+    waited_s: float
+
+
+class Echo:
+    """A socket that receives its own datagrams, to check that the kernel has processed all others.
+
+    Packets between namespaces wait in a queue per processor, possibly for long on a busy machine. A
+    datagram that enters the same queue later returns only after the earlier packets were processed.
+    """
+
+    def __init__(self) -> None:
+        """Open the socket in a namespace whose loopback is up; raises OSError."""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.connect(self._socket.getsockname())
+        self._socket.settimeout(_LOST_S)
+        self._number = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def wait(self) -> None:
+        """Return when every processor has processed its queue, hop after hop.
+
+        Raises TimeoutError if the kernel does not process packets at all.
+        """
+        mine = os.sched_getaffinity(0)
+        try:
+            for processor in mine:
+                os.sched_setaffinity(0, {processor})
+                for _ in range(_HOPS):
+                    self._pass()
+        finally:
+            os.sched_setaffinity(0, mine)
+
+    def follows(self) -> bool:
+        """Return whether all packets sent before from this processor have certainly returned.
+
+        A busy kernel is not waited for.
+        """
+        self._socket.settimeout(_FOLLOW_S)
+        try:
+            return all(self._passes() for _ in range(_THERE_AND_BACK))
+        finally:
+            self._socket.settimeout(_LOST_S)
+
+    def follow(self) -> None:
+        """Wait until all earlier packets have returned; raises TimeoutError as ``wait`` does."""
+        for _ in range(_THERE_AND_BACK):
+            self._pass()
+
+    def _pass(self) -> None:
+        """Pass one datagram through the queue; a full queue drops it, so several may be needed."""
+        deadline = time.monotonic() + _STARVED_S
+        while True:
+            if self._passes():
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError("the kernel does not pass a packet to itself")
+
+    def _passes(self) -> bool:
+        """Return whether a datagram comes back in time."""
+        self._number += 1
+        sent = self._number.to_bytes(8)
+        self._socket.send(sent)
+        with contextlib.suppress(TimeoutError):
+            while self._socket.recv(8) != sent:
+                pass
+            return True
+        return False
+
+
+class Pulse:
+    """Checks whether the kernel answers pings at all, with pings of this namespace to itself."""
+
+    def __init__(self, echo: Echo) -> None:
+        """Open a socket in a namespace whose loopback is up; raises OSError."""
+        self._echo = echo
+        self._socket = open_socket()
+        self._pings = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def stands(self, *, patient: bool = False) -> bool:
+        """Return whether the reply socket of some processor is certainly full.
+
+        If the kernel is too busy to answer, wait for it if ``patient``, else return False. Raises
+        TimeoutError if the kernel does not process packets at all.
+        """
+        mine = os.sched_getaffinity(0)
+        try:
+            return any(self._stands(processor, patient) for processor in mine)
+        finally:
+            os.sched_setaffinity(0, mine)
+
+    def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- passed by ``stands``
+        os.sched_setaffinity(0, {processor})
+        for _ in range(_PINGS):  # a full queue of the processor may drop one ping
+            sight = _Sight(2, [_LOOPBACK, _LOOPBACK], self._pings)
+            self._pings += 1
+            with contextlib.suppress(OSError):
+                self._socket.sendto(sight.request(0, 1), ("127.0.0.1", 0))
+            if patient:
+                self._echo.follow()
+            elif not self._echo.follows():
+                return False
+            with contextlib.suppress(OSError):
+                while not sight.replied:
+                    sight.take(0, self._socket.recv(2048))
+            if sight.replied:
+                return False
+        return True
+
+
+class Prober:
+    """Pings between endpoints, each with a socket in its namespace and the address to ping.
+
+    ``echo`` confirms that no more packets will arrive. ``release`` drops packets that wait for
+    unresolved ARP entries and, with a true argument, in queues.
+    """
+
+    def __init__(  # noqa: PLR0913 -- options by keyword
+        self,
+        sockets: Sequence[socket.socket],
+        addresses: Sequence[str],
+        echo: Echo,
+        pulse: Pulse,
+        release: Callable[[bool], object],
+        *,
+        payload_bytes: int = PAYLOAD_BYTES,
+        fresh: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``meanwhile`` is called repeatedly while requests are sent.
+
+        With ``fresh``, identifiers repeat only by chance. Some networks need that, since connection
+        trackers keep them for 30 s.
+        """
+        self._meanwhile = meanwhile
+        self._payload_bytes = payload_bytes
+        self._fresh = fresh
+        self._echo = echo
+        self._pulse = pulse
+        self._release = release
+        self._sockets = tuple(sockets)
+        self._addresses = [(address, 0) for address in addresses]
+        self._packed = [socket.inet_aton(address) for address in addresses]
+        self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
+        self._rounds = 0
+        # An agent cannot predict which pairs are pinged a second time.
+        self._looks = int.from_bytes(os.urandom(2))
+        self.look()
+        self._poll = select.epoll()
+        for one in self._sockets:
+            self._poll.register(one, select.EPOLLIN)
+
+    def close(self) -> None:
+        self._poll.close()
+        self._pulse.close()
+        self._echo.close()
+        for one in self._sockets:
+            one.close()
+
+    def look(self) -> None:
+        """Draw new parameters for the next rounds; rounds with equal parameters can be compared."""
+        self._looks += 1
+        self._drawn = _draw(len(self._sockets))
+        # The processor is random too: the kernel forwards a packet on the processor that sent it,
+        # and a rule may match only one processor.
+        self._processors = sorted(os.sched_getaffinity(0), key=lambda _: os.urandom(4))
+
+    def measure(
+        self,
+        queues: Callable[[], Sequence[Queue]] = tuple,
+        ready: Callable[[], object] = lambda: None,
+        conversations: int = CONVERSATIONS,
+    ) -> Round:
+        """Ping all pairs; ``queues`` lists the queues in which packets may wait on their path.
+
+        ``ready`` is called before each conversation. Requests and their order are always the same.
+        The measurement ends after ``PATIENCE_S`` without a packet if no queue holds one, else after
+        ``QUEUES_S``. It is repeated if the kernel answered no pings. Raises EnvironmentFailed if
+        that continues.
+        """
+        deadline = time.monotonic() + _STARVED_S
+        while (found := self._measure(queues, ready, conversations)) is None:
+            while self._pulse.stands():
+                self._release(True)
+                if time.monotonic() > deadline:
+                    raise EnvironmentFailed(
+                        f"the kernel has answered no ping for {_STARVED_S:g} s", proven_ours=True
+                    )
+                time.sleep(_LOOK_S)  # other networks may be blocking the kernel
+        return found
+
+    def _measure(
+        self,
+        queues: Callable[[], Sequence[Queue]],
+        ready: Callable[[], object],
+        conversations: int,
+    ) -> Round | None:
+        """Return one measurement, or None if the kernel could not answer."""
+        sight = _Sight(
+            len(self._sockets),
+            self._packed,
+            self._rounds,
+            look=self._looks,
+            drawn=self._drawn,
+            payload_bytes=self._payload_bytes,
+            fresh=self._fresh,
+        )
+        self._rounds += 1
+        self._drain_all(sight)  # packets of earlier measurements, recognised by their time
+        waited_s = 0.0
+        # The waiting time is the same if all pings were answered, so that the duration reveals
+        # nothing.
+        for ping, (conversation, again) in enumerate(PINGS):
+            if conversation == conversations:
+                break
+            if not again:
+                ready()
+            sight.begin(ping)
+            with _on(self._processors[ping % len(self._processors)]):
+                sent = self._send_all(sight, queues)
+            if sent is None:
+                return None
+            waited_s += self._collect(sight, sys.maxsize, queues, _SHORT_S)
+        waited_s += self._collect(sight, sys.maxsize, queues, PATIENCE_S)
+        self._release(False)
+        if self._pulse.stands(patient=True):
+            return None
+        self._drain_all(sight)  # a request that arrived at the wrong machine before its reply
+        return Round(sight.rows(), waited_s)
+
+    def _collect(
+        self,
+        sight: _Sight,
+        sent: int,
+        queues: Callable[[], Sequence[Queue]],
+        patience_s: float,
+    ) -> float:
+        """Read until all pings are answered or nothing arrives for ``patience_s``.
+
+        Returns the time spent waiting in vain.
+        """
+        began = time.monotonic()
+        pause_s = patience_s
+        queues_s = max(patience_s, 0.0 if sight.stuck else QUEUES_S)
+        while sight.working < sent:
+            seen, on_the_way = sight.seen, False
+            for descriptor, _ in self._poll.poll(pause_s):
+                self._drain(self._index[descriptor], sight)
+            if sight.seen == seen:
+                self._echo.wait()
+                on_the_way = self._holds(queues)
+                self._drain_all(sight)  # includes packets that a queue has just released
+            waited_s = time.monotonic() - began
+            if sight.seen > seen:
+                began, pause_s = time.monotonic(), patience_s
+            elif waited_s >= (queues_s if on_the_way else patience_s):
+                sight.stuck |= on_the_way and waited_s >= QUEUES_S
+                return waited_s
+            elif on_the_way:
+                pause_s = _LOOK_S
+        return 0.0
+
+    def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
+        """Return whether a packet may be in a queue or on its way from one to the next.
+
+        If two consecutive reads of the queues are equal, no packet was on its way between them.
+        """
+        before = queues()
+        if not before:
+            return False
+        if any(queue.waiting for queue in before):
+            return True
+        self._echo.wait()
+        return queues() != before
+
+    def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
+        """Send every request, reading in between.
+
+        Returns the number of sent requests, or None if the kernel could not answer.
+        """
+        sent = lost = 0
+        for source, one in enumerate(self._sockets):
+            for target, address in enumerate(self._addresses):
+                if not sight.asks(source, target):
+                    continue
+                try:
+                    one.sendto(sight.request(source, target), address)
+                    sent += 1
+                except OSError:  # no route, prohibited, too long, no device: it does not work
+                    pass
+                if target % _BURST == _BURST - 1:
+                    self._drain(source, sight)
+                    self._meanwhile()
+            self._drain(source, sight)
+            self._meanwhile()
+            if source % _BURST == _BURST - 1:
+                self._drain_all(sight)
+            if sent - lost - sight.replied >= _MOST_WAITING:
+                self._collect(sight, sent - lost, queues, 0.0)
+                waiting, lost = sight.arrived > sight.replied, sent - sight.replied
+                if waiting:
+                    self._release(False)
+                    if self._pulse.stands():
+                        return None
+        return sent
+
+    def _drain_all(self, sight: _Sight) -> None:
+        while ready := self._poll.poll(0, len(self._sockets)):
+            for descriptor, _ in ready:
+                self._drain(self._index[descriptor], sight)
+
+    def _drain(self, index: int, sight: _Sight) -> None:
+        receive, take = self._sockets[index].recv, sight.take
+        with contextlib.suppress(OSError):  # no more packets, or an earlier error
+            while True:
+                take(index, receive(2048))
+
+
+class _Sight:
+    """Packets seen in one measurement, the ``number``-th of its network.
+
+    ``look`` numbers the parameters of ``Prober.look``. A ping is identified by its place: its index
+    in ``PINGS`` times the number of pairs, plus the pair's number. ``drawn`` has random bits for
+    each pair, which determine its requests.
+    """
+
+    def __init__(  # noqa: PLR0913 -- options by keyword
+        self,
+        size: int,
+        addresses: Sequence[bytes],
+        number: int = 0,
+        *,
+        look: int = 0,
+        drawn: memoryview | None = None,
+        payload_bytes: int = PAYLOAD_BYTES,
+        fresh: bool = False,
+    ) -> None:
+        self.size = size
+        self._fresh = fresh
+        self._filling = bytes(one & 0xFF for one in range(_STAMP.size, payload_bytes))
+        # Sum of the 16-bit words that all requests share.
+        words = struct.unpack(f"!{len(self._filling) // 2}H", self._filling)
+        self._sum = (_ECHO_REQUEST << 8) + sum(words)
+        self._addresses = addresses
+        self._number = number
+        #: Number of new packets of this measurement.
+        self.seen = 0
+        #: Whether a queue has held packets for ``QUEUES_S`` without releasing any.
+        self.stuck = False
+        self._pairs = size * size
+        pings = len(PINGS) * self._pairs
+        self._asked = bytearray(pings)
+        self._arrived = bytearray(pings)
+        self._replied = bytearray(pings)
+        self._astray = bytearray(pings)
+        for marks in (self._arrived, self._replied):  # machines to themselves
+            for start in range(0, pings, max(1, self._pairs)):
+                marks[start : start + self._pairs : size + 1] = b"\1" * size
+        self._noise = _draw(size) if drawn is None else drawn
+        # Each value of ``look`` repeats other pairs; after enough values, all pairs have been
+        # repeated.
+        self._nearest = 1 + look * _AGAIN
+        # All times of consecutive measurements differ within a span of this many seconds. Earlier
+        # and later times differ from these by whole spans, and the remainder gives number and
+        # place.
+        self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
+        self._turn_us = self._turn_s * _SECOND_US
+        self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us
+        self._first = number % (self._turn_us // pings) * pings if size else 0
+        self._unpaced = pow(_PACE_US, -1, self._turn_us)
+        self._packet = bytearray(_HEADER.size + _STAMP.size) + self._filling
+        self.begin(0)
+
+    def begin(self, ping: int) -> None:
+        """Start to send the given ping of ``PINGS``."""
+        self._ping = ping
+        self._again = PINGS[ping][1]
+        #: Of the current ping: arrived requests, received replies, and pairs with both.
+        self.arrived = self.replied = self.working = 0
+
+    def asks(self, source: int, target: int) -> bool:
+        """Return whether a pair is pinged now; of many pairs, only some get a second ping."""
+        if not self._again or source == target:
+            return source != target
+        # The positions form a ring without the machine itself.
+        return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
+
+    def request(self, source: int, target: int) -> bytearray:
+        """Return the ICMP message (RFC 792) of a pair's request."""
+        place = self._ping * self._pairs + source * self.size + target
+        self._asked[place] = 1
+        identifier, sequence, seconds, microseconds = self._fields(place)
+        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
+        total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
+        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
+        _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
+        return self._packet
+
+    def _fields(self, place: int) -> tuple[int, int, int, int]:
+        """Return the fields of a request: identifier, sequence number, seconds and microseconds.
+
+        As with any ping, the first request has sequence number 1, and the other one a number
+        shortly or much later. The time of one of them is now; that of the other is seconds to days
+        earlier or later.
+        """
+        ping, pair = divmod(place, self._pairs)
+        conversation, again = PINGS[ping]
+        # Each conversation has its own identifier, which connection trackers treat as a new
+        # connection.
+        turn = self._number * CONVERSATIONS + conversation
+        noise = self._noise[pair]
+        large = self._fresh or noise >> 16 & 1
+        identifier = noise + turn * _STEP & 0xFFFF if large else _SMALL[turn % len(_SMALL)]
+        if not again:
+            sequence = 1
+        elif noise >> 17 & 1:
+            sequence = 2 + (noise >> 18 & 3)
+        else:
+            sequence = max(2, (noise >> 32 & 0xFFFF) >> (noise >> 20 & 0xF))
+        now_us = self._turn_began_us + (self._first + place) * _PACE_US % self._turn_us
+        seconds, microseconds = divmod(now_us, _SECOND_US)
+        if (noise >> 24 & 1) ^ again:
+            away = (1 + (noise >> 48 >> (noise >> 28 & 0xF))) * self._turn_s
+            seconds += away if noise >> 25 & 1 else -away
+        return identifier, sequence, seconds, microseconds
+
+    def take(self, index: int, packet: bytes) -> None:
+        """Record an IPv4 packet that machine ``index`` received; other packets are ignored."""
+        start = (packet[0] & 15) * 4
+        payload = start + _HEADER.size
+        if len(packet) != payload + _STAMP.size + len(self._filling):
+            return
+        seconds, microseconds = _STAMP.unpack_from(packet, payload)
+        sent_us = (seconds * _SECOND_US + microseconds) % self._turn_us
+        place = sent_us * self._unpaced % self._turn_us - self._first
+        if not 0 <= place < len(self._asked) or not self._asked[place]:
+            return
+        kind, code, _, _, sequence = _HEADER.unpack_from(packet, start)
+        # All fields are compared except type, checksum and identifier, which NAT may change.
+        asked = self._fields(place)[1:] == (sequence, seconds, microseconds)
+        if code or not asked or packet[payload + _STAMP.size :] != self._filling:
+            return
+        source, target = divmod(place % self._pairs, self.size)
+        if kind == _ECHO_REQUEST:
+            if index != target:
+                self._astray[place] = 1
+                return
+            marks, others = self._arrived, self._replied
+        elif kind == _ECHO_REPLY and index == source and packet[_SOURCE] == self._addresses[target]:
+            marks, others = self._replied, self._arrived
+        else:
+            return
+        if not marks[place]:
+            marks[place] = 1
+            self.seen += 1
+            if place // self._pairs == self._ping:
+                self.arrived += marks is self._arrived
+                self.replied += marks is self._replied
+                self.working += others[place]
+
+    def rows(self) -> tuple[str, ...]:
+        """Return the rows of ``Round``: a pair works if most of its begun conversations do."""
+        conversations = [_ONE] * (1 + PINGS[self._ping][0])
+        for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
+            part = slice(ping * self._pairs, (ping + 1) * self._pairs)
+            marks = (self._asked, self._arrived, self._replied, self._astray)
+            # One byte of 0 or 1 per pair; the operators work on all pairs at once.
+            asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
+            works = arrived & replied & ~astray
+            # A pair that is not pinged a second time needs only the first ping.
+            conversations[conversation] &= works | ~asked if again else works
+        counts = sum(conversations).to_bytes(self._pairs)
+        text = counts.translate(_FEW[len(conversations)])
+        return tuple(
+            text[start : start + self.size].decode("ascii")
+            for start in range(0, len(text), self.size)
+        )
+
+
+@contextlib.contextmanager
+def _on(processor: int) -> Iterator[None]:
+    """Run on one processor only, if that is still allowed."""
+    mine = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def _draw(size: int) -> memoryview:
+    """Return 64 random bits for each pair of this many machines."""
+    return memoryview(os.urandom(8 * size * size)).cast("Q")
+
+
+_LOOPBACK = socket.inet_aton("127.0.0.1")
+#: By number of conversations: translation from the number of working ones to "1" or "0".
+_FEW = {
+    one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
+    for one in range(1, CONVERSATIONS + 1)
+}
+#: All bits are 1: every pair works at first.
+_ONE = -1
+
+
+def open_socket(address: str = "", *, whole: bool = False) -> socket.socket:
+    """Return a socket for ``Prober`` in the network namespace of the calling thread.
+
+    With an ``address`` of the machine, it pings from that and receives only packets to it. Packets
+    of a ``whole`` socket are never fragmented, whatever path MTU was learnt.
+    """
+    one = socket.socket(
+        socket.AF_INET,
+        socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+        socket.IPPROTO_ICMP,
+    )
+    passed = 0xFFFFFFFF & ~(1 << _ECHO_REPLY | 1 << _ECHO_REQUEST)
+    one.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", passed))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    if whole:
+        one.setsockopt(socket.IPPROTO_IP, _DONT_FRAGMENT, _PROBE)
+    if address:
+        one.setsockopt(socket.IPPROTO_IP, _FREEBIND, 1)
+        one.bind((address, 0))
+    return one

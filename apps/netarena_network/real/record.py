@@ -1,0 +1,71 @@
+"""Restores the state of machines after a measurement.
+
+A measurement must leave no traces that an agent could read on a machine: filters (``shadow``), sets
+(``ipset``), connections (``connection``) and learnt ARP entries are as before. All ARP entries then
+have the same age, that of the measurement. Counters of interfaces, of the kernel (SNMP), of queue
+disciplines and of connection trackers cannot be restored; each measurement adds the same packets to
+them, whatever it finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from netarena.sdk import entered
+from netarena_network.real.connection import Connections
+from netarena_network.real.ipset import Sets
+from netarena_network.real.netlink import (
+    NETFILTER,
+    Netlink,
+    forget_neighbours,
+    learnt_neighbours,
+    neighbours_without_arp,
+    renew_neighbours,
+)
+from netarena_network.real.shadow import Shadow
+
+
+class Records:
+    """The records of all machines of a network."""
+
+    def __init__(self) -> None:
+        self._netlinks: list[Netlink] = []
+        self._shadows: list[Shadow | Sets] = []
+        self._connections = Connections()
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._connections.close)
+
+    def add(self, space: int, netlink: Netlink) -> None:
+        """Add a machine: its network namespace, and a routing netlink socket in it."""
+        with entered(space):
+            netfilter = self._stack.enter_context(Netlink(NETFILTER))
+            self._connections.add(netfilter)
+        # Rules are copied first, while the sets that they use are still the machine's.
+        self._shadows += [Shadow(netfilter), Sets(netfilter)]
+        self._netlinks.append(netlink)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def hear(self) -> None:
+        """Record new connections; called while a measurement runs."""
+        self._connections.hear()
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Undo all traces that a measurement in this context leaves."""
+        neighbours = [
+            (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
+        ]
+        with contextlib.ExitStack() as stack:
+            for shadow in self._shadows:
+                stack.callback(shadow.lift)
+                shadow.cast()
+            self._connections.watch()
+            stack.callback(self._connections.forget)
+            yield
+        for netlink, (learnt, without_arp) in zip(self._netlinks, neighbours, strict=True):
+            forget_neighbours(netlink)
+            netlink.send(learnt)
+            renew_neighbours(netlink, without_arp)

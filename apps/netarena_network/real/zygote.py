@@ -1,0 +1,101 @@
+"""Warm process from which episodes' workers are forked, with their imports loaded.
+
+    python -m netarena_network.real.zygote DESCRIPTOR   serve a control socket
+    python -m netarena_network.real.zygote              print what this machine lacks
+
+The control socket is that of a ``child.Forker``; ``failed`` has the last output of an ended worker.
+When the socket closes, every worker dies with this process, and everything in its namespaces with
+the worker.
+"""
+
+from __future__ import annotations
+
+import encodings.ascii
+import encodings.idna
+import encodings.latin_1  # noqa: F401 -- loaded early, since user nobody may be unable to read the files
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from netarena.sdk import Forks, NamespaceUnavailable, command_environment, isolate, lacking
+from netarena_backbone.real.lab import Lab
+from netarena_network.real.kernel_lock import MACHINE, Turns
+from netarena_network.real.worker import Worker
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+#: Maximum size of a worker's error report.
+_MOST_BYTES = 2048
+
+
+class Zygote(Forks):
+    """Forks workers, and waits for each outside of its namespaces."""
+
+    def __init__(self, control: socket.socket) -> None:
+        super().__init__(control)
+        #: Process -> pipe with its worker's error report
+        self._words: dict[int, int] = {}
+        self._turns = Turns(MACHINE)
+
+    def begin(self, connection: int) -> int:
+        read, write = os.pipe()
+        try:
+            pid = self.spawn(lambda: _live_apart(connection, write, self._turns))
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        self._words[pid] = read
+        return pid
+
+    def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
+        del status, usage
+        with os.fdopen(self._words.pop(pid), "rb") as words:
+            return {"failed": words.read(_MOST_BYTES).decode("utf-8", "replace")}
+
+
+def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
+    """In a new child: wait outside of new namespaces, and serve inside of them."""
+    try:
+        inner = isolate()
+        if inner > 0:
+            os.close(descriptor)
+            os.close(words)
+            os.waitpid(inner, 0)
+        else:
+            # The pipe stays open in the worker, so that its end shows that the worker has ended.
+            serve(socket.socket(fileno=descriptor), turns)
+    except NamespaceUnavailable as error:
+        os.write(words, str(error).encode())
+    except BaseException as error:  # noqa: BLE001 -- the child must not return to the parent's loop
+        os.write(words, f"{type(error).__name__}: {error}".encode())
+
+
+def serve(connection: socket.socket, turns: Turns) -> None:
+    """Serve the kind of network that the first request names."""
+    with connection, connection.makefile("rb") as lines:
+        if line := lines.readline():
+            kind = Lab if "setup" in json.loads(line) else Worker
+            kind(turns).serve(connection, lines, line)
+
+
+def main() -> None:
+    """Run the warm process, or print what this machine lacks."""
+    if len(sys.argv) == 1:
+        sys.stdout.write(lacking())
+        return
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir("/")
+    if missing := lacking():
+        zygote.send({"failed": missing})
+        return
+    command_environment()
+    zygote.serve(ready=True)
+
+
+if __name__ == "__main__":
+    main()

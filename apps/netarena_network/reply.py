@@ -1,0 +1,354 @@
+"""Reads a reply: the machine and the command that the agent wants to run on it.
+
+The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
+the last object with both keys counts. It is read as leniently as possible without guessing:
+- keys in capitals or without quotes, and single or curled quotes;
+- line breaks and backslashes that JSON requires to be escaped;
+- an extra comma, and missing closing brackets at the end of the text or of its fence;
+- an object inside another one or in a string of another one (a tool's arguments).
+
+A string without an end is invalid, since half a command is another command. Without such an object,
+two lines ``Machine: NAME`` and ``Command: TEXT`` count if the command is complete and the next line
+does not continue it. A reply without a command may declare the end of a ticket (``claim``); the
+last object that does so counts. Reasoning is not read (``netarena.task.reasoning``). Whether the
+machine exists and the command is not empty is checked by the environment.
+
+Libraries that repair JSON are not used, since they guess where a string ends, and hostile input
+takes them quadratic time or forever (issues 123, 130, 156 and 203 of json-repair). Here each
+position is visited at most twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+from netarena.sdk import Found, Move, ReplyRefused, command_line, is_kept, read_answer
+from netarena_network.declaration import make_move, read_causes
+
+#: Maximum size of one command; Linux accepts no argument beyond 128 KiB.
+MAX_COMMAND_BYTES = 65_536
+#: Number of characters at the end of a reply that are read; the slowest take about 0.3 s.
+MAX_READ_CHARS = 131_072
+
+_FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
+_KEYS = frozenset({"machine", "command"})
+#: Keys of a declaration, and of its causes.
+_DONE, _CAUSES = "done", "causes"
+_CAUSE_KEYS = frozenset({"place", "what"})
+
+#: Kinds of quotes. A quote of a kind opens a string and the next one of the same kind closes it. If
+#: strings could overlap, the text after them would be visited for each.
+_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
+_TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
+_TOKEN = re.compile(
+    rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
+    re.DOTALL,
+)
+#: Values of words in JSON and Python; other words have no value.
+_PLAIN = {"true": True, "false": False}
+_OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
+#: A backslash, with the next character if JSON knows the pair.
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
+_DECODER = json.JSONDecoder(strict=False)
+
+#: A line with one of the keys, with Markdown around the key; the value may be cut off.
+_LINE = re.compile(
+    r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
+)
+_BLANK = re.compile(r"[\s>]*+")
+_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+
+
+class _Said(NamedTuple):
+    """An object with both keys, or two equivalent lines, and its position in the text."""
+
+    values: dict[str, Any]
+    start: int
+    end: int
+    #: False if text that looks like the end of reasoning is not part of it.
+    whole: bool = True
+
+
+def read_reply(reply: str) -> Move:
+    """Return the machine and the command of a reply, or its declaration.
+
+    Raises ReplyRefused with a reason for the agent.
+    """
+    return read_answer(reply, lambda start, end: _find(reply, start, end))
+
+
+def _find(reply: str, start: int, end: int) -> Found[Move]:
+    start = max(start, end - MAX_READ_CHARS)
+    text = reply[start:end]
+    objects = list(_objects(text))
+    commands = (said for said in objects if said.values.keys() >= _KEYS)
+    said = _last(commands) or _last(_paired_lines(text)) or _last(iter(objects))
+    if said is None:
+        raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
+    move: Move = {}
+    why = ""
+    try:
+        if said.values.keys() >= _KEYS:
+            move = _move(**{key: said.values[key] for key in _KEYS})
+        else:
+            move = _declaration(**said.values)
+    except ReplyRefused as refused:
+        why = str(refused)
+    return Found(move, start + said.start, start + said.end, said.whole, why)
+
+
+def _declaration(done: object, causes: object) -> Move:
+    """Check and return a declaration; ``causes`` is a list of objects if it is valid."""
+    del done
+    named = [] if causes is None else causes
+    if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
+        raise ReplyRefused(
+            "causes is a list of objects with place and what: "
+            '{"done": true, "causes": [{"place": "<machine>", "what": "<word>"}]}'
+        )
+    return make_move(read_causes(named))
+
+
+def _move(machine: object, command: object) -> Move:
+    if not isinstance(machine, str) or not isinstance(command, str):
+        raise ReplyRefused(f"machine and command must be texts: {_FORM}")
+    command = _checked(command)
+    if command_line.has_prompt(command.lstrip()):
+        try:
+            command = command_line.strip_prompts(command.strip())
+        except ValueError as error:
+            raise ReplyRefused(f"{error}: {_FORM}") from None
+    move: Move = {"machine": _checked(machine.strip(), "machine"), "command": command}
+    if why := command_line.lacks(command):
+        raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
+    return move
+
+
+def _last(found: Iterator[_Said]) -> _Said | None:
+    last = None
+    for last in found:  # noqa: B007 -- the loop only keeps the last value
+        pass
+    return last
+
+
+def _checked(text: str, what: str = "command") -> str:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ReplyRefused(f"the {what} is not valid Unicode text") from None
+    if "\0" in text:
+        raise ReplyRefused(f"the {what} holds a NUL character, which no command can")
+    if size > MAX_COMMAND_BYTES:
+        raise ReplyRefused(f"the {what} has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
+    return text
+
+
+def _objects(text: str) -> Iterator[_Said]:
+    """Yield objects with both keys in the order of their ends, including those in strings."""
+    hopeless: set[int] = set()
+    opening = _OPENING.search(text)
+    while opening:
+        walk = _Walk(text, opening.end(), hopeless)
+        for found in _speaking(walk.found):
+            if found.keys() >= _KEYS or _DONE in found:
+                yield _Said(found, opening.start(), walk.end)
+            else:
+                for value in found.values():
+                    if isinstance(value, str):
+                        for inner in _alone(value.strip()):
+                            yield _Said(inner, opening.start(), walk.end)
+        opening = _OPENING.search(text, walk.end)
+
+
+def _alone(text: str) -> Iterator[dict[str, Any]]:
+    """Yield objects with both keys from a text that is exactly one object, without prose."""
+    if opening := _OPENING.match(text):
+        walk = _Walk(text, opening.end(), set())
+        if walk.end == len(text):
+            for found in _speaking(walk.found):
+                if found.keys() >= _KEYS or _DONE in found:
+                    yield found
+
+
+def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield objects in order of completion; a declaration is reduced to its causes."""
+    for one in found:
+        # A tool that requires all keys sends null for the keys of a command.
+        bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
+        if bare and str(one.get(_DONE)).lower() == "true":
+            yield {_DONE: True, _CAUSES: one.get(_CAUSES)}
+        else:
+            yield {key: value for key, value in one.items() if key != _DONE}
+
+
+class _Level:
+    """An open object or list: its contents so far, and the next expected token."""
+
+    def __init__(self, *, keyed: bool) -> None:
+        self.values: dict[str, Any] | None = {} if keyed else None
+        self.key = ""
+        #: "item" (a key or an element of a list), "colon", "value" or "comma".
+        self.wants = "item"
+        #: Number of elements of a list so far, and those that are objects.
+        self.size = 0
+        self.objects: list[dict[str, Any]] = []
+        #: Positions where its items began; parsing from there does not depend on earlier text.
+        self.begun: list[int] = []
+
+
+class _Walk:
+    """Parse of one object, whose opening brace ends at ``start``.
+
+    ``found`` are the complete objects within it and then itself, or nothing if it is not complete.
+    ``end`` is the position where the search continues. ``hopeless`` are positions of items from
+    which no object or list can be completed (those of lists as complements). A later parse that
+    reaches one of them stops, so that all parses together take linear time.
+    """
+
+    def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
+        self.found: list[dict[str, Any]] = []
+        self._hopeless = hopeless
+        self._open: list[_Level] = []
+        self.end = start
+        place, fits = start, self._enter("{", start)
+        while fits and self._open:
+            token = _TOKEN.match(text, place)
+            fits = token is not None and self._take(token)
+            place = token.end() if token else place
+        if fits:
+            self.end = place
+        else:
+            hopeless.update(item for level in self._open for item in level.begun)
+            self.found.clear()
+
+    def _enter(self, mark: str, place: int) -> bool:
+        self._open.append(_Level(keyed=mark == "{"))
+        return self._next_item(place)
+
+    def _next_item(self, place: int) -> bool:
+        level = self._open[-1]
+        level.wants = "item"
+        level.begun.append(place if level.values is not None else ~place)
+        return level.begun[-1] not in self._hopeless
+
+    def _take(self, token: re.Match[str]) -> bool:
+        """Process one token; return False if it does not fit."""
+        level = self._open[-1]
+        keyed = level.values is not None
+        said, wanted = token[token.lastgroup or 0], level.wants
+        if token.lastgroup == "end":
+            return self._cut_off()
+        if said == ("}" if keyed else "]"):
+            return wanted in {"item", "comma"} and self._leave()
+        if wanted in {"colon", "comma"}:
+            if said != (":" if wanted == "colon" else ","):
+                return False
+            level.wants = "value"
+            return wanted == "colon" or self._next_item(token.end())
+        if token.lastgroup == "mark":
+            value_wanted = wanted == "value" or not keyed
+            return value_wanted and said in "{[" and self._enter(said, token.end())
+        content = _unquote(said) if token.lastgroup == "text" else said
+        if keyed and wanted == "item":
+            level.key, level.wants = content.strip().lower(), "colon"
+        else:
+            self._put(content if token.lastgroup == "text" else _PLAIN.get(said.lower()))
+        return True
+
+    def _put(self, value: object) -> None:
+        """Store a complete value.
+
+        Of other values than strings, only their truth and the objects in lists matter.
+        """
+        level = self._open[-1]
+        if level.values is not None:
+            level.values[level.key] = value
+        elif isinstance(value, dict):
+            level.objects.append(value)
+        level.size += 1
+        level.wants = "comma"
+
+    def _leave(self) -> bool:
+        level = self._open.pop()
+        if level.values is not None:
+            self.found.append(level.values)
+        if self._open:
+            of_objects = level.size == len(level.objects)
+            inner = level.objects if of_objects else level.size
+            self._put(inner if level.values is None else level.values)
+        return True
+
+    def _cut_off(self) -> bool:
+        """Handle the end of the text or fence: close all levels if only brackets are missing."""
+        if self._open[-1].wants not in {"item", "comma"}:
+            return False
+        while self._open:
+            self._leave()
+        return True
+
+
+def _unquote(quoted: str) -> str:
+    body = quoted[1:-1]
+    if quoted[0] != '"':
+        body = re.sub(r'(\\.)|"', lambda m: m[1] or r"\"", body, flags=re.DOTALL)
+    known = _ESCAPE.sub(lambda m: {None: r"\\", "'": "'"}.get(m[1], m[0]), body)
+    text: str = _DECODER.decode(f'"{known}"')
+    return text
+
+
+def _paired_lines(text: str) -> Iterator[_Said]:
+    """Yield pairs of adjacent lines with a machine and a command; empty lines are ignored.
+
+    A line belongs to only one pair: if the last pair is cut off, its command does not belong to the
+    machine in the next line.
+    """
+    lines = text.splitlines(keepends=True)
+    ends = accumulate(map(len, lines))
+    placed = [
+        (_LINE.fullmatch(line.rstrip("\r\n")), end - len(line), end)
+        for line, end in zip(lines, ends, strict=True)
+        if line.strip()
+    ]
+    for given, group in groupby(placed, lambda one: bool(one[0])):
+        run = [
+            ({one[1].lower(): _bare(one[2])}, begin, end)
+            for one, begin, end in group
+            if given and one
+        ]
+        if len(run) % 2 and "command" in run[0][0]:  # for which machine?
+            continue
+        for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
+            found = first | second
+            if (
+                found.keys() == _KEYS
+                and _NAME.fullmatch(found["machine"])
+                and _is_command(found["command"])
+                # The command may continue in the next line.
+                and not ("command" in second and command_line.is_rest(text, _begin(text, end)))
+            ):
+                kept = is_kept(found["command"], text[begin:end], bare=True)
+                yield _Said(found, begin, end, kept)
+
+
+def _begin(text: str, place: int) -> int:
+    """Return where the next non-empty line begins, after its Markdown quote marks."""
+    blank = _BLANK.match(text, place)
+    assert blank is not None
+    return blank.end()
+
+
+def _is_command(line: str) -> bool:
+    """Return whether a line is a complete command and not prose about commands."""
+    return not line.startswith(("`", "#")) and line != "" and not command_line.lacks(line)
+
+
+def _bare(value: str) -> str:
+    """Return a value without a pair of quotes or backticks around all of it."""
+    value = value.strip()
+    quote = value[:1]
+    whole = quote in {'"', "'", "`"} and value.find(quote, 1) == len(value) - 1 > 0
+    return value[1:-1] if whole else value

@@ -1,1 +1,0 @@
-"""Backbones: several routers with OSPF and BGP, next to neighbouring autonomous systems."""

@@ -1,0 +1,306 @@
+"""The table of a backbone's faults: each is an edit of a world.
+
+That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, and of some in
+``tests/integration/test_backbone_fault.py``.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from netarena_backbone.draw import draw
+from netarena_backbone.fault import table
+from netarena_backbone.fault.change import Change
+from netarena_backbone.fault.derive import orders
+from netarena_backbone.fault.table import (
+    KINDS,
+    Room,
+    broken,
+    doubts,
+    num_waits,
+    one_of_each,
+    read,
+    to_fault,
+    waits,
+)
+from netarena_backbone.fault.table import draw as draw_faults
+from netarena_backbone.state import Facts, harms
+from netarena_backbone.world.model import World
+from netarena_backbone.world.routing import Tables, settle
+from netarena_network.action import action_of, fault_of
+
+Parts: TypeAlias = frozenset[tuple[Change, int]]
+
+
+def test_table_has_enough_kinds_and_methods() -> None:
+    assert len(KINDS) >= 12
+    assert sum(map(len, KINDS.values())) >= 30
+    for methods in KINDS.values():
+        assert len({method.name for method in methods}) == len(methods)
+
+
+def test_expert_tier_has_enough_turns_for_five_repairs_and_the_declaration() -> None:
+    longest = dict.fromkeys(KINDS, 0)
+    for seed in range(4):
+        world = draw(random.Random(seed), 8)
+        for kind, methods in KINDS.items():
+            for change in (change for method in methods for change in method.changes(world)):
+                longest[kind] = max(longest[kind], len(change.machines))
+    scenario = Path(__file__).parents[4] / "scenarios" / "expert" / "route.toml"
+    turns = tomllib.loads(scenario.read_text(encoding="utf-8"))["config"]["max_iterations"]
+    assert sum(sorted(longest.values())[-5:]) + 1 == turns
+
+
+def test_changes_have_distinct_keys_and_affect_own_machines_only(world: World) -> None:
+    ours = {*world.names, *(host.name for host in world.hosts if host.resolver)}
+    for methods in KINDS.values():
+        for method in methods:
+            keys = [change.key for change in method.changes(world)]
+            assert len(keys) == len(set(keys))
+            for change in method.changes(world):
+                edited = change.edit(world)
+                inject, repair = orders(world, edited), orders(edited, world)
+                assert {name for name, _ in inject} == {name for name, _ in repair}
+                assert {name for name, _ in repair} == change.machines <= ours
+                assert inject != repair
+                assert all(line for _, line in (*inject, *repair))
+                assert change.holds
+                break
+
+
+def test_change_alters_the_world_and_survives_serialization(world: World) -> None:
+    for kind, methods in KINDS.items():
+        for method in methods:
+            for change in islice(method.changes(world), 2):
+                assert change.edit(world) != world
+                fault = fault_of(action_of(to_fault(world, kind, method, change)))
+                assert read(world, fault).edit(world) == change.edit(world)
+
+
+@pytest.mark.parametrize(
+    ("harmful", "harms", "doubtful"), [({0}, True, True), ({0, 1}, True, False), ((), False, False)]
+)
+def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
+    world: World,
+    wanted: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+    harmful: Collection[int],
+    harms: bool,
+    doubtful: bool,
+) -> None:
+    """The repair does harm if the part that comes first is one of these."""
+
+    def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
+        (_, repaired), *_ = was[1] - now[1]
+        return len(was[1]) == 2 and repaired in harmful
+
+    room = Room(world, wanted)
+    room.changes = [
+        next(
+            change
+            for method in KINDS["path_mtu"]
+            for change in room.options(method)
+            if len(change.parts) == 2
+        )
+    ]
+    monkeypatch.setattr(Room, "_is_harmful", is_harmful)
+    assert room.harms([0], 0) == harms
+    assert room.is_doubtful == doubtful
+
+
+def test_narrow_ports_to_hosts_lead_only_to_hosts_without_tcp_services(world: World) -> None:
+    (lan,) = [method for method in KINDS["path_mtu"] if method.name == "lan"]
+    servers = {offer.host for offer in world.offers if offer.protocol == "tcp"}
+    narrow = {
+        world.far[router.name, port.name][0]
+        for change in lan.changes(world)
+        for router in change.edit(world).routers
+        for port in router.ports
+        if port.mtu < world.packet_bytes
+    }
+    linked = {
+        world.far[router.name, port.name][0] for router in world.routers for port in router.ports
+    }
+    hosts = linked & {host.name for host in world.hosts}
+    assert hosts & servers
+    assert narrow == hosts - servers
+
+
+def test_several_faults_are_each_visible_and_have_safe_repair_orders(world: World) -> None:
+    rng = random.Random(5)
+    drawn = draw_faults(Room(world), ["ospf_cost", "zone_filter", "name_entry"], rng)
+    assert drawn is not None
+    assert doubts(world, drawn) == []
+    assert broken(world, [read(world, fault) for fault in drawn]) != world
+    wrong = (drawn[0].model_copy(update={"after": (drawn[1].name,)}), *drawn[1:])
+    assert doubts(world, wrong)
+
+
+@pytest.mark.parametrize("kinds", [["ospf_cost"], ["ospf_cost", "zone_filter"]])
+def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
+    kinds: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = draw_faults(Room(world), kinds, random.Random(5))
+    assert drawn is not None
+
+    whole = broken(world, [read(world, fault) for fault in drawn])
+
+    def wedged(world: World, *, anyhow: bool = False) -> Tables:
+        tables = settle(world)
+        return replace(tables, doubtful={("r", "p")}) if anyhow and world == whole else tables
+
+    monkeypatch.setattr(table, "settle", wedged)
+    assert doubts(world, drawn) == ["what some of them break depends on which session comes last"]
+    other = draw_faults(Room(world), kinds, random.Random(5))
+    assert other is None or other != drawn
+
+
+def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
+    world: World, wanted: Facts
+) -> None:
+    room, method = Room(world, wanted), KINDS["ospf_cost"][0]
+    hidden = []
+    for change in method.changes(world):
+        room.changes = [change]
+        hidden += [] if room.shows(0) or room.is_doubtful else [change]
+    assert hidden
+    fault = to_fault(world, "ospf_cost", method, hidden[0])
+    assert doubts(world, [fault]) == [f"{fault.words}: alone it does not show"]
+    shown = {
+        found.parameters["key"]
+        for found, _ in one_of_each(world, random.Random(1), ["ospf_cost"])
+        if (found.kind, found.method) == ("ospf_cost", method.name)
+    }
+    assert shown
+    assert not shown & {change.key for change in hidden}
+
+
+def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: Facts) -> None:
+    several = [
+        (kind, method, change)
+        for kind, methods in KINDS.items()
+        for method in methods
+        for change in method.changes(world)
+        if len(change.machines) > 1
+    ]
+    assert {method.name for _, method, _ in several} >= {"high_both", "link"}
+    harmful = []
+    for kind, method, change in several:
+        assert len(change.parts) == len(change.machines)
+        halves = [part(world) for part in change.parts]
+        assert change.edit(world) not in halves
+        room = Room(world, wanted)
+        room.changes.append(change)
+        if room.shows(0) and room.harms([0], 0):
+            # repaired at once it would harm nothing
+            assert not harms(wanted, room.seen([0]) or {}, wanted)
+            harmful.append(to_fault(world, kind, method, change))
+    assert harmful
+    for fault in harmful[:3]:
+        told = f"{fault.words}: in some order its repair breaks something"
+        assert doubts(world, [fault]) == [told]
+    keys = {fault.parameters["key"] for fault in harmful if fault.kind == "path_mtu"}
+    room = Room(world, wanted)
+    drawn = [draw_faults(room, ["path_mtu"], random.Random(seed)) for seed in range(6)]
+    for found in drawn:
+        assert found is None or (found[0].method, found[0].parameters["key"]) not in {
+            ("link", key) for key in keys
+        }
+
+
+def test_part_waits_for_the_parts_that_precede_it_in_every_order() -> None:
+    assert waits([(0, 1, 2), (0, 2, 1)], 3) == [set(), {0}, {0}]
+    assert waits([(0, 1), (1, 0)], 2) == [set(), set()]
+
+
+def test_repairs_wait_for_repairs_on_other_machines_only(
+    world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine a single command repairs both."""
+    monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
+    room = Room(world, wanted)
+    first, *others = room.options(KINDS["ospf_cost"][0])
+    found = set()
+    for other in others:
+        room.changes = [first, other]
+        is_elsewhere = first.machine not in other.machines
+        assert room.waits(0, 1) == is_elsewhere
+        drawn = [
+            to_fault(world, "ospf_cost", KINDS["ospf_cost"][0], change).model_copy(update=order)
+            for change, order in (
+                (first, {"name": "one"}),
+                (other, {"name": "two", "after": ("one",)}),
+            )
+        ]
+        assert num_waits(drawn) == is_elsewhere
+        found.add(is_elsewhere)
+    assert found == {True, False}
+
+
+def test_observations_of_a_change_are_computed_once(
+    world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = []
+    monkeypatch.setattr(table, "settle", lambda one: settled.append(one) or settle(one))
+    room, method = Room(world, wanted), KINDS["ospf_cost"][0]
+    for _ in range(2):
+        for change in room.options(method):
+            room.changes = [change]
+            room.shows(0)
+            room.harms([0], 0)
+    assert len(settled) == len(room.options(method))
+
+
+def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
+    """Whether it is established depends on the packets that the firewall saw before."""
+    world = draw(random.Random(1), 5)
+    firewall = world.router(world.firewall)
+    unguarded = world.edit(
+        world.firewall,
+        lambda router: router.model_copy(
+            update={"rules": tuple(rule for rule in router.rules if rule.state != "INVALID")}
+        ),
+    )
+    assert unguarded.router(world.firewall) != firewall
+    doubtful = [
+        change
+        for change in KINDS["ospf_cost"][0].changes(world)
+        if settle(change.edit(world)).doubtful and not settle(change.edit(unguarded)).doubtful
+    ]
+    assert doubtful
+    fault = to_fault(world, "ospf_cost", KINDS["ospf_cost"][0], doubtful[0])
+    assert doubts(world, [fault])
+
+
+def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world: World) -> None:
+    """It ended before the other fault was injected, and it is not restarted."""
+    others = [
+        change
+        for kind, methods in KINDS.items()
+        for method in methods
+        for change in method.changes(world)
+        if kind.startswith("bgp")
+    ]
+    for full in KINDS["bgp_maximum"][0].changes(world):
+        name, address = next(one.split(" peer ") for one in full.holds if " peer " in one)
+        alone = {(one.router, one.there) for one in settle(full.edit(world)).sessions}
+        if (name, address) in alone:
+            continue  # the other system announces one prefix
+        beside = [one for one in others if one.machine == name and not one.holds & full.holds]
+        assert beside
+        for other in beside:
+            now = broken(world, [full, other])
+            assert not [
+                session
+                for session in settle(now).sessions
+                if session.router == name
+                and now.router(name).bgp.peers[session.peer].address == address
+            ]

@@ -1,0 +1,65 @@
+"""Leftovers of a fault that a network was built with."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena_backbone.real.leftover import traces
+from netarena_backbone.real.setting import FRR, Setting
+from netarena_backbone.world.lab_spec import Edit, Recipe
+from netarena_network.real.reading import unfold
+
+
+def _ports(**lines: str) -> str:
+    return "".join(f"interface {name}\n{line}exit\n" for name, line in lines.items())
+
+
+_COST, _WRONG, _OTHER = (f" ip ospf cost {cost}\n" for cost in (10, 900, 12))
+_KEY = " ip ospf authentication\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "now", "left"),
+    [
+        # in the place of something: as long as it is there itself, whatever came after it
+        (_COST, _WRONG, _WRONG, True),
+        (_COST, _WRONG, _OTHER, False),
+        (_COST, _WRONG, _COST, False),
+        # taken away: until it is there again
+        (_KEY, "", "", True),
+        (_KEY + _COST, _COST, _OTHER, True),
+        (_KEY, "", _KEY + _COST, False),
+        # two things, of which one is undone
+        ("", _WRONG + _KEY, _KEY, True),
+        ("", _WRONG + _KEY, "", False),
+    ],
+)
+def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
+    before: str, after: str, now: str, *, left: bool
+) -> None:
+    # the same line at another port is another thing
+    texts = [_ports(eth0=one, eth1=_WRONG + _KEY) for one in (before, after, now)]
+    recipes = [Recipe(machine="r", frr=text) for text in texts]
+    (found,) = traces([Edit(before=recipes[0], after=recipes[1])], ())
+    assert found.machine == "r"
+    assert found.is_left(Setting("", frozenset(unfold(FRR, texts[2])))) is left
+
+
+def test_lines_never_shown_in_the_configuration_are_not_part_of_a_trace() -> None:
+    before, after = (
+        Recipe(machine="r", frr=f"interface a\n ip ospf network {kind}\n")
+        for kind in ("point-to-point", "broadcast")
+    )
+    (found,) = traces([Edit(before=before, after=after)], ())
+    silent, right = (frozenset(unfold(FRR, text)) for text in ("", before.frr or ""))
+    shown = found.shown_in(Setting("", silent))
+    assert shown.is_left(Setting("", silent))
+    assert not shown.is_left(Setting("", right))
+
+
+def test_service_files_are_compared_line_by_line() -> None:
+    before = Recipe(machine="h", zone=("a 192.0.2.1", "b 192.0.2.2"), resolver="192.0.2.3")
+    after = before.model_copy(update={"zone": ("b 192.0.2.2",), "resolver": "192.0.2.4"})
+    (found,) = traces([Edit(before=before, after=after)], ())
+    assert found.new == {"resolver: 192.0.2.4"}
+    assert found.gone == {"resolver: 192.0.2.3", "zone: a 192.0.2.1"}

@@ -1,0 +1,58 @@
+"""Resolution of machine names, and machines without a login."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
+from netarena_backbone.world.model import World
+from netarena_route.app import Route
+from netarena_route.config import RouteConfig
+
+
+def test_machines_are_found_with_and_without_their_prefix(world: World) -> None:
+    name = world.routers[1].name
+    assert resolve(world, name) == name
+    assert resolve(world, name.partition("_")[2]) == name
+    assert resolve(world, "r0") == resolve(world, "router") == world.routers[0].name
+    assert resolve(world, "r99") is None
+
+
+def test_machines_of_other_systems_refuse_with_one_line(world: World) -> None:
+    for machine in world.machines:
+        refusal = _refuse(world, machine)
+        ours = machine in world.names or any(
+            host.name == machine and host.resolver for host in world.hosts
+        )
+        assert (refusal == "") == ours
+        assert refusal.count("\n") == (not ours)
+
+
+def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> None:
+    """There is no network: a command that reached it would raise an error."""
+    nothing = cast("Any", None)
+    environment = BackboneEnvironment(nothing, RouteConfig(world="backbone"), nothing)
+    environment._case = cast("Any", SimpleNamespace(world=world))
+    for asked in (world.outsiders[0].router, "r99"):
+        done = asyncio.run(environment.execute({"machine": asked, "command": "id"}))
+        assert not done.executed
+        assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("gone", ["hosts", "routers"])
+def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
+    config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
+    query = next(iter(Route().generate(config, 3)))
+    initial = copy.deepcopy(cast("Any", query.initial))
+    initial["world"][gone] = initial["world"][gone][1:]
+    broken = query.model_copy(update={"initial": initial})
+    environment = BackboneEnvironment(broken, config, cast("Any", None))
+    with pytest.raises(EnvironmentFailed, match="no query of a backbone") as failed:
+        asyncio.run(environment.open())
+    assert failed.value.proven_ours

@@ -1,0 +1,85 @@
+"""Pictures of a backbone's states."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from netarena.model import Episode
+from netarena.task.picture import Difference, Mark, Matrix, Topology
+from netarena_backbone.picture import draw
+from netarena_backbone.query import Case
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.lab_spec import Heard, Observation
+from netarena_backbone.world.model import World
+
+
+def _drawn(world: World, seen: Observation) -> dict[str, Matrix | Topology | Difference]:
+    state = seen.model_dump(mode="json")
+    episode = cast("Episode", type("E", (), {"initial_state": state, "steps": ()}))
+    return {one.title: one for one in draw(Case(world), episode, 0)}
+
+
+def _wrong(matrix: Matrix) -> list[tuple[str, str, Mark]]:
+    return [
+        (row, column, mark)
+        for row, cells in zip(matrix.rows, matrix.cells, strict=True)
+        for column, mark in zip(matrix.columns, cells, strict=True)
+        if mark.wrong
+    ]
+
+
+def test_picture_of_a_healthy_backbone_has_all_machines_and_no_errors(world: World) -> None:
+    drawn = _drawn(world, expected(world))
+    matrices = [one for one in drawn.values() if isinstance(one, Matrix)]
+    assert len(matrices) == 6
+    assert not [_wrong(one) for one in matrices if _wrong(one)]
+    assert all(one.rows and one.columns for one in matrices)
+    network = cast("Topology", drawn["The network"])
+    assert {node.name for node in network.nodes} == {*world.machines}
+    assert {end for link in network.links for end in link.ends} <= {*world.machines}
+    assert not network.pairs
+    assert not cast("Difference", drawn["Ways that traffic must take"]).changes
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int) -> None:
+    healthy = expected(world)
+    names = [name for name, _ in world.endpoints]
+    one, other = world.ways[0]
+    i, j = names.index(one), names.index(other)
+    cut = tuple(
+        f"{row[:j]}{1 - int(row[j])}{row[j + 1 :]}" if place == i else row
+        for place, row in enumerate(healthy.small)
+    )
+    leaked = (Heard("203.0.113.0/24", "64512", "192.0.2.1", "192.0.2.1", used=True),)
+    told = healthy.heard[0][0]
+    change, title, shown = (
+        ({"small": cut}, "Who pings whom", (one, other, Mark.BROKEN)),
+        (
+            {"heard": ((*healthy.heard[0], *leaked), *healthy.heard[1:])},
+            "What other systems hear",
+            (f"{world.outside[0].name} from 192.0.2.1", "203.0.113.0/24", Mark.EXPOSED),
+        ),
+        (
+            {"heard": (healthy.heard[0][1:], *healthy.heard[1:])},
+            "What other systems hear",
+            (f"{world.outside[0].name} from {told.peer}", told.prefix, Mark.BROKEN),
+        ),
+        (  # what is lost is lost at full size too, though it counts once
+            {"small": cut, "full": cut},
+            "By packets of full size",
+            (one, other, Mark.BROKEN),
+        ),
+        ({"ways": (("nowhere",), *healthy.ways[1:])}, "Ways that traffic must take", None),
+    )[which]
+    drawn = _drawn(world, healthy.model_copy(update=change))
+    found = drawn[title]
+    if isinstance(found, Matrix):
+        assert _wrong(found) == [shown]
+    else:
+        (turned,) = cast("Difference", found).changes
+        assert (turned.element, turned.after) == (f"path {one} -> {other}", "nowhere")
+    pairs = cast("Topology", drawn["The network"]).pairs
+    assert pairs == (((one, other, Mark.BROKEN),) if which in {0, 3} else ())

@@ -1,0 +1,49 @@
+"""Neighbours in the prompt: the intended ones and the differences."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena_backbone.prompt import document, tell_misfits
+from netarena_backbone.query import Case
+from netarena_backbone.state import Fact, Facts
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.lab_spec import Neighbour
+from netarena_backbone.world.model import World
+
+
+def test_each_session_is_documented_once(world: World, wanted: Facts) -> None:
+    lines = [*document(Case(world))]
+    (start,) = (place for place, line in enumerate(lines) if line.startswith("OSPF adjacencies: "))
+    told = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("- "):
+            break
+        source, _, targets = line.removeprefix("- ").partition(" with ")
+        told += [Fact("session", source, target) for target in targets.split(", ")]
+    assert told == [fact for fact in wanted if fact.sort == "session"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said", "is_lost", "is_new"),
+    [
+        ("ospf", "the OSPF adjacency", "is missing", "exists, and must not"),
+        ("bgp", "the BGP session", "is not established", "is established, and must not be"),
+    ],
+)
+def test_lost_and_new_neighbours_are_reported(
+    world: World, wanted: Facts, protocol: str, said: str, is_lost: str, is_new: str
+) -> None:
+    seen = expected(world)
+
+    def told(kept: tuple[Neighbour, ...], wanted: Facts) -> list[str]:
+        state = seen.model_copy(update={"neighbours": kept}).model_dump(mode="json")
+        return tell_misfits(world, wanted, state).splitlines()[1:]
+
+    sort = {"ospf": "adjacency", "bgp": "session"}[protocol]
+    facts = [fact for fact in wanted if fact.sort == sort]
+    lost = told(tuple(one for one in seen.neighbours if one[1] != protocol), wanted)
+    assert lost == [f"- {said} of {one.source} and {one.target} {is_lost}" for one in facts]
+    others = {fact: value for fact, value in wanted.items() if fact not in facts}
+    new = told(seen.neighbours, others)
+    assert new == [f"- {said} of {one.source} and {one.target} {is_new}" for one in facts]

@@ -1,0 +1,157 @@
+"""Queries about backbones: drawing, prompt and solution."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.model import Query
+from netarena.task.prompt import CommandLimits
+from netarena_backbone import query
+from netarena_backbone.fault import table
+from netarena_backbone.fault.table import KINDS, broken, read
+from netarena_backbone.prompt import prompt_parts
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
+from netarena_network.bounds import most_neighbours, most_processes
+from netarena_network.reply import read_reply
+from netarena_route.app import Route
+from netarena_route.config import RouteConfig
+
+_LIMITS = CommandLimits(15, 8000, 24000)
+
+
+def _config(**keys: object) -> RouteConfig:
+    return RouteConfig.parse({"world": "backbone", "routers": 5, **keys})
+
+
+def _one(label: str) -> Query:
+    return next(iter(Route().generate(_config(error_types=[label]), 3)))
+
+
+@pytest.fixture(scope="module")
+def asked() -> Query:
+    return _one("ospf_cost+bgp_filter")
+
+
+def test_labels_are_each_single_kind_and_fifteen_pairs_and_triples() -> None:
+    labels = query.labels(_config())
+    parts = [len(kinds) for kinds in labels.values()]
+    assert [parts.count(number) for number in (1, 2, 3)] == [len(KINDS), 15, 15]
+    assert len(query.labels(_config(complexity_level="level1"))) == len(KINDS)
+
+
+def test_same_seed_draws_the_same_backbone_query(asked: Query) -> None:
+    again = _one("ospf_cost+bgp_filter")
+    assert again == asked
+    assert Query.model_validate_json(asked.model_dump_json()) == asked
+    assert query.is_backbone(asked)
+    assert [action.kind for action in asked.actions] == ["ospf_cost", "bgp_filter"]
+    assert not Route().doubts(asked)
+
+
+def test_solution_is_parsed_as_it_is_sent(asked: Query) -> None:
+    case = query.case_of(asked)
+    replies = Route().solve(asked)
+    assert len(replies) >= 2
+    for reply in replies:
+        assert read_reply(reply)["machine"] in case.world.machines
+    assert all(sorted(order) == sorted(replies) for order in Route().solutions(asked))
+
+
+def test_prompt_reports_differences_and_no_hidden_fault(asked: Query) -> None:
+    case = query.case_of(asked)
+    faults = query.faults_of(asked)
+    changes = [read(case.world, fault) for fault in faults]
+    seen = expected(broken(case.world, changes)).model_dump(mode="json")
+    parts = prompt_parts(asked, case, seen, (), _LIMITS)
+    assert parts.situation.startswith("Not as documented (")
+    told = f"{parts.rules}\n{parts.situation}\n{parts.task}"
+    for fault in faults:
+        assert fault.words not in told
+        assert all(command.command not in told for command in (*fault.inject, *fault.repair))
+    machines = len(case.world.machines)
+    assert f"ARP table exceeds {most_neighbours(machines)} entries" in parts.rules
+    assert f"At most {most_processes(machines)} processes" in parts.rules
+    for offer in case.world.offers:
+        assert f"{offer.name} is {offer.address}" in parts.rules
+    healthy = expected(case.world).model_dump(mode="json")
+    parts = prompt_parts(asked, case, healthy, (), _LIMITS)
+    assert parts.situation == "Everything that is tested is as documented."
+
+
+def test_verdict_and_progress_follow_the_repairs(asked: Query) -> None:
+    route, case = Route(), query.case_of(asked)
+    faults = query.faults_of(asked)
+    changes = [read(case.world, fault) for fault in faults]
+    states = [
+        expected(broken(case.world, changes[number:])).model_dump(mode="json")
+        for number in range(len(changes) + 1)
+    ]
+    assert not route.judge(asked, states[0], states[0], states[0]).correct
+    assert route.judge(asked, states[0], states[-2], states[-1]).correct
+    assert route.progress(asked, states[0]) < route.progress(asked, states[-1]) == 1.0
+
+
+def test_random_and_blanket_agents_send_valid_commands(asked: Query) -> None:
+    route = Route()
+    for seed in range(5):
+        assert read_reply(route.distract(asked, random.Random(seed)))["command"]
+    blanket = route.blanket([asked])
+    assert json.loads(blanket[0])["machine"] == "r1"
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ({"world": "backbone", "num_switches": 3}, "num_switches"),
+        ({"world": "backbone", "num_hosts_per_subnet": 2}, "num_hosts_per_subnet"),
+        ({"world": "backbone", "netem": True}, "netem"),
+        ({"routers": 5}, "routers"),
+        ({"world": "backbone", "routers": 3}, "routers"),
+        ({"world": "backbone", "routers": 11}, "routers"),
+    ],
+)
+def test_keys_of_other_worlds_are_refused(keys: dict[str, object], field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^config.{field}"):
+        RouteConfig.parse(keys)
+
+
+def test_dumped_config_is_parsed_to_the_same_config() -> None:
+    config = _config()
+    assert RouteConfig.parse(config.model_dump(mode="json")) == config
+
+
+def test_kinds_of_other_worlds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'disable_routing' is not one of ospf_area"):
+        query.labels(_config(error_types=["disable_routing"]))
+
+
+def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
+    """An intended change of the digest is explained in its commit."""
+    told = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()[:16]
+    assert told == "daf366a56803b06f"
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_unrelated_faults_are_drawn_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    room, rng = table.Room(world), random.Random(1)
+    apart = table.draw(room, ["service_address", "bgp_leak"], rng)
+    assert apart is not None
+    assert not table.interact(apart)
+    monkeypatch.setattr(query, "_AGAIN", 0.0)
+    assert query._draw_related(room, "faults_2", apart, rng) is apart
+    monkeypatch.setattr(query, "_AGAIN", 1.0)
+    found = query._draw_related(room, f"faults_{number}", apart, rng)
+    assert len({fault.kind for fault in found}) == number
+    assert any(fault.after for fault in found)
+    assert table.doubts(world, found) == []
+    # of kinds that never have to do with each other, and of none, those that were drawn are kept
+    assert query._draw_related(room, "service_address+bgp_leak", apart, rng) is apart
+    assert query._draw_related(room, "faults_0", (), rng) == ()

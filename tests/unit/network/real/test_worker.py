@@ -1,0 +1,240 @@
+"""The worker between requests: it stops kernel activity left by agents."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+
+import pytest
+
+from netarena.errors import EnvironmentFailed
+from netarena_network.real import prober, worker
+from netarena_network.real.kernel_lock import Turns
+from netarena_network.real.netlink import Unsent
+from netarena_route.world.model import Machine, World
+
+NAMES = ("r0", "h1", "h2")
+
+
+class Watched:
+    """A fake guard."""
+
+    def __init__(self) -> None:
+        self.calmed = threading.Event()
+
+    def calm(self) -> str:
+        self.calmed.set()
+        raise EnvironmentFailed("it cannot be entered")
+
+
+class Pulse:
+    """Stands for what tells whether the kernel answers nobody; it answers after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def stands(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "holds", "told"),
+    [
+        (0, {False, True}, False),  # the kernel answers
+        (1, {False}, True),  # neighbours that do not answer were the cause
+        (2, {False, True}, True),  # queues were
+        (1, {True}, True),
+        (9, {False, True}, False),  # another network is
+        (1, set(), False),  # it was another, which has ended
+    ],
+)
+def test_silent_kernel_is_revived_and_the_cause_is_reported(
+    looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = worker.Worker(Turns())
+    served._pulse = Pulse(looks)  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_release", lambda queued: queued in holds)
+
+    assert served._revive() == ""  # no command has run yet
+    served._guards["m"] = Watched()  # type: ignore[assignment] # stands for a Guard
+
+    assert served._revive() == told * "its packets kept the kernel from answering pings"
+
+
+def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
+    served = worker.Worker(Turns())
+
+    for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
+        served._note(note, machine)
+
+    assert served._notes == ["m: a storm", "pings"]
+
+
+class Rounds:
+    """Stands for a prober, and for the kernel's count of what it had no room for: each round
+    finds ``rows``, and ``refused`` of the first rounds are refused something."""
+
+    def __init__(self, rows: tuple[str, ...], refused: int) -> None:
+        self.rows = rows
+        self.refused = refused
+        self.count = self.tries = 0
+
+    def measure(self, *_: object) -> prober.Round:
+        self.tries += 1
+        if self.tries <= self.refused:
+            self.count += 1
+        return prober.Round(self.rows, 0.0)
+
+
+#: what the kernel had no room for, by how it tells; the last is no want of room
+WANTS = {
+    "neighbours": {"neighbours_refused": lambda count: count},
+    "queues": {"queue_drops": lambda count: count},
+    "replies": {"unsent": lambda count: Unsent(count, count)},
+    "large replies": {"unsent": lambda count: Unsent(count, 7)},
+}
+
+
+def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> worker.Worker:
+    """A worker that measures ``rounds``, on a kernel that has no room for what it tells so."""
+    served = worker.Worker(Turns())
+    served._counters = [0]  # stands for an open file
+    served._prober = rounds  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(served, "_make_ready", lambda: None)
+    monkeypatch.setattr(served, "_queues", lambda: tuple)
+    for name in ("neighbours_refused", "queue_drops", "unsent"):
+        tell = WANTS[want].get(name)
+        calm = next(tells[name] for tells in WANTS.values() if name in tells)(0)
+        monkeypatch.setattr(
+            worker, name, lambda *_, tell=tell, calm=calm: tell(rounds.count) if tell else calm
+        )
+    return served
+
+
+@pytest.mark.parametrize("want", ["neighbours", "queues", "replies"])
+@pytest.mark.parametrize(
+    ("rows", "refused", "tries"),
+    [
+        (("11", "01"), 0, 1),  # what is lost is the network's
+        (("11", "11"), 1, 2),  # whatever was found, it is made again
+        (("11", "01"), 2, 3),  # it may have been lost for want of room
+    ],
+)
+def test_round_refused_for_lack_of_kernel_memory_is_repeated(
+    want: str, rows: tuple[str, ...], refused: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(rows, refused)
+    assert serve(rounds, want, monkeypatch)._measure(math.inf).rows == rows
+    assert rounds.tries == tries
+
+
+def test_oversized_replies_count_as_a_property_of_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = Rounds(("11", "01"), 10**6)
+    assert serve(rounds, "large replies", monkeypatch)._measure(math.inf).rows == rounds.rows
+    assert rounds.tries == 1
+
+
+@pytest.mark.parametrize(
+    ("asks", "others"),
+    [
+        (False, False),  # it may be this network that fills it
+        (True, True),  # others ask for more, while this network is silent
+    ],
+)
+def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
+    asks: bool, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds(("10", "01"), 10**6)
+
+    def pause(_: float) -> None:
+        rounds.count += asks
+
+    served = serve(rounds, "neighbours", monkeypatch)
+    monkeypatch.setattr(worker.time, "sleep", pause)
+    monkeypatch.setattr(worker, "ROOM_S", 0.0)
+
+    with pytest.raises(EnvironmentFailed, match="neighbour table was full") as caught:
+        served._measure(math.inf)
+    assert caught.value.proven_ours == others
+    assert rounds.tries == 3
+
+
+@pytest.mark.parametrize("want", ["queues", "replies"])
+def test_network_that_fills_its_own_queues_is_measured_as_it_is(
+    want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's own network may fill its queues; this affects no other network."""
+    rounds = Rounds(("10", "01"), 10**6)
+    served = serve(rounds, want, monkeypatch)
+    guard = Watched()
+    served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
+    monkeypatch.setattr(worker.time, "sleep", lambda _: times.append(1.0))
+    times: list[float] = []
+    monkeypatch.setattr(worker.time, "monotonic", lambda: sum(times))
+
+    assert served._measure(crowd_until=1.5).rows == rounds.rows
+    assert rounds.tries == 3
+    assert guard.calmed.is_set()  # what its own commands left is ended in between
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wrong"),
+    [
+        (["111 110 111"], ""),
+        # others fill the kernel: each round loses something, and none the same
+        (["101 110 011", "111 010 101"], ""),
+        (["101 110 111", "101 110 111"], "p_r0 does not reach p_h1"),
+        # what works once and must not is no loss
+        (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
+    ],
+)
+def test_new_network_is_healthy_when_each_intended_pair_has_worked(
+    rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = worker.Worker(Turns())
+    served._world = World.model_construct(
+        prefix="p", machines=tuple(Machine(name=f"p_{name}", interfaces=()) for name in NAMES)
+    )
+    served._world.__dict__["intended"] = ("111", "110", "111")
+    told = [prober.Round(tuple(text.split()), 0.25) for text in rounds]
+    found = iter(told)
+    monkeypatch.setattr(served, "_measure", lambda **_: next(found, told[-1]))
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
+    monkeypatch.setattr(worker, "HEALTHY_S", 0.0)
+
+    if wrong:
+        with pytest.raises(RuntimeError, match=f"not as computed after 0 s: {wrong}"):
+            served._verify(served._world.intended)
+    else:
+        assert served._verify(served._world.intended) == 0.25 * len(rounds)
+
+
+def test_load_left_by_commands_is_stopped_between_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_CALM_S", 0.01)
+    ours, theirs = socket.socketpair()
+    guard = Watched()
+    served = worker.Worker(Turns())
+    served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
+
+    def serve() -> None:
+        with theirs, theirs.makefile("rb") as asked:
+            served.serve(theirs, asked)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with ours, ours.makefile("rb") as lines:
+        assert guard.calmed.wait(60)
+        for _ in range(2):  # and it answers all the same
+            ours.sendall(b'{"do": "run", "machine": "m", "command": "id", "timeout_s": 1}\n')
+            assert json.loads(lines.readline())["failed"] == "KeyError: 'm'"
+    thread.join(60)
+    assert not thread.is_alive()
