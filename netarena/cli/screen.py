@@ -26,10 +26,12 @@ from rich.table import Table
 from rich.text import Text
 
 from netarena.report.markdown import (
+    REPEATED_HEAD,
     duration,
     graded_of,
     interval,
     number,
+    pass_rows,
     percent,
     plain,
     seed_text,
@@ -109,8 +111,10 @@ def show_result(participant: Mapping[str, Any]) -> None:
             *measures,
         ],
         title=f"{participant['application']}: {plain(agents)}, {graded_of(summary)} graded of "
-        f"{participant['queries']}, seed {seed_text(summary)}",
+        f"{_asked(participant)}, seed {seed_text(summary)}",
     )
+    if rows := pass_rows(summary):
+        show_table([head.lower() for head in REPEATED_HEAD], rows)
     for unseen in unseen_text(summary):
         console().print(f"Solvable unseen: {unseen}.\n", soft_wrap=True)
     for title in ("level", "label"):
@@ -139,6 +143,11 @@ def show_result(participant: Mapping[str, Any]) -> None:
             ("invalid, left out of the rates", "why"),
             [(entry["id"], entry["detail"]) for entry in participant["invalid"]],
         )
+
+
+def _asked(participant: Mapping[str, Any]) -> str:
+    repeats = len(participant["summary"].get("pass_all", {}))
+    return f"{participant['queries']}" + (f" queries, {repeats} times each" if repeats else "")
 
 
 class Meter:

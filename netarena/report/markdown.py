@@ -39,6 +39,13 @@ _OUTCOMES = {
 }
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
+#: Columns of the table of pass^k, and the convention for invalid answers.
+REPEATED_HEAD = ("k answers, all solved safely", "Rate", "95 %", "Queries")
+REPEATED_NOTE = (
+    "A query with fewer than k graded answers is left out of the row of k. Invalid answers are not "
+    "graded."
+)
+
 
 def render_markdown(report: Mapping[str, Any]) -> str:
     """Return the whole report with a final newline."""
@@ -195,6 +202,17 @@ def graded_of(summary: Mapping[str, Any]) -> int:
     return int(summary["graded"]) - counted
 
 
+def pass_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of pass^k: the chance that k answers to a query are all solved safely.
+
+    Empty if queries were not repeated.
+    """
+    return [
+        (k, percent(row["rate"]), interval(row["interval"]), str(row["queries"]))
+        for k, row in summary.get("pass_all", {}).items()
+    ]
+
+
 def has_turns(participant: Mapping[str, Any]) -> bool:
     """Return whether the mean number of turns exceeds 1; otherwise it has no information."""
     groups = participant["by_label"].values()
@@ -289,6 +307,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
             for name, words in _RATES.items()
         ],
     )
+    lines += _repetitions(summary)
     measures = [
         (clean(key.removeprefix("avg_")), number(value))
         for key, value in summary.items()
@@ -344,6 +363,13 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         for entry in one["invalid"]:
             lines += _evidence(entry)
     return lines
+
+
+def _repetitions(summary: Mapping[str, Any]) -> list[str]:
+    rows = pass_rows(summary)
+    if not rows:
+        return []
+    return ["## Repetitions (pass^k)", "", *table(REPEATED_HEAD, rows), REPEATED_NOTE, ""]
 
 
 def _tickets(summary: Mapping[str, Any]) -> list[str]:

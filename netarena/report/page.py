@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from netarena.errors import ConfigError
 from netarena.report.markdown import (
     MAX_LOST,
+    REPEATED_HEAD,
+    REPEATED_NOTE,
     Comparison,
     compare_participants,
     graded_of,
     has_turns,
     interval,
     number,
+    pass_rows,
     percent,
     plain,
     unsafe_text,
@@ -94,6 +97,8 @@ def render_html(report: Mapping[str, Any]) -> str:
         groups=groups,
         series=series,
         rates=_RATES,
+        repeated_head=REPEATED_HEAD,
+        repeated_note=REPEATED_NOTE,
         most_lost=min(MAX_LOST, share),
         most_rows=min(MAX_TABLE_ROWS, share),
     )
@@ -121,6 +126,7 @@ def _environment() -> jinja2.Environment:
         number=number,
         graded=graded_of,
         has_turns=has_turns,
+        pass_rows=pass_rows,
         unsafe=unsafe_text,
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
         # only from NetArena's own plots, which escape their texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from netarena.agent.interface import Brief
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
+from netarena.report.markdown import render_markdown
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct
 from netarena.run.regrade import regrade
@@ -100,6 +102,8 @@ def test_resume_asks_the_missing_episodes_of_each_repetition(
     ]
     (told,) = make_report(from_run([stored]))["participants"]
     assert told["summary"]["pass_all"]["3"]["queries"] == 6
+    page = render_markdown(make_report(from_run([stored])))
+    assert re.search(r"^\| 3 \| 100\.0 % \| [0-9. to]+ \| 6 \|$", page, re.MULTILINE)
     with pytest.raises(ConfigError, match="the run there has repeats 3, not 4"):
         assess(Toy(), agent, tmp_path, num_queries=2, seed=None, resume=True, repeats=4)
 

@@ -103,7 +103,7 @@ def test_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
     Reader(text)
     assert "Compared" not in text
     assert "Figure 3" not in text
-    assert "How steady it is" in text
+    assert "Repetitions (pass^k)" in text
 
 
 def test_report_command_writes_the_page(
