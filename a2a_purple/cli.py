@@ -16,7 +16,7 @@ import click
 
 from netarena.cli.option import SEED, address_options, read_pairs, timeout_option
 from netarena.cli.terminal import open_streams
-from netarena.errors import ConfigError, suggest
+from netarena.errors import ConfigError, not_one_of
 
 if TYPE_CHECKING:
     from netarena.agent.interface import Agent
@@ -154,10 +154,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
             f"--strategy must be one of {', '.join(SCRIPTED)}",
         )
     if strategy not in STRATEGIES:
-        near = suggest(strategy, STRATEGIES)
-        raise ConfigError(
-            "--strategy", f"must be one of {', '.join(STRATEGIES)}, not {strategy!r}{near}"
-        )
+        raise ConfigError("--strategy", not_one_of(strategy, STRATEGIES))
     if until_stdin_closes:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     if strategy in LANGUAGE:

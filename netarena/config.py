@@ -29,7 +29,7 @@ from pydantic import (
     field_validator,
 )
 
-from netarena.errors import ConfigError, one_line
+from netarena.errors import ConfigError, not_one_of, one_line
 from netarena.model import JsonValue, Record
 
 #: turns of an episode in a ticket, where nobody says otherwise
@@ -69,6 +69,8 @@ _INSTEAD = {
 }
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
+#: The allowed values of an enumeration, as pydantic quotes them.
+_QUOTED = re.compile(r"'([^']*)'")
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +211,7 @@ class Config(Record):
         if not isinstance(levels, list | tuple) or not levels:
             raise ValueError(f"a list of {', '.join(cls.LEVELS)}")
         if unknown := [level for level in levels if level not in cls.LEVELS]:
-            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(cls.LEVELS)}")
+            raise ValueError(not_one_of(unknown[0], cls.LEVELS))
         return tuple(level for level in cls.LEVELS if level in levels)
 
     @property
@@ -246,7 +248,9 @@ class Config(Record):
             where = ".".join(str(part) for part in ("config", *first["loc"]))
             message = str(first["msg"]).removeprefix("Value error, ")
             told = message
-            if not _names_value(message, first["input"]):
+            if first["type"] in {"enum", "literal_error"}:
+                told = not_one_of(first["input"], _QUOTED.findall(first["ctx"]["expected"]))
+            elif not _names_value(message, first["input"]):
                 told = f"{message}, not {_short(first['input'])}"
             raise ConfigError(where, told) from None
         if (

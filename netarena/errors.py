@@ -120,5 +120,17 @@ def describe_absence(agent: str, failure: AgentFailed) -> str:
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'NAME'?`` for the known name nearest to ``given``, else nothing."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
+
+
+def not_one_of(given: object, known: Iterable[str]) -> str:
+    """Return ``'x' is not one of a, b``, with the nearest known name if there is one.
+
+    >>> not_one_of("tiket", ["full", "ticket"])
+    "'tiket' is not one of full, ticket; did you mean 'ticket'?"
+    """
+    names = list(known)
+    near = suggest(given, names) if isinstance(given, str) else ""
+    return f"{one_line(repr(given), 60)} is not one of {', '.join(names)}{near}"

@@ -27,7 +27,7 @@ _NAMES = {
         "JsonValue Judgement Move Outcome Outline Query Record Severity State Step"
     ),
     # errors, by the side that caused them
-    "netarena.errors": "ConfigError EnvironmentFailed NetArenaError ReplyRefused one_line",
+    "netarena.errors": "ConfigError EnvironmentFailed NetArenaError ReplyRefused one_line suggest",
     # prompts, tickets and tools
     "netarena.task.prompt": (
         "CommandLimits Example MAX_LOGGED_CHARS MAX_OUTPUT_CHARS MAX_TICKET_OUTPUT_CHARS "
@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
     from netarena.errors import (
         ConfigError as ConfigError, EnvironmentFailed as EnvironmentFailed,
         NetArenaError as NetArenaError, ReplyRefused as ReplyRefused, one_line as one_line,
+        suggest as suggest,
     )
     from netarena.task.prompt import (
         CommandLimits as CommandLimits, Example as Example,

@@ -46,7 +46,7 @@ from types import MappingProxyType
 from typing import Any
 
 from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
 
@@ -229,9 +229,7 @@ def compose(
     roles = [party.role for party in scenario.participants]
     for role in images:
         if role not in {green.role, *roles}:
-            raise ConfigError(
-                "--image", f"unknown role {role!r}; known are {', '.join([green.role, *roles])}"
-            )
+            raise ConfigError("--image", f"role {not_one_of(role, [green.role, *roles])}")
     parties = [green, *scenario.participants]
     if image is not None and all(images.get(one.role, one.image) for one in parties):
         raise ConfigError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, not_one_of
 from netarena.model import AgentInfo, Reply
 
 if TYPE_CHECKING:
@@ -117,4 +117,4 @@ def load_agent(name: str, brief: Brief) -> Agent:
         if point.name == name:
             factory: AgentFactory = point.load()
             return factory(brief)
-    raise ConfigError("agent", f"{name!r} is neither a URL nor one of {', '.join(agent_names())}")
+    raise ConfigError("agent", not_one_of(name, agent_names()))

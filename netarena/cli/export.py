@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from netarena.cli.option import NameChoice
 from netarena.report.export import KINDS, export
 from netarena.run.archive import read_run
 
@@ -15,7 +16,7 @@ from netarena.run.archive import read_run
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(tuple(KINDS)),
+    type=NameChoice(tuple(KINDS)),
     required=True,
     help="A log of Inspect, trajectories of Harbor, or two tables: episodes and steps.",
 )

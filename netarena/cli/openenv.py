@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from netarena.cli.option import read_pairs
+from netarena.cli.option import NameChoice, read_pairs
 from netarena.cli.terminal import open_log
 from netarena.training.reward import PRESETS
 
@@ -31,7 +31,7 @@ from netarena.training.reward import PRESETS
     help="Time after which a session without a connection ends.",
 )  # fmt: skip
 @click.option(
-    "--rewards", default="default", type=click.Choice(tuple(PRESETS)), show_default=True,
+    "--rewards", default="default", type=NameChoice(tuple(PRESETS)), show_default=True,
     help="Reward scheme of steps.",
 )  # fmt: skip
 @click.option(

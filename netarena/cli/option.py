@@ -9,13 +9,21 @@ from typing import Any, TypeVar
 
 import click
 
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, not_one_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Folder below the current one with a folder for each run.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
+
+
+class NameChoice(click.Choice[str]):
+    """One of several names; the error suggests the nearest one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        del ctx
+        return not_one_of(value, self.choices)
 
 
 def config_options(command: F) -> F:

@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import ClassVar, Self, TypeAlias
 
 from netarena.config import Briefing, Config
-from netarena.errors import ConfigError, EnvironmentFailed, suggest
+from netarena.errors import ConfigError, EnvironmentFailed, not_one_of
 from netarena.model import (
     Action,
     Cause,
@@ -670,9 +670,8 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
                 ) from None
             options = {"unsandboxed": unsandboxed, "training": training}
             return kind(**{option: True for option, chosen in options.items() if chosen})
-    known = ", ".join(application_names()) or "the installed applications (there are none)"
-    near = suggest(name, application_names())
-    raise ConfigError("application", f"{name!r} is not one of {known}{near}")
+    known = application_names() or ["the installed applications (there are none)"]
+    raise ConfigError("application", not_one_of(name, known))
 
 
 def _remedy(point: EntryPoint) -> str:

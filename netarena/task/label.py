@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationInfo, field_validator
 
 from netarena.config import Briefing, Config, shapes
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, not_one_of
 
 #: Joins the kinds of a combined fault.
 JOINT = "+"
@@ -116,6 +116,6 @@ class Catalogue:
             if kind not in known:
                 raise ConfigError(
                     "config.error_types",
-                    f"{kind!r} is not one of {', '.join((*known, EXTENDED, *COUNTED))}",
+                    not_one_of(kind, (*known, EXTENDED, *COUNTED)),
                 )
         return [kinds]

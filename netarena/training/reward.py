@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, not_one_of
 from netarena.model import Record
 
 
@@ -107,5 +107,5 @@ def rewards_of(preset: str | Rewards, turns: int) -> Rewards:
     if isinstance(preset, Rewards):
         return preset
     if preset not in PRESETS:
-        raise ConfigError("rewards", f"{preset!r} is not one of {', '.join(PRESETS)}")
+        raise ConfigError("rewards", not_one_of(preset, PRESETS))
     return PRESETS[preset](turns)

@@ -90,7 +90,7 @@ ROWS = (
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"regenerate_queries": False},
         "config.regenerate_queries: unknown key; did you mean 'regenerate_query'?"),
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"prompt_type": "base"},
-        "config.prompt_type: Input should be 'zeroshot_base', 'zeroshot_cot', 'fewshot_base', "),
+        "config.prompt_type: 'base' is not one of zeroshot_base, zeroshot_cot, "),
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"agent_type": "AzureGPT4Agent"},
         "config.agent_type: unknown key; the participant chooses its model "),
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"model": {"agent_type": "ReAct_Agent"}},

@@ -142,6 +142,7 @@ def test_call_without_a_command_shows_the_help(capsys):
             ["run", "lamp", "--agent", "localhost:9010"],
             "; did you mean 'http://localhost:9010'?",
         ),
+        (["export", "x", "--to", "inspct"], "; did you mean 'inspect'?"),
         (["run", "lamp", "--out", ""], "--out: must not be empty"),
         (["leaderboard", "."], "FILE: '.' is a folder; name its result file: results.json"),
         (["run"], "Missing argument 'APP|SCENARIO.toml'"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from netarena.sdk import ConfigError
+from netarena.sdk import ConfigError, suggest
 
 #: kubectl's default namespace
 _DEFAULT = "default"
@@ -56,8 +56,10 @@ def check_context(name: str, paths: str) -> None:
     ]
     if name not in known:
         there = f"has {', '.join(known)}" if known else "cannot be read, or has none"
+        near = suggest(name, ["embedded", *known])
         raise ConfigError(
-            "config.cluster", f"{name!r} must be 'embedded' or a context of {paths}, which {there}"
+            "config.cluster",
+            f"{name!r} must be 'embedded' or a context of {paths}, which {there}{near}",
         )
 
 

@@ -269,7 +269,10 @@ def test_images_given_by_role_override_the_file(tmp_path, capsys):
     assert images(green, purple) == ["host:5000/g:1", "p@sha256:0", "own"]
     assert images(green, "rest", "other=new") == ["host:5000/g:1", "rest", "new"]
     for wrong, words in (
-        ("malt_oprator=p", "unknown role 'malt_oprator'; known are green_agent, malt_operator, ot"),
+        (
+            "malt_oprator=p",
+            "role 'malt_oprator' is not one of green_agent, malt_operator, other; did you mean ",
+        ),
         ("=p", "must be IMAGE or ROLE=IMAGE, not '=p'"),
         ("other=", "must be IMAGE or ROLE=IMAGE, not 'other='"),
         ("green_agent=g2", "two images for the role 'green_agent'"),

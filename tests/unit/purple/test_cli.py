@@ -59,7 +59,7 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
         (
             ["--strategy", "cot"],
-            f"--strategy: must be one of {KNOWN}, not 'cot'",
+            f"--strategy: 'cot' is not one of {KNOWN}",
         ),
         (
             ["--strategy", "oracle"],

@@ -47,7 +47,7 @@ def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) ->
 def test_unknown_agent_is_refused_with_the_known_ones() -> None:
     toy = load("toy")
     brief = Brief(toy, toy.config_type.parse({}), 1, "r")
-    with pytest.raises(ConfigError, match=r"'nope' is neither a URL nor one of .*oracle"):
+    with pytest.raises(ConfigError, match=r"'nope' is not one of .*oracle"):
         load_agent("nope", brief)
 
 
