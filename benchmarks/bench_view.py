@@ -135,7 +135,7 @@ def main() -> int:
         with served(library) as url:
             start = time.perf_counter()
             with library:
-                first = httpx.get(url, trust_env=False)
+                first = httpx.get(url, trust_env=False, timeout=60)
                 first.raise_for_status()
                 at_once = 1000 * (time.perf_counter() - start)
                 told = "Reading the journals" in first.text
@@ -145,7 +145,7 @@ def main() -> int:
                 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 print(f"page while indexing: {at_once:.0f} ms (tells progress: {told})")
                 print(f"index: {indexed:.1f} s, memory {(after - before) / 1024:.0f} MB more")
-                with httpx.Client(trust_env=False) as client:
+                with httpx.Client(trust_env=False, timeout=60) as client:
                     paint = median_ms(lambda: client.get(url))
                     filtered = max(
                         median_ms(lambda search=search: client.get(f"{url}?{search}"))

@@ -1,15 +1,22 @@
-"""Neighbours in the prompt: the intended ones and the differences."""
+"""The prompt: intended neighbours, the differences, and the folder of logs."""
 
 from __future__ import annotations
 
 import pytest
 
+from netarena.sdk import read_text
 from netarena_backbone.prompt import document, tell_misfits
 from netarena_backbone.query import Case
+from netarena_backbone.real.frr import LOGS
 from netarena_backbone.state import Fact, Facts
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Neighbour
 from netarena_backbone.world.model import World
+
+
+@pytest.mark.parametrize("name", ["rules", "ticket"])
+def test_prompt_names_the_only_folder_of_logs(name: str) -> None:
+    assert f"'log file {LOGS}/" in read_text("netarena_backbone", name)
 
 
 def test_each_session_is_documented_once(world: World, wanted: Facts) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distribution
 
 import pytest
 
@@ -39,6 +39,7 @@ def test_unknown_application_is_refused_with_the_known_ones() -> None:
 
 def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("k8s", "no_such_module_here:K8s", "netarena.applications")
+    point = point._for(distribution("netarena"))
     monkeypatch.setattr(netarena.task.application, "entry_points", lambda group: [point])
     with pytest.raises(ConfigError, match=r'no_such_module_here.*pip install "netarena\[k8s\]"'):
         load("k8s")
