@@ -148,6 +148,11 @@ def limits(**kwargs: Any) -> Any:
     return Field(json_schema_extra={"limits": True}, **kwargs)
 
 
+def prompts(**kwargs: Any) -> Any:
+    """Return a pydantic field that shapes only prompts: a participant may have its own value."""
+    return Field(json_schema_extra={"prompts": True}, **kwargs)
+
+
 class Config(Record):
     """Keys of every application; all optional. Values beyond limits are refused, never clipped."""
 
@@ -163,7 +168,7 @@ class Config(Record):
     #: counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
-    prompt_type: PromptStyle = PromptStyle.ZEROSHOT_BASE
+    prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
     #: Does not shape queries: a larger number extends those of a smaller one.
     num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
@@ -300,6 +305,36 @@ class Config(Record):
             and extra.get("shapes")
             and not (extra.get("added") and getattr(self, key) == field.default)
         }
+
+    @classmethod
+    def prompt_keys(cls) -> list[str]:
+        """Return the keys that a participant may set for itself, sorted: those of its prompts."""
+        return [
+            key
+            for key, field in sorted(cls.model_fields.items())
+            if isinstance(extra := field.json_schema_extra, dict) and extra.get("prompts")
+        ]
+
+    def with_own(self, role: str, values: Mapping[str, Any]) -> Self:
+        """Return this config with a participant's own ``values``, of ``prompt_keys`` only.
+
+        Raises ConfigError that names the participant and the key.
+        """
+        known = self.prompt_keys()
+        for key in values:
+            if key not in known:
+                everybody = key in type(self).model_fields
+                raise ConfigError(
+                    f"{role}.config.{one_line(str(key), 60)}",
+                    "has one value for all participants: set it in [config]"
+                    if everybody
+                    else f"unknown key; a participant may have {', '.join(known)}",
+                )
+        try:
+            own = type(self).parse(dict(values))
+        except ConfigError as error:
+            raise ConfigError(f"{role}.{error.field}", error.problem) from None
+        return self.model_copy(update={key: getattr(own, key) for key in values})
 
     def limits(self) -> dict[str, JsonValue]:
         """Return the keys that limit an episode and differ from their defaults, sorted by key."""

@@ -52,7 +52,13 @@ from netarena_network.evidence import Scene, collect
 from netarena_network.real.client import Warm
 from netarena_route import diagnosis, picture, prompt, query, solution, state, ticket
 from netarena_route.agent import guess, heuristic
-from netarena_route.config import BACKBONE, MIN_VARIED_SWITCHES, RouteConfig
+from netarena_route.config import (
+    BACKBONE,
+    DRAWN_SWITCHES,
+    MIN_VARIED_SWITCHES,
+    RouteConfig,
+    ends_of,
+)
 from netarena_route.environment import LIMITS, RouteEnvironment, resolve
 from netarena_route.fault import mask
 from netarena_route.world.model import World
@@ -145,7 +151,8 @@ class Route(Reactive):
             )
             for world in worlds
             for num_switches, num_hosts in sizes
-            if world == "standard" or (num_switches or MIN_VARIED_SWITCHES) >= MIN_VARIED_SWITCHES
+            if world == "standard"
+            or ends_of(num_switches, DRAWN_SWITCHES)[0] >= MIN_VARIED_SWITCHES
             for types in families
         ]
 
@@ -199,7 +206,8 @@ class Route(Reactive):
     def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
         if _is_backbone(answers[0]):
             return backbone.blanket()
-        return guess.blanket(_world(answers[0]))
+        # what a larger network has does not exist in a smaller one
+        return guess.blanket(max(map(_world, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
         """Return "blanket" for ``standard`` networks of fixed size, else None.

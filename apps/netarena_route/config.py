@@ -7,7 +7,7 @@ kernel. The same configuration generates the same queries on every machine.
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
@@ -21,6 +21,14 @@ MAX_HOSTS_PER_SUBNET = 128
 MIN_VARIED_SWITCHES = 3
 #: Minimum and maximum numbers of subnets, and of hosts on each, if sizes are drawn.
 DRAWN_SWITCHES, DRAWN_HOSTS = (4, 6), (4, 8)
+
+#: An integer, a range with both ends, or None for a range of ours.
+Size: TypeAlias = StrictInt | tuple[StrictInt, StrictInt] | None
+#: Least and greatest size, by key.
+_LIMITS: dict[str, tuple[int, int]] = {
+    "num_switches": (2, 64),
+    "num_hosts_per_subnet": (1, MAX_HOSTS_PER_SUBNET),
+}
 
 #: The world with several routers, and the range of the number of our own routers.
 BACKBONE = "backbone"
@@ -46,8 +54,9 @@ class RouteConfig(FaultConfig):
     routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)
     #: Number of subnets, each with a switch (3 by default in ``varied``); if None, drawn for each
     #: query.
-    num_switches: StrictInt | None = shapes(default=2, ge=2, le=64)
-    num_hosts_per_subnet: StrictInt | None = shapes(default=1, ge=1, le=MAX_HOSTS_PER_SUBNET)
+    #: A range ``[low, high]`` is drawn for each query, both ends included.
+    num_switches: Size = shapes(default=2)
+    num_hosts_per_subnet: Size = shapes(default=1)
     #: Mininet with LinuxBridge, or the same network built directly with netlink.
     emulator: Literal["mininet", "netns"] = "mininet"
     #: Whether faults may delay or lose packets with the netem queue discipline.
@@ -75,27 +84,54 @@ class RouteConfig(FaultConfig):
             return {"num_switches": MIN_VARIED_SWITCHES, **values}
         return values
 
+    @field_validator(*_LIMITS, mode="before")
+    @classmethod
+    def _sizes(cls, value: Any, info: ValidationInfo) -> Any:
+        least, most = _LIMITS[str(info.field_name)]
+        if value is None:
+            return value
+        ends = list(value) if isinstance(value, list | tuple) else [value, value]
+        numbers = all(type(end) is int for end in ends)
+        if not numbers or len(ends) != 2 or not least <= ends[0] <= ends[1] <= most:
+            raise ValueError(
+                f"must be {least} to {most}, a range such as [{max(2, least)}, 4], or null for "
+                "drawn sizes"
+            )
+        # an integer and a range of one number draw the same queries
+        return ends[0] if ends[0] == ends[1] else tuple(ends)
+
     @field_validator("num_switches")
     @classmethod
-    def _apart(cls, value: int | None, info: ValidationInfo) -> int | None:
-        few = value is not None and value < MIN_VARIED_SWITCHES
+    def _apart(cls, value: Size, info: ValidationInfo) -> Size:
+        few = value is not None and ends_of(value, DRAWN_SWITCHES)[0] < MIN_VARIED_SWITCHES
         if info.data.get("world") == "varied" and few:
             raise ValueError(f"world varied needs at least {MIN_VARIED_SWITCHES} subnets")
         return value
 
     @field_validator("num_hosts_per_subnet")
     @classmethod
-    def _hosts(cls, value: int | None, info: ValidationInfo) -> int | None:
-        switches = info.data.get("num_switches", 1) or DRAWN_SWITCHES[1]
-        if switches * (value or 1) > MAX_HOSTS:
+    def _hosts(cls, value: Size, info: ValidationInfo) -> Size:
+        _, switches = ends_of(info.data.get("num_switches", 1), DRAWN_SWITCHES)
+        hosts = 1 if value is None else ends_of(value, DRAWN_HOSTS)[1]
+        if switches * hosts > MAX_HOSTS:
             raise ValueError(f"at most {MAX_HOSTS} hosts in all, with num_switches {switches}")
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and of hosts on each; None is replaced by a random value."""
+        """Return the number of subnets and of hosts on each, drawn unless they are integers."""
         return (
-            rng.randint(*DRAWN_SWITCHES) if self.num_switches is None else self.num_switches,
-            rng.randint(*DRAWN_HOSTS)
-            if self.num_hosts_per_subnet is None
-            else self.num_hosts_per_subnet,
+            _draw(self.num_switches, DRAWN_SWITCHES, rng),
+            _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),
         )
+
+
+def ends_of(size: Size, drawn: tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest and largest number of a size; ``drawn`` is the range of None."""
+    if size is None:
+        return drawn
+    return (size, size) if isinstance(size, int) else size
+
+
+def _draw(size: Size, drawn: tuple[int, int], rng: random.Random) -> int:
+    """Return a number of the size; an integer leaves ``rng`` as it is."""
+    return size if isinstance(size, int) else rng.randint(*ends_of(size, drawn))

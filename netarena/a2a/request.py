@@ -10,8 +10,8 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +28,8 @@ MAX_PARTICIPANTS = 16
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: characters of a participant's URL
 MAX_URL = 2048
+#: Key of a request with config keys of single participants, by role.
+OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 #: Platforms stop a run after 30 minutes by default; a task ends before that, with a summary.
 TIME_BUDGET_S = 1680.0
@@ -41,10 +43,12 @@ class EvalRequest:
 
     participants: dict[str, str]
     config: dict[str, Any]
+    #: Config keys of single participants by role, unparsed.
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> EvalRequest:
-        """Parse a message's text. Other keys than the two known ones belong to the platform.
+        """Parse a message's text. Other keys than the three known ones belong to the platform.
 
         Raises ConfigError.
         """
@@ -63,7 +67,20 @@ class EvalRequest:
             config = {}
         if not isinstance(config, dict):
             raise ConfigError("config", f"must be a JSON object, not {type(config).__name__}")
-        return cls(_parse_participants(data.get("participants")), config)
+        participants = _parse_participants(data.get("participants"))
+        return cls(participants, config, _parse_own(data.get(OWN_CONFIG), participants))
+
+
+def _parse_own(value: Any, roles: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the config keys of single participants."""
+    own = {} if value is None else value
+    if not isinstance(own, dict) or not all(isinstance(keys, dict) for keys in own.values()):
+        raise ConfigError(OWN_CONFIG, 'must be a JSON object {"<role>": {"<key>": ...}}')
+    if strange := [role for role in own if role not in roles]:
+        raise ConfigError(
+            OWN_CONFIG, f"the role {strange[0][:80]!r} is not one of {', '.join(roles)}"
+        )
+    return own
 
 
 def _parse_participants(value: Any) -> dict[str, str]:

@@ -28,6 +28,13 @@ A green agent that has an ``application`` instead of an endpoint is none: the pa
 examined by ``netarena run`` itself, and may then be programs that are started for each turn
 (``exec``). Keys and tables beside these belong to the platform.
 
+A participant may have a ``config`` of its own with the keys that shape only its prompts:
+
+    [[participants]]
+    role = "gpt-4o-react"
+    endpoint = "http://127.0.0.1:9041"
+    config = { prompt_type = "react" }
+
 A file may name others instead, which are run one after the other:
 
     scenarios = ["expert/malt.toml", "expert/route.toml"]
@@ -40,12 +47,12 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from netarena.a2a.request import MAX_PARTICIPANTS, ROLE, check_url
+from netarena.a2a.request import MAX_PARTICIPANTS, OWN_CONFIG, ROLE, check_url
 from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
@@ -98,6 +105,8 @@ class Party:
     env: Mapping[str, str] = field(default_factory=dict)
     #: Mounts of its container, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``.
     volumes: tuple[str, ...] = ()
+    #: Config keys of this participant only (``Config.prompt_keys``), unchecked.
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return its environment, with ``${NAME}`` replaced from ``given``. Raises ConfigError."""
@@ -124,9 +133,22 @@ class Scenario:
     #: Application of a green agent that is not a service.
     application: str | None = None
 
+    @property
+    def examined(self) -> str:
+        """Return the application, guessed if the green agent is a service."""
+        roles = [party.role for party in self.participants]
+        return self.application or _guess_application(self.green, roles)
+
     def request(self, endpoints: Mapping[str, str]) -> str:
         """Return the text of the assessment's message, with each participant's URL by role."""
-        return json.dumps({"participants": dict(endpoints), "config": dict(self.config)})
+        request = {"participants": dict(endpoints), "config": dict(self.config)}
+        if own := self.own():
+            request[OWN_CONFIG] = own
+        return json.dumps(request)
+
+    def own(self) -> dict[str, dict[str, Any]]:
+        """Return the participants' own config keys by role, of those that have any."""
+        return {party.role: dict(party.config) for party in self.participants if party.config}
 
     def ids(self) -> dict[str, str]:
         """Return the platform ids of participants by role, of those that have one."""
@@ -175,13 +197,26 @@ def read_series(path: Path) -> dict[str, Scenario]:
         raise ConfigError("scenarios", f"must be a list of 1 to {MOST_SCENARIOS} paths of files")
     if more := sorted(data.keys() & {"green_agent", "participants", "config"}):
         raise ConfigError("scenarios", f"stands alone: {more[0]} belongs in the files it names")
-    found: dict[str, Scenario] = {}
-    for file in (path.parent / name for name in names):
-        # each has a folder of that name
-        if file.stem in found:
-            raise ConfigError("scenarios", f"two files are called {file.stem!r}: rename one")
-        found[file.stem] = read_scenario(file)
-    return found
+    folders = _name_apart([Path(name) for name in names])
+    return {
+        folder: read_scenario(path.parent / name)
+        for folder, name in zip(folders, names, strict=True)
+    }
+
+
+def _name_apart(files: list[Path]) -> list[str]:
+    """Return a folder's name for each file: its stem, or its last folders and stem if needed.
+
+    Raises ConfigError for a file that is named twice.
+    """
+    parts = [[*file.parts[:-1], file.stem] for file in files]
+    if twice := [str(file) for file in files if files.count(file) > 1]:
+        raise ConfigError("scenarios", f"names {twice[0]} twice: use repeats to ask queries again")
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["-".join(part[-depth:]) for part in parts]
+        if len({*names}) == len(names):
+            return names
+    raise ConfigError("scenarios", "must name files whose names differ in more than their endings")
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -203,15 +238,14 @@ def read_scenario(path: Path) -> Scenario:
     roles = [party.role for party in participants]
     if twice := [role for role in roles if roles.count(role) > 1]:
         raise ConfigError("participants", f"the role {twice[0]!r} is there twice")
-    application = _text(green_table, "application", "green_agent")
-    green = _party(green_table, "green_agent")
-    return Scenario(
-        name=f"{application or _guess_application(green, roles)}-{path.stem}",
-        green=green,
+    scenario = Scenario(
+        name=path.stem,
+        green=_party(green_table, "green_agent"),
         participants=participants,
         config=_table(data, "config", empty=True),
-        application=application,
+        application=_text(green_table, "application", "green_agent"),
     )
+    return replace(scenario, name=f"{scenario.examined}-{path.stem}")
 
 
 def compose(
@@ -344,7 +378,23 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
         agentbeats_id=_text(table, "agentbeats_id", role),
         env={name: str(value) for name, value in env.items()},
         volumes=tuple(volumes),
+        config=_own_config(table, role),
     )
+
+
+def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """Return a participant's own config keys. Raises ConfigError."""
+    own = table.get("config", {})
+    if not isinstance(own, dict):
+        raise ConfigError(f"{role}.config", "must be a table of config keys")
+    if own and role == "green_agent":
+        raise ConfigError("green_agent.config", "belongs in the table [config]")
+    # an older place, where the key had no effect
+    if "prompt_type" in table:
+        raise ConfigError(
+            f"{role}.prompt_type", 'belongs in its config: config = { prompt_type = "react" }'
+        )
+    return own
 
 
 def _read(path: Path) -> dict[str, Any]:

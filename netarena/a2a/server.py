@@ -82,6 +82,7 @@ class Conduct(Protocol):
         fallback_seed: int | None = None,
         secrecy: Secrecy = Secrecy.OPEN,
         most_bytes: float = math.inf,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> object: ...
 
 
@@ -292,6 +293,8 @@ class AssessmentExecutor(AgentExecutor):
                 secret_seed=self._seed_secret is not None,
                 defaults=self._defaults,
             )
+            for role, values in request.own.items():
+                config.with_own(role, values)
             out = self._place.output_dir(config.output_dir, task_id)
             await network.check(request.participants)
             agents = {
@@ -327,6 +330,7 @@ class AssessmentExecutor(AgentExecutor):
                 fallback_seed=seed,
                 secrecy=Secrecy.SERVED if seed is None else Secrecy.SEALED,
                 most_bytes=MOST_WRITTEN,
+                own=request.own,
             )
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)

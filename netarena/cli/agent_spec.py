@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from netarena.a2a.request import check_url
 from netarena.agent.interface import agent_names
+from netarena.cli.model import Model, find_model
 from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME
@@ -41,6 +43,15 @@ class Choice:
     def url(self) -> str | None:
         """Return the agent's URL, if the choice contains it."""
         return self.agent if self.agent is not None and "://" in self.agent else None
+
+    def model(self) -> Model:
+        """Return the language model behind the agent, if the choice names it."""
+        if self.agent in agent_names():
+            return Model(free=True)
+        command = self.command or self.program
+        if command is None:
+            return Model(unknown="the agent at a URL does not name its model")
+        return find_model(command, {}, os.environ)
 
     def check(self) -> None:
         """Refuse an invalid choice before any world is built. Raises ConfigError."""

@@ -19,6 +19,7 @@ from netarena.agent.program_agent import TurnAgent
 from netarena.agent.wait import WAIT_S, knock
 from netarena.cli.agent_spec import Choice, choose, connect, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
+from netarena.cli.estimate import Asked, estimate, read_earlier, show_estimate
 from netarena.cli.failures import tell_losses
 from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.option import (
@@ -29,6 +30,7 @@ from netarena.cli.option import (
     read_pairs,
     wait_option,
 )
+from netarena.cli.plan import Plan, check_config, plan_options
 from netarena.cli.run_directory import choose_query, place
 from netarena.cli.screen import Meter, MeterReporter, show_result, tell
 from netarena.cli.terminal import escape, open_log, tell_more
@@ -54,6 +56,7 @@ EXAMPLES = """\b
 Examples:
   netarena run route --agent-cmd "python my_agent.py --port {port}"
   netarena run k8s --agent heuristic --until-interval 3
+  netarena run scenarios/paper.toml --fraction 0.02 --estimate
 """
 
 
@@ -108,6 +111,7 @@ Examples:
     help="Ask more queries until the 95 % interval of solved safely is at most W points to each "
     f"side. The minimum is --num-queries and {LEAST} queries.",
 )
+@plan_options
 @click.option("--name", "called", metavar="NAME", help="Name of the agent in the results.")
 @wait_option
 @json_option("the content of results.json")
@@ -130,6 +134,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     called: str | None,
     wait_s: float | None,
     as_json: bool,
+    **planned: Any,
 ) -> None:
     """Examine an agent on APP and show how it did; or all that SCENARIO.toml names.
 
@@ -143,6 +148,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         concurrency=concurrency,
         resume=True if resume else None,
     )
+    plan = Plan.of(**planned)
     if application.endswith(".toml"):
         if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
             raise ConfigError(
@@ -152,17 +158,28 @@ def command(  # noqa: PLR0913 -- one argument per option
         from netarena.cli.scenario import run_scenario  # its A2A client is slow to import
 
         run_scenario(
-            Path(application), values, out=out, verbose=verbose, as_json=as_json, wait_s=wait_s
+            Path(application),
+            values,
+            plan,
+            out=out,
+            verbose=verbose,
+            as_json=as_json,
+            wait_s=wait_s,
         )
         return
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
     if values.pop("agent_client_configs", None) is not None:
         click.echo("netarena: warning: agent_client_configs is ignored", err=True)
+    app, choice = _load(application), Choice(agent_name, agent_cmd, over_a2a, agent_exec)
+    if plan.estimate:
+        _estimate(app, plan.part(values), choice, plan, as_json=as_json)
+        return
     _run(
-        _load(application),
-        values,
-        Choice(agent_name, agent_cmd, over_a2a, agent_exec),
+        app,
+        plan.part(values),
+        choice,
+        plan,
         query_id=query_id,
         verbose=verbose,
         points=points,
@@ -172,10 +189,23 @@ def command(  # noqa: PLR0913 -- one argument per option
     )
 
 
-def _run(  # noqa: PLR0913 -- one argument per option
+def _estimate(
+    app: Application, values: dict[str, Any], choice: Choice, plan: Plan, *, as_json: bool
+) -> None:
+    """Print what a run would ask, cost and take."""
+    config = app.config_type.parse(values | {"resume": False})
+    choice = choose(choice, "oracle")
+    choice.check()
+    asked = Asked(app.role, choice.model(), check_config(config))
+    earlier = None if plan.earlier is None else read_earlier(plan.earlier)
+    show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
+
+
+def _run(  # noqa: PLR0913, PLR0915 -- one argument per option
     app: Application,
     values: dict[str, Any],
     choice: Choice,
+    plan: Plan,
     *,
     query_id: str | None,
     verbose: bool,
@@ -200,6 +230,8 @@ def _run(  # noqa: PLR0913 -- one argument per option
     # a resumed run's keys may be omitted
     asked = _asked(app, config, folder)
     until = None if points is None else Until.of(app, asked, points)
+    models = {app.role: choice.model()}
+    plan.purse(models)
     program = None if choice.command is None else split_command(choice.command, "--agent-cmd")
     each_turn = (
         None if choice.program is None else TurnAgent(split_command(choice.program, "--agent-exec"))
@@ -217,8 +249,11 @@ def _run(  # noqa: PLR0913 -- one argument per option
     )
     patience_s = usual_s if wait_s is None else wait_s
 
+    again = shlex.join(["netarena", "run", app.name, "--out", str(folder), "--resume"])
+
     async def examine(config: Config) -> None:
         asked = _asked(app, config, folder)
+        purse = plan.purse(models)
         slots = Slots(max(MAX_EPISODES, 2 * asked.concurrency))
         chosen = (
             nullcontext(each_turn)
@@ -242,15 +277,23 @@ def _run(  # noqa: PLR0913 -- one argument per option
                     ids={app.role: called} if called else None,
                     origin=choice.stored(),
                     secrecy=secrecy,
+                    purse=purse,
                 )
+        plan.spent_usd = 0.0
+        plan.settle(purse, again)
 
-    command = shlex.join(["netarena", "run", app.name, "--out", str(folder), "--resume"])
     if until is None:
-        hint = resumable(folder, command, resumed=config.resume)
+        hint = resumable(folder, again, resumed=config.resume)
         run_until_stopped(partial(examine, config), hint=hint)
     else:
-        command = f"{command} --until-interval {points:g}"
-        _extend(until, examine, config, until.first(asked.num_queries), folder, command)
+        _extend(
+            until,
+            examine,
+            config,
+            until.first(asked.num_queries),
+            folder,
+            f"{again} --until-interval {points:g}",
+        )
     report = make_report(from_run(read_run(folder)))
     tell_losses(report, folder)
     if as_json:

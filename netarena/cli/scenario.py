@@ -26,9 +26,12 @@ from netarena.agent.wait import WAIT_S
 from netarena.cli.agent_spec import connect
 from netarena.cli.comparison import show_comparison
 from netarena.cli.conversation import Watched, show_verdict
+from netarena.cli.estimate import Asked, estimate, read_earlier, show_estimate
 from netarena.cli.failures import tell_losses, tell_lost_records
 from netarena.cli.interrupt import resumable, run_until_stopped
+from netarena.cli.model import Model, find_model
 from netarena.cli.option import RUNS
+from netarena.cli.plan import Plan, check_config, refuse_with_service
 from netarena.cli.request import Arrived, assess, print_documents, show_documents
 from netarena.cli.run_directory import place
 from netarena.cli.screen import Meter, MeterReporter, show_result, tell
@@ -36,7 +39,7 @@ from netarena.errors import AssessmentFailed, ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import from_run
 from netarena.run.archive import read_run
-from netarena.run.assessment import MAX_EPISODES, RESULTS_NAME, conduct
+from netarena.run.assessment import CONFIG_NAME, MAX_EPISODES, RESULTS_NAME, conduct
 from netarena.run.capacity import Slots
 from netarena.task.application import load
 
@@ -44,6 +47,7 @@ from netarena.task.application import load
 def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     path: Path,
     values: dict[str, Any],
+    plan: Plan,
     *,
     out: Path | None,
     verbose: bool,
@@ -59,9 +63,13 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     series = read_series(path)
     if not series:
         scenario = read_scenario(path)
+        if plan.estimate:
+            show_estimate([_estimate(scenario, values, plan)], as_json=as_json)
+            return
         documents = _run(
             scenario,
             values,
+            plan,
             out or Path(RUNS) / scenario.name,
             verbose=verbose,
             quiet=as_json,
@@ -70,20 +78,27 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
         if as_json:
             print_documents(documents)
         return
-    if "resume" in values:
-        raise ConfigError("--resume", f"is for one scenario: run the files that {path} names")
+    if plan.estimate:
+        told = [_estimate(scenario, values, plan) for scenario in series.values()]
+        show_estimate(told, as_json=as_json)
+        return
     folder = out or Path(RUNS) / path.stem
     documents = []
     failures: list[ConfigError | AssessmentFailed] = []
     for name, scenario in series.items():
         click.echo(f"{scenario.name}:", err=True)
+        own = dict(values)
+        if "resume" in own and not (folder / name / CONFIG_NAME).is_file():
+            del own["resume"]  # it has not begun
         try:
             documents += _run(
-                scenario, values, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
+                scenario, own, plan, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
             )
         except (ConfigError, AssessmentFailed) as error:
             click.echo(f"netarena: warning: {scenario.name}: {error}", err=True)
             failures.append(error)
+        if plan.ended:
+            break
     if as_json and documents:
         print_documents(documents)
     if failures:
@@ -93,6 +108,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
 def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     scenario: Scenario,
     values: dict[str, Any],
+    plan: Plan,
     folder: Path,
     *,
     verbose: bool,
@@ -100,10 +116,13 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None,
 ) -> list[dict[str, Any]]:
     """Run one scenario and show its results unless ``quiet``; return its ``results.json``."""
-    scenario = dataclasses.replace(scenario, config={**scenario.config, **values})
+    scenario = dataclasses.replace(scenario, config=plan.part({**scenario.config, **values}))
     endpoints = scenario.endpoints()
     if scenario.application is not None:
-        return _examine(scenario, endpoints, folder, verbose=verbose, quiet=quiet, wait_s=wait_s)
+        return _examine(
+            scenario, endpoints, plan, folder, verbose=verbose, quiet=quiet, wait_s=wait_s
+        )
+    refuse_with_service(plan)
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",
@@ -126,6 +145,23 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
         show_documents(documents)
         click.echo(f"{folder}")
     return documents
+
+
+def _model(party: Party) -> Model:
+    return find_model(party.cmd or party.program, party.env, os.environ)
+
+
+def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the estimate of one scenario."""
+    app = load(scenario.examined)
+    config = app.config_type.parse(plan.part({**scenario.config, **values}))
+    config = check_config(config.model_copy(update={"resume": False}))
+    agents = [
+        Asked(party.role, _model(party), config.with_own(party.role, party.config))
+        for party in scenario.participants
+    ]
+    earlier = None if plan.earlier is None else read_earlier(plan.earlier)
+    return estimate(app, agents, plan.prices, earlier)
 
 
 @asynccontextmanager
@@ -174,6 +210,7 @@ def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
 def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     scenario: Scenario,
     endpoints: dict[str, str],
+    plan: Plan,
     folder: Path,
     *,
     verbose: bool,
@@ -184,6 +221,9 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     config, folder = place(app, app.config_type.parse(values))
+    for role, own in scenario.own().items():
+        config.with_own(role, own)
+    purse = plan.purse({party.role: _model(party) for party in scenario.participants})
     programs = {
         party.role: TurnAgent(
             split_command(party.program, f"{party.role}.exec"),
@@ -216,10 +256,15 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
                     slots=slots,
                     reporter=reporter,
                     ids=scenario.ids(),
+                    own=scenario.own(),
+                    purse=purse,
                 )
 
     again = f"the same command with --out {folder} --resume"
-    run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
+    try:
+        run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
+    finally:
+        plan.settle(purse, again)
     roles = [party.role for party in scenario.participants]
     folders = [folder / role for role in roles] if len(roles) > 1 else [folder]
     report = make_report(from_run(read_run(folder)))

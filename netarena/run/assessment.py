@@ -52,6 +52,7 @@ from netarena.run.journal import (
     read_journal,
 )
 from netarena.run.opening import Opening
+from netarena.run.purse import Account, Purse
 from netarena.run.query_store import Deck
 from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.task.application import Application
@@ -641,6 +642,17 @@ def _take_up(
     return _Resumed(parsed, max(secrecy, kept), extended, seeds)
 
 
+def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
+    """Refuse to resume a run whose participants had other keys of their own."""
+    try:
+        kept = json.loads(read_text(out / CONFIG_NAME)).get("participant_config", {})
+    except (OSError, ValueError, AttributeError):
+        return  # there is no run
+    if kept != dict(own):
+        told = f": {kept}, not {dict(own)}" if secrecy is Secrecy.OPEN else ""
+        raise ConfigError("resume", f"participants of the run there have another config{told}")
+
+
 def _keep_earlier(out: Path) -> None:
     """Move the files of an earlier run into ``earlier-N/``: nothing is lost, nothing is mixed."""
     try:
@@ -705,6 +717,8 @@ class _Part:
     #: The records, until the result files are written.
     spool: Spool
     allowance: Allowance
+    #: The assessment's config, with the participant's own keys.
+    config: Config
 
 
 async def conduct(  # noqa: PLR0913 -- the parties of an assessment
@@ -720,6 +734,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     origin: Mapping[str, Any] | None = None,
     secrecy: Secrecy = Secrecy.OPEN,
     most_bytes: float = math.inf,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    purse: Purse | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` with each agent; ``application`` is already entered.
 
@@ -727,7 +743,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     end. ``ids`` are the participants' names in ``results.json``, by role; the default is a URL or
     the agent's own name. ``origin`` says how to reach the agent when the run is resumed (stored in
     ``config.json``). ``secrecy`` concerns readers of records during the run. ``most_bytes`` limits
-    what the assessment writes to disk.
+    what the assessment writes to disk. ``own`` has config keys of single participants by role, only
+    ``Config.prompt_keys``. ``purse`` limits what all replies together may cost.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
@@ -749,6 +766,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             origin=origin,
             secrecy=secrecy,
             allowance=Allowance(most_bytes),
+            own={role: dict(values) for role, values in (own or {}).items() if values},
+            purse=purse,
         )
     except asyncio.CancelledError:
         pumping.cancel()
@@ -773,6 +792,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     origin: Mapping[str, Any] | None,
     secrecy: Secrecy,
     allowance: Allowance,
+    own: Mapping[str, dict[str, Any]],
+    purse: Purse | None,
 ) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
@@ -780,6 +801,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
     if config.output_file in OWN_NAMES:
         raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
+    for role, values in own.items():
+        config.with_own(role, values)
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
     await asyncio.to_thread(application.check, config)  # it may query other machines
     await _announce(application, config, agents, pump)
@@ -788,7 +811,10 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         held = waited.enter_context(ExitStack())
         try:
             await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
-            resumed = _take_up(application, config, names, out, secrecy) if config.resume else None
+            resumed = None
+            if config.resume:
+                resumed = _take_up(application, config, names, out, secrecy)
+                _check_own(out, own, secrecy)
             if resumed is None:
                 _keep_earlier(out)
                 queries, seed = await asyncio.to_thread(
@@ -832,11 +858,14 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     deck=deck,
                     fresh=fresh,
                     allowance=allowance,
+                    own=own,
                 )
             )
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         telling = _Telling(seed, agents, secrecy)
+        # all of them before the first request: together they spent what a resumed run has spent
+        accounts = {part.role: _account(purse, part) for part in parts}
         share = held.enter_context(slots.join())
         joined = [share.join() for _ in parts]
         async with asyncio.TaskGroup() as group:
@@ -844,7 +873,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 group.create_task(
                     _conduct_one(
                         application,
-                        config,
+                        part.config,
                         telling,
                         part,
                         deck=deck,
@@ -852,6 +881,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         pump=pump,
                         opening=opening,
                         deadline=deadline,
+                        account=accounts[part.role],
                         alone=len(agents) == 1,
                     )
                 )
@@ -1013,6 +1043,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     deck: Deck,
     fresh: int | None,
     allowance: Allowance,
+    own: Mapping[str, dict[str, Any]],
 ) -> list[_Part]:
     """Write everything known before the first request; open a journal per participant.
 
@@ -1031,6 +1062,8 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     }
     # the config last: with it a run can be resumed
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
+    if own:
+        had["participant_config"] = dict(own)
     if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
         had["replaced_seeds"] = seeds
     told = with_seed_text({**header, "participants": dict(names), **had})
@@ -1040,13 +1073,15 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         folder = _folder_of(role, agents, out)
         journal = held.enter_context(Journal(folder / JOURNAL_NAME, allowance))
         past = read_journal(journal.path)
-        own = Header.model_validate({**header, "role": role})
+        told_to = config.with_own(role, own.get(role, {}))
+        settled = told_to.model_dump(mode="json", exclude={"agent_client_configs"})
+        head = Header.model_validate({**header, "config": settled, "role": role})
         if past.header is None:
-            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
-        elif not past.header.same_run(own):
+            journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
+        elif not past.header.same_run(head):
             raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
         elif past.header.config.get("num_queries") != config.num_queries:
-            journal.append("assessment", header=with_seed_text(own.model_dump(mode="json")))
+            journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         if past.silent:
             # the reason why the agent did not answer may be fixed
             journal.append("anew")
@@ -1054,7 +1089,9 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         if fresh is not None:
             _record_replaced(journal, past, deck, fresh)
         spool = held.enter_context(Spool(folder))
-        parts.append(_Part(role, names[role], agent, folder, journal, past, spool, allowance))
+        parts.append(
+            _Part(role, names[role], agent, folder, journal, past, spool, allowance, told_to)
+        )
     return parts
 
 
@@ -1069,6 +1106,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     pump: _Pump,
     opening: Opening,
     deadline: float | None,
+    account: Account | None,
     alone: bool,
 ) -> dict[str, Any] | AssessmentFailed:
     """Run one participant from the card to ``results.json``; return its failure, if any."""
@@ -1104,21 +1142,30 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             past=part.past,
             places=places,
             report=report,
+            purse=account,
         )
         with telemetry.assessment(application.name, application.version, role, agent.info) as span:
             graded = await run.grade(deck, deadline)
             span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
-        part.journal.append("end", complete=not graded.not_run)
+        part.journal.append("end", complete=not graded.not_run, **_tell_cost(account))
     except AssessmentFailed as error:
         with suppress(AssessmentFailed):  # a full disk may be the reason
             silent = {"silent": True} if isinstance(error, AgentSilent) else {}
-            part.journal.append("end", complete=False, failed=str(error), **silent)
+            ended = {"complete": False, "failed": str(error)}
+            part.journal.append("end", **ended, **silent, **_tell_cost(account))
         return error
     finally:
         places.share.leave(places)
     told = telling.tell(role, complete=not graded.not_run)
     summary = summarise(
-        application, config, told, graded.episodes, graded.not_run, replaced=len(part.past.replaced)
+        application,
+        config,
+        told,
+        graded.episodes,
+        graded.not_run,
+        # the limit of costs, not the agent, ended the run
+        unasked=() if account is not None and account.spent_up else None,
+        replaced=len(part.past.replaced),
     )
     if warning := _warn_of_role(application, role, alone=alone):
         summary["warnings"] = [warning]
@@ -1129,6 +1176,21 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     except OSError as error:
         return AssessmentFailed(f"the results of {role} cannot be written: {error.strerror}")
     return summary
+
+
+def _account(purse: Purse | None, part: _Part) -> Account | None:
+    """Return the account of a participant with what its graded episodes have cost."""
+    if purse is None:
+        return None
+    paid = [one.usage for one in part.past.episodes.values() if one.usage]
+    return purse.account(part.role, paid, part.past.cost_usd)
+
+
+def _tell_cost(account: Account | None) -> dict[str, Any]:
+    """Return the keys of the journal's last event in a run with a limit of costs."""
+    if account is None:
+        return {}
+    return {"cost_usd": account.spent_usd, "max_cost": account.spent_up}
 
 
 def _write_results(part: _Part, summary: dict[str, Any], output_file: str | None) -> None:

@@ -61,6 +61,7 @@ from netarena.model import (
 )
 from netarena.run.capacity import Places
 from netarena.run.journal import Journal, Past, read_episodes
+from netarena.run.purse import Account
 from netarena.run.query_store import Card, Deck
 from netarena.task.application import Application, Environment
 from netarena.task.failure import TOLD_CHARS, Losses
@@ -215,6 +216,10 @@ class Play:
     ) -> None:
         """``aside`` runs computations that may take long, by default in a thread."""
         self.aside = aside
+        #: Pays for the replies, if what they may cost is limited.
+        self.purse: Account | None = None
+        #: The limit of costs left no room for another reply: this attempt has no verdict.
+        self.out_of_money = False
         self.application = application
         self.config = config
         self.world = world
@@ -251,6 +256,9 @@ class Play:
             turn.own_s = clock() - begin
             if self._left() <= 0:
                 self.out_of_time = True
+                return
+            if self.purse is not None and not await self.purse.reserve(self, turn.prompt):
+                self.out_of_money = True
                 return
             with telemetry.step(len(self.steps) + 1, turn):
                 await self._ask(agent, context, turn)
@@ -300,6 +308,8 @@ class Play:
                 async with asyncio.timeout(timeout_s):
                     reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
                 turn.reply = Reply(text=scrub(reply.text), metadata=_metadata(reply))
+                if self.purse is not None:
+                    self.purse.pay(self, turn.reply)
         except AgentFailed as error:
             self.failure = error
         except TimeoutError:
@@ -418,9 +428,14 @@ class Play:
         self.safe = self.safe and judgement.safe
 
     @property
+    def timed_out(self) -> bool:
+        """Return whether the agent's last reply came too late or not at all."""
+        return self.failure is not None and self.failure.reason is FailureReason.TIMEOUT
+
+    @property
     def asked(self) -> bool:
         """Return whether this attempt counts: the agent was asked, and its time was its own."""
-        return bool(self.steps) and not self.cut_in_queue
+        return bool(self.steps) and not self.cut_in_queue and not self.out_of_money
 
     @property
     def ours(self) -> EnvironmentFailed | None:
@@ -503,7 +518,9 @@ class Run:
         past: Past,
         places: Places,
         report: Report,
+        purse: Account | None = None,
     ) -> None:
+        self.purse = purse
         self.application = application
         self.config = config
         self.seed = seed
@@ -568,11 +585,17 @@ class Run:
         self._graded.not_run = [card for card in ordered if card.ask not in graded]
         if all(episode.outcome is Outcome.INVALID for episode in self._graded.episodes):
             first = next(iter(self._graded.episodes), None)
-            why = f"the first failed so: {first.detail}" if first else "the time ended before"
+            why = f"the first failed so: {first.detail}" if first else self._why_none()
             raise AssessmentFailed(f"no query could be graded; {why}")
         if not self._answers:
             raise self._never_answered()
         return self._graded
+
+    def _why_none(self) -> str:
+        """Return why no query was asked to its end."""
+        if self.purse is None or not self.purse.spent_up:
+            return "the time ended before"
+        return f"the limit of costs ended the run: {self.purse.purse.tell()}"
 
     async def _lane(self) -> None:
         """Play one episode after the other; the next world is prepared while the agent thinks."""
@@ -593,7 +616,7 @@ class Run:
                 await finish(self._discard(upcoming))
 
     def _prepare_next(self) -> asyncio.Task[World] | None:
-        if not self._todo or self._left() <= 0:
+        if not self._todo or self._left() <= 0 or (self.purse is not None and self.purse.spent_up):
             return None
         return asyncio.create_task(self._prepare(self._todo.popleft()))
 
@@ -604,7 +627,8 @@ class Run:
         except asyncio.CancelledError:
             await finish(self._discard(pending))
             raise
-        if done and self._left() > 0:
+        spent_up = self.purse is not None and self.purse.spent_up
+        if done and self._left() > 0 and not spent_up:
             return pending.result()
         await finish(self._discard(pending))
         return None
@@ -701,6 +725,7 @@ class Run:
     async def _try(self, world: World, attempt: int) -> Play:
         """Play one world, if it is intact, and close it."""
         play = Play(self.application, self.config, world, self.deadline)
+        play.purse = self.purse
         try:
             await self._look_again(world)
             if world.failed is None and self._left() > 0:
@@ -713,6 +738,9 @@ class Run:
                     await play.run(self.agent, context, self._answered)
                     span.tell(**play.told())
         finally:
+            if self.purse is not None:
+                # a reply that came too late, or to nobody, has its price too
+                self.purse.leave(play, lost=play.failure is None or play.timed_out)
             await finish(close_world(world))
         failed = world.failed or play.ours
         if failed is not None or not play.asked:

@@ -113,6 +113,8 @@ class Past:
     silent: bool = False
     #: Whether the assessment ended by itself (all graded, or out of time) and was not continued.
     ended: bool = False
+    #: What the replies so far have cost, with those of attempts without a verdict, in US dollars.
+    cost_usd: float = 0.0
     #: Why the assessment ended without a summary.
     failed: str = ""
     #: Episodes in the journal, and how many of the first no longer count.
@@ -195,7 +197,9 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.held += 1
                 past.episodes[episode.ask] = episode.slim() if slim else episode
             case "end":
-                past.ended = True
+                past.ended = not event.get("max_cost")
+                cost = event.get("cost_usd")
+                past.cost_usd = float(cost) if isinstance(cost, int | float) else past.cost_usd
                 past.complete = bool(event.get("complete"))
                 past.silent = bool(event.get("silent"))
                 past.failed = str(event.get("failed", ""))

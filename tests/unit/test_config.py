@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -133,3 +134,21 @@ def test_lists_of_seeds_have_lists_of_texts():
         "seeds_text": ["1", "1152921504606846976"],
         "replaced_seeds": [3],
     }
+
+
+def test_participant_has_its_own_prompt_keys_and_no_others():
+    config = Config.parse({"seed": 7, "prompt_type": "fewshot_cot", "num_queries": 3})
+    assert Config.prompt_keys() == ["prompt_type"]
+    own = config.with_own("a", {"prompt_type": "react"})
+    assert own == config.model_copy(update={"prompt_type": PromptStyle.REACT})
+    assert config.with_own("a", {}) == config
+    for values, words in (
+        ({"seed": 8}, "a.config.seed: has one value for all participants: set it in [config]"),
+        (
+            {"prompt_typ": "react"},
+            "a.config.prompt_typ: unknown key; a participant may have",
+        ),
+        ({"prompt_type": "chat"}, "a.config.prompt_type: "),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(words)}"):
+            config.with_own("a", values)

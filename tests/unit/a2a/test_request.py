@@ -323,3 +323,18 @@ def test_output_file_replaces_no_file_of_the_run(place, bad):
 
 def test_agent_client_configs_are_accepted(place):
     assert read_config(Config, parse(agent_client_configs={"a": [1]}), place)
+
+
+def test_participants_own_keys_belong_to_a_known_role():
+    text = {
+        "participants": {"agent": URL},
+        "participant_config": {"agent": {"prompt_type": "react"}},
+    }
+    assert EvalRequest.parse(json.dumps(text)).own == {"agent": {"prompt_type": "react"}}
+    for own, words in (
+        ({"other": {}}, "participant_config: the role 'other' is not one of agent"),
+        ({"agent": 3}, "participant_config: must be a JSON object"),
+        ([], "participant_config: must be a JSON object"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{words}"):
+            EvalRequest.parse(json.dumps({**text, "participant_config": own}))

@@ -14,7 +14,8 @@ from netarena.task.application import load
 
 ROOT = Path(__file__).parents[3]
 EXPERT = ROOT / "scenarios" / "expert.toml"
-SCENARIOS = sorted({*(ROOT / "scenarios").rglob("*.toml")} - {EXPERT})
+PAPER = ROOT / "scenarios" / "paper.toml"
+SCENARIOS = sorted({*(ROOT / "scenarios").rglob("*.toml")} - {EXPERT, PAPER})
 GREEN = '[green_agent]\nendpoint = "http://127.0.0.1:1"\nimage = "green"\n'
 PURPLE = '[[participants]]\nrole = "malt_operator"\nendpoint = "http://127.0.0.1:2"\nimage = "p"\n'
 
@@ -74,6 +75,12 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
             "r.endpoint: must say where the cmd will be reached",
         ),
         ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
+        (GREEN + PURPLE + "config = 3\n", "malt_operator.config: must be a table of config keys"),
+        (
+            GREEN + PURPLE + 'prompt_type = "react"\n',
+            "malt_operator.prompt_type: belongs in its config: config = { prompt_type =",
+        ),
+        (GREEN + "config = { seed = 1 }\n" + PURPLE, "green_agent.config: belongs in the table"),
     ],
 )
 def test_error_in_a_scenario_names_its_key(tmp_path, text, words):
@@ -184,7 +191,8 @@ def test_roles_of_any_name_use_the_application_of_the_green_agent(
         ("scenarios = [1]", "scenarios: must be a list of 1 to 16 paths"),
         ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 paths"),
         ('scenarios = ["a.toml"]\n' + GREEN, "scenarios: stands alone: green_agent belongs in"),
-        ('scenarios = ["a.toml", "b/a.toml"]', "scenarios: two files are called 'a'"),
+        ('scenarios = ["a.toml", "a.toml"]', "scenarios: names a.toml twice: use repeats"),
+        ('scenarios = ["a.toml", "a"]', "scenarios: must name files whose names differ in more"),
         ('scenarios = ["none.toml"]', "none.toml cannot be read"),
         ('scenarios = ["mine.toml"]', "scenarios: "),
     ],
@@ -205,8 +213,43 @@ def test_series_file_is_accepted_only_by_run(tmp_path, capsys):
     assert list(read_series(tmp_path / "all.toml")) == ["one"]
     assert main(["compose", str(tmp_path / "all.toml")]) == 2
     assert "names other files, which only `netarena run" in capsys.readouterr().err
-    assert main(["run", str(tmp_path / "all.toml"), "--resume"]) == 2
-    assert "--resume: is for one scenario: run the files" in capsys.readouterr().err
+
+
+def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
+    for name in ("a.toml", "x/a.toml", "y/z/a.toml", "y/b.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(GREEN + PURPLE)
+    both = tmp_path / "both.toml"
+    both.write_text('scenarios = ["a.toml", "x/a.toml", "y/z/a.toml"]')
+    assert list(read_series(both)) == ["a", "x-a", "z-a"]
+    # names without a double stay as they are
+    both.write_text('scenarios = ["x/a.toml", "y/b.toml"]')
+    assert list(read_series(both)) == ["a", "b"]
+
+
+def test_participants_own_config_goes_with_the_request(tmp_path):
+    own = 'config = { prompt_type = "react" }\n'
+    scenario = read(tmp_path, GREEN + PURPLE + own)
+    assert scenario.own() == {"malt_operator": {"prompt_type": "react"}}
+    request = json.loads(scenario.request({"malt_operator": "http://h"}))
+    assert request["participant_config"] == scenario.own()
+
+
+def test_paper_scenarios_have_its_sizes_and_agents():
+    series = read_series(PAPER)
+    assert list(series) == ["malt", "route", "k8s"]
+    sizes = {}
+    for name, one in series.items():
+        application = load(name)
+        config = application.config_type.parse(dict(one.config))
+        sizes[name] = (len(application.labels(config)), config.num_queries)
+        styles = [config.with_own(*entry).prompt_type.value for entry in one.own().items()]
+        cot, shots = "zeroshot_cot", "fewshot_base"
+        assert styles == [cot, shots, "react", cot, shots]
+        given = {"PAPER_GPT4O": "g", "PAPER_QWEN": "q"}
+        models = [party.environ(given)["MODEL_NAME"] for party in one.participants]
+        assert models == ["g", "g", "g", "q", "q"]
+    assert sizes == {"malt": (12, 417), "route": (15, 150), "k8s": (15, 134)}
 
 
 def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, capsys):
@@ -298,7 +341,9 @@ def test_config_of_each_scenario_is_accepted_by_its_application(path):
         assert [party.role for party in scenario.participants] == [application.role]
     # those that show that everything works may have known worlds; those that rank may not
     unseen = application.solved_unseen_by(config)
-    assert (unseen is None) == (path.stem not in {"smoke", "compare"})
+    # and the paper's are as they are
+    known = path.stem in {"smoke", "compare"} or path.parent.name == "paper"
+    assert (unseen is None) == (not known)
     if path.stem in {"smoke", "standard", "large"}:
         one_each = config.model_copy(update={"num_queries": 1})
         labels = sum(1 for _ in application.generate(one_each, 1))

@@ -759,3 +759,16 @@ async def test_service_without_a_slot_is_refused(tmp_path):
 async def test_occupied_port_is_a_config_error():
     with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="port: cannot listen"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+async def test_participants_own_keys_are_checked_and_passed_on(tmp_path):
+    conduct = FakeConduct(1)
+    request = {"participants": {"a": "http://127.0.0.1:1/"}}
+    async with green(conduct, tmp_path) as agent:
+        own = {"a": {"prompt_type": "react"}}
+        task = await agent.send({**request, "participant_config": own})
+        assert state(task) == "completed"
+        assert conduct.calls[0]["own"] == own
+        task = await agent.send({**request, "participant_config": {"a": {"seed": 1}}})
+    assert state(task) == "rejected"
+    assert "a.config.seed: has one value for all participants" in said(task)

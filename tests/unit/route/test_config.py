@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from netarena.errors import ConfigError
@@ -52,6 +54,21 @@ def test_keys_that_draw_queries_change_the_shape_hash() -> None:
     assert RouteConfig.parse({"emulator": "netns"}).shape_hash() == base
 
 
+def test_range_of_sizes_is_drawn_and_an_integer_is_not() -> None:
+    config = RouteConfig.parse({"num_switches": [2, 4], "num_hosts_per_subnet": [2, 4]})
+    rng = random.Random(1)
+    seen = {config.size(rng) for _ in range(200)}
+    assert seen == {(a, b) for a in (2, 3, 4) for b in (2, 3, 4)}
+    assert config.shape()["num_switches"] == [2, 4]
+    # a range of one number draws the queries of that number, with the same ids
+    single = RouteConfig.parse({"num_switches": [3, 3]})
+    assert single == RouteConfig.parse({"num_switches": 3})
+    before = rng.getstate()
+    assert single.size(rng) == (3, 1)
+    assert rng.getstate() == before
+    assert RouteConfig.parse(config.model_dump(mode="json")) == config
+
+
 @pytest.mark.parametrize("briefing", ["full", "ticket"])
 def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> None:
     config = RouteConfig.parse({"world": "backbone", "briefing": briefing})
@@ -66,6 +83,16 @@ def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> N
         ({"num_switches": 64, "num_hosts_per_subnet": 17}, "at most 1024 hosts in all"),
         ({"num_hosts_per_subnet": 0}, "config.num_hosts_per_subnet"),
         ({"num_switches": "three"}, "config.num_switches"),
+        (
+            {"num_switches": [4, 2]},
+            "num_switches: must be 2 to 64, a range such as [2, 4], or null",
+        ),
+        ({"num_switches": [2, 3, 4]}, "config.num_switches"),
+        ({"num_switches": [2.0, 4]}, "config.num_switches"),
+        ({"num_switches": True}, "config.num_switches"),
+        ({"num_hosts_per_subnet": [1, 200]}, "num_hosts_per_subnet: must be 1 to 128"),
+        ({"num_switches": [2, 64], "num_hosts_per_subnet": [1, 17]}, "at most 1024 hosts in all"),
+        ({"world": "varied", "num_switches": [2, 5]}, "world varied needs at least 3"),
         ({"emulator": "docker"}, "'mininet' or 'netns'"),
         ({"world": "round"}, "'standard', 'varied' or 'backbone'"),
         ({"error_types": []}, "a list of kinds of fault"),

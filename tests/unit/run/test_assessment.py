@@ -883,3 +883,36 @@ def test_unreported_tokens_are_not_recorded(tmp_path):
     results, episodes = assess(Toy(), Scripted(open_all), tmp_path)
     assert not [key for result in results for key in result if key.startswith("agent_cost")]
     assert episodes[0].usage is None
+
+
+def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
+    agents = {"plain": Scripted(open_all), "thinks": Scripted(open_all)}
+    own = {"thinks": {"prompt_type": "zeroshot_cot"}}
+    config = Toy.config_type.parse({"seed": 7, "max_iterations": 8})
+
+    async def run(**how: Any) -> dict[str, dict[str, Any]]:
+        async with Toy() as toy:
+            return await conduct(toy, config.model_copy(update=how), agents, out=tmp_path, own=own)
+
+    summaries = asyncio.run(run())
+    for name, style in (("plain", "zeroshot_base"), ("thinks", "zeroshot_cot")):
+        results = json.loads((tmp_path / name / "results.json").read_text())["results"]
+        assert summaries[name]["config"]["prompt_type"] == style
+        assert {record["agent_info"]["prompt_type"] for record in results[:-1]} == {style}
+        header = read_journal(tmp_path / name / "journal.jsonl").header
+        assert header is not None
+        assert header.config["prompt_type"] == style
+    assert "step by step" not in "".join(agents["plain"].prompts)
+    assert all("step by step" in prompt for prompt in agents["thinks"].prompts)
+    # a resumed run keeps them, and refuses others
+    again = asyncio.run(run(resume=True))
+    assert [again[name]["config"]["prompt_type"] for name in agents] == [
+        "zeroshot_base",
+        "zeroshot_cot",
+    ]
+    own = {}
+    with pytest.raises(ConfigError, match="participants of the run there have another config"):
+        asyncio.run(run(resume=True))
+    own = {"thinks": {"seed": 3}}
+    with pytest.raises(ConfigError, match=r"^thinks\.config\.seed: has one value"):
+        asyncio.run(run())

@@ -1,0 +1,165 @@
+"""Language models behind agents: their names, prices and tokens, as far as this machine knows them.
+
+Names come from an agent's command and environment, prices and tokenizers from LiteLLM if it is
+installed. Nothing here uses the network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from netarena.agent.interface import agent_names
+from netarena.errors import ConfigError
+from netarena.run.purse import FREE, MAX_OUTPUT_TOKENS, Price
+
+#: The baseline agent, whose options name its model.
+_PURPLE = "netarena-purple"
+#: Characters of a token of English and JSON, where no tokenizer is installed.
+_CHARS_PER_TOKEN = 4
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_MAX_TOKENS = re.compile(r"max_(?:completion_)?tokens=(\d{1,7})")
+#: A price of ``--price``: US dollars per million tokens of input and of output.
+_PRICE = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(\d+(?:\.\d+)?),(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model of one agent: its name, or why it is unknown."""
+
+    name: str | None = None
+    #: Whether the agent asks no model at all.
+    free: bool = False
+    #: Most output tokens of one reply, if the agent's command limits them.
+    max_tokens: int | None = None
+    #: Why there is no name.
+    unknown: str = "the command does not name a model"
+
+    def __str__(self) -> str:
+        return "none" if self.free else self.name or "unknown"
+
+
+def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str, str]) -> Model:
+    """Return the model of an agent that ``command`` starts with the variables ``env``.
+
+    ``environ`` is the environment of this process, which the agent inherits.
+    """
+    words = _split(command)
+    if command is not None and not any(word.endswith(_PURPLE) for word in words):
+        return Model(name=env.get("MODEL_NAME") or None)
+    if _option(words, "--strategy") in agent_names():
+        return Model(free=True)
+    limit = _MAX_TOKENS.search(command or "")
+    most = int(limit[1]) if limit else None
+    told = _option(words, "--model") or env.get("MODEL_NAME")
+    if told is None and command is not None:
+        told = environ.get("MODEL_NAME")
+    if told is None:
+        return Model(max_tokens=most, unknown="MODEL_NAME is not set")
+    for name in _VARIABLE.findall(told):
+        if name not in environ:
+            return Model(max_tokens=most, unknown=f"{name} is not set in the environment")
+    return Model(_VARIABLE.sub(lambda found: environ[found[1]], told), max_tokens=most)
+
+
+def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]:
+    """Return the prices of ``--price`` in US dollars per token, by role; None is every role.
+
+    Raises ConfigError.
+    """
+    prices: dict[str | None, tuple[float, float]] = {}
+    for text in texts:
+        found = _PRICE.fullmatch(text)
+        if not found:
+            raise ConfigError(
+                "--price",
+                f"must be IN,OUT or ROLE=IN,OUT in USD per million tokens, not {text!r}; "
+                "for example 2.5,10",
+            )
+        prices[found[1]] = (float(found[2]) / 1e6, float(found[3]) / 1e6)
+    return prices
+
+
+def price_of(
+    role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]
+) -> Price | None:
+    """Return the price of a participant's model: as stated, or that of LiteLLM's table, or None."""
+    told = stated.get(role, stated.get(None))
+    if told is None and model.free:
+        return FREE
+    entry: Mapping[str, Any] = {}
+    if model.name is not None and (litellm := _litellm()) is not None:
+        with suppress(Exception):  # the library raises an Exception for unknown models
+            entry = litellm.get_model_info(model.name)
+    if told is None:
+        costs = [entry.get(f"{side}_cost_per_token") for side in ("input", "output")]
+        if None in costs:
+            return None
+        told = (float(str(costs[0])), float(str(costs[1])))
+    most = model.max_tokens or entry.get("max_output_tokens") or MAX_OUTPUT_TOKENS
+    return Price(*told, int(most))
+
+
+def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]) -> Price:
+    """Like ``price_of``. Raises ConfigError, with the option to use, if the price is unknown."""
+    price = price_of(role, model, stated)
+    if price is None:
+        why = f"the price of {model.name} is unknown" if model.name else model.unknown
+        raise ConfigError(
+            "--max-cost",
+            f"needs the price of {role}'s model, but {why}: state it in USD per million tokens "
+            f"with --price {role}=IN,OUT",
+        )
+    return price
+
+
+def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
+    """Return a counter of tokens, and whether it is the model's own tokenizer.
+
+    Without that, the counter is the one of GPT-4; without LiteLLM, four characters are a token.
+    """
+    litellm = _litellm()
+    if litellm is None:
+        return lambda text: -(-len(text) // _CHARS_PER_TOKEN), False
+    import tiktoken
+
+    name, own = "gpt-4", False
+    if model.name is not None:
+        bare = model.name.rpartition("/")[2]
+        with suppress(KeyError):
+            tiktoken.encoding_name_for_model(bare)
+            name, own = bare, True
+    return lambda text: int(litellm.token_counter(model=name, text=text)), own
+
+
+def _litellm() -> Any:
+    """Return LiteLLM with the table of prices that it ships, or None if it is not installed."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        import litellm
+    except ImportError:
+        return None
+    litellm.suppress_debug_info = True  # it prints a link for each unknown model
+    return litellm
+
+
+def _split(command: str | None) -> list[str]:
+    try:
+        return shlex.split(command or "")
+    except ValueError:
+        return []
+
+
+def _option(words: list[str], name: str) -> str | None:
+    """Return the value of an option in a command."""
+    for place, word in enumerate(words):
+        if word.startswith(f"{name}="):
+            return word.removeprefix(f"{name}=")
+        if word == name and place + 1 < len(words):
+            return words[place + 1]
+    return None

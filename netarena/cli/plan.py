@@ -1,0 +1,144 @@
+"""Options of ``netarena run`` that size a run: estimate, part of the queries, limit of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from netarena.cli.model import Model, need_price, read_prices
+from netarena.cli.screen import tell
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.run.purse import Purse
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def plan_options(command: F) -> F:
+    """Add the options of this module."""
+    options = (
+        click.option(
+            "--estimate",
+            is_flag=True,
+            help="Show queries, calls, tokens, cost, time and disk of the run; ask no agent.",
+        ),
+        click.option(
+            "--estimate-from",
+            "earlier",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Like --estimate, with turns and output tokens of an earlier run.",
+        ),
+        click.option(
+            "--fraction",
+            type=click.FloatRange(0, 1, min_open=True),
+            metavar="F",
+            help="Ask only this share of the queries, the same of each label, at least one.",
+        ),
+        click.option(
+            "--max-cost",
+            "limit_usd",
+            type=click.FloatRange(0, min_open=True),
+            metavar="USD",
+            help="End the run before its replies cost more; --resume goes on.",
+        ),
+        click.option(
+            "--price",
+            "prices",
+            multiple=True,
+            metavar="[ROLE=]IN,OUT",
+            help="Price of a model in USD per million tokens of input and output.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@dataclass
+class Plan:
+    """What the options of this module ask for."""
+
+    estimate: bool = False
+    earlier: Path | None = None
+    fraction: float | None = None
+    limit_usd: float | None = None
+    prices: Mapping[str | None, tuple[float, float]] = field(default_factory=dict)
+    #: Paid by the scenarios of a series that ended.
+    spent_usd: float = 0.0
+    #: Whether the limit ended a run.
+    ended: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        estimate: bool,
+        earlier: Path | None,
+        fraction: float | None,
+        limit_usd: float | None,
+        prices: tuple[str, ...],
+    ) -> Plan:
+        """Return the plan of a command line. Raises ConfigError."""
+        read = read_prices(prices)
+        asks = estimate or earlier is not None
+        if read and not asks and limit_usd is None:
+            raise ConfigError("--price", "is for --estimate and --max-cost: give one of them")
+        return cls(asks, earlier, fraction, limit_usd, read)
+
+    def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return config keys with the share of ``num_queries`` that ``--fraction`` asks."""
+        number = values.get("num_queries", 1)
+        if self.fraction is None or type(number) is not int:
+            return dict(values)
+        for key in ("start_index", "end_index", "benchmark_path"):
+            if values.get(key) is not None:
+                raise ConfigError(
+                    "--fraction", f"draws a part of num_queries and cannot be combined with {key}"
+                )
+        # the decimal digits of 0.02, not the nearest binary number
+        share = Fraction(str(self.fraction))
+        return {**values, "num_queries": max(1, round(share * number))}
+
+    def purse(self, models: Mapping[str, Model]) -> Purse | None:
+        """Return the purse of a run whose agents have these models, by role. Raises ConfigError."""
+        if self.limit_usd is None:
+            return None
+        prices = {role: need_price(role, model, self.prices) for role, model in models.items()}
+        return Purse(self.limit_usd - self.spent_usd, prices)
+
+    def settle(self, purse: Purse | None, again: str) -> bool:
+        """Add what a run has paid; return whether the limit ended it, and say so."""
+        if purse is None:
+            return False
+        self.spent_usd += purse.spent_usd
+        if not purse.spent_up:
+            tell(f"the replies cost {self.spent_usd:.4f} USD so far, of {self.limit_usd:g}")
+            return False
+        self.ended = True
+        tell(
+            f"--max-cost {self.limit_usd:g} ended the run: {self.spent_usd:.4f} USD are spent, "
+            f"one more reply may cost {purse.lacking_usd:.4f}; {again} continues with a higher "
+            "--max-cost"
+        )
+        return True
+
+
+def refuse_with_service(plan: Plan) -> None:
+    """Refuse options that need this process to examine the agents. Raises ConfigError."""
+    if plan.limit_usd is not None:
+        raise ConfigError(
+            "--max-cost",
+            "is for scenarios whose green agent is an application, not a service: write "
+            "[green_agent] application = ...",
+        )
+
+
+def check_config(config: Config) -> Config:
+    """Return a config with a seed, for an estimate: 0 unless one is given."""
+    return config if config.seed is not None else config.model_copy(update={"seed": 0})

@@ -1,0 +1,146 @@
+"""Limit of what an assessment's replies may cost (``netarena run --max-cost``).
+
+A ``Purse`` belongs to all participants of an assessment. Before each request it sets aside the
+most that the reply may cost, and pays the reported cost afterwards. If the rest of the limit is
+smaller than that, the request waits for other replies, whose actual cost is lower. If it is still
+too small, the run ends: the attempt has no verdict, and a resumed run repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from netarena.model import Reply, Usage
+
+#: Output tokens of one reply where neither the model's table nor its command limits them.
+MAX_OUTPUT_TOKENS = 16_384
+
+
+@dataclass(frozen=True)
+class Price:
+    """Price of a model in US dollars per token, and the most tokens of one reply."""
+
+    input_usd: float
+    output_usd: float
+    max_output_tokens: int = MAX_OUTPUT_TOKENS
+
+    def most(self, prompt: str) -> float:
+        """Return the most that a reply to ``prompt`` may cost: a token has at least one byte."""
+        size = len(prompt.encode("utf-8", "replace"))
+        return size * self.input_usd + self.max_output_tokens * self.output_usd
+
+    def of(self, usage: Usage) -> float:
+        """Return the reported cost of replies, or else the price of the reported tokens."""
+        if usage.cost_usd is not None:
+            return usage.cost_usd
+        return usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd
+
+    def of_reply(self, prompt: str, reply: Reply) -> float:
+        """Return the cost of one reply; without a report, each byte counts as a token."""
+        usage = Usage.read(reply)
+        if usage.replies:
+            return self.of(usage)
+        sizes = [len(text.encode("utf-8", "replace")) for text in (prompt, reply.text)]
+        return sizes[0] * self.input_usd + sizes[1] * self.output_usd
+
+
+#: Price of agents that ask no model.
+FREE = Price(0.0, 0.0)
+
+
+@dataclass
+class Purse:
+    """What the replies of all participants may cost together, in US dollars."""
+
+    limit_usd: float
+    #: Prices by role; every participant has one.
+    prices: dict[str, Price]
+    #: Paid so far, in earlier parts of a resumed run too.
+    spent_usd: float = 0.0
+    #: Whether the limit left no room for a reply: nothing is asked any more.
+    spent_up: bool = False
+    #: Set aside for the reply that did not fit.
+    lacking_usd: float = 0.0
+    _reserved: dict[tuple[str, object], float] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def account(self, role: str, paid: Iterable[Usage] = (), told_usd: float = 0.0) -> Account:
+        """Return the account of a participant.
+
+        An earlier part of the run ``paid`` for its graded episodes, and stated ``told_usd``.
+        """
+        price = self.prices[role]
+        account = Account(self, role, price, max(sum(map(price.of, paid)), told_usd))
+        self.spent_usd += account.spent_usd
+        return account
+
+    def tell(self) -> str:
+        """Return in words what was paid, and what a further reply may cost."""
+        return (
+            f"{self.spent_usd:.4f} USD of {self.limit_usd:g} are spent, one more reply may cost "
+            f"{self.lacking_usd:.4f}"
+        )
+
+    async def take(self, key: tuple[str, object], most_usd: float) -> bool:
+        """Set ``most_usd`` aside; return false if the limit has no room for it."""
+        while not self.spent_up:
+            if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
+                self._reserved[key] = most_usd
+                return True
+            if not self._reserved:
+                self.spent_up, self.lacking_usd = True, most_usd
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        self._changed.set()
+        return False
+
+    def settle(self, key: tuple[str, object], cost_usd: float | None) -> float:
+        """Release what was set aside for ``key`` and pay; None pays all of it. Return the cost."""
+        reserved = self._reserved.pop(key, 0.0)
+        paid = reserved if cost_usd is None else cost_usd
+        self.spent_usd += paid
+        self._changed.set()
+        return paid
+
+
+@dataclass
+class Account:
+    """One participant's share of a purse; its keys are attempts, each with one open request."""
+
+    purse: Purse
+    role: str
+    price: Price
+    spent_usd: float
+    #: The most expensive reply so far: an agent may call its model several times.
+    dearest_usd: float = 0.0
+    _prompts: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def spent_up(self) -> bool:
+        """Return whether nothing is asked any more."""
+        return self.purse.spent_up
+
+    async def reserve(self, attempt: object, prompt: str) -> bool:
+        """Set the cost of a reply to ``prompt`` aside; return false if there is no room for it."""
+        most = max(self.price.most(prompt), self.dearest_usd)
+        if not await self.purse.take((self.role, id(attempt)), most):
+            return False
+        self._prompts[id(attempt)] = prompt
+        return True
+
+    def pay(self, attempt: object, reply: Reply) -> None:
+        """Pay for a reply."""
+        cost = self.price.of_reply(self._prompts.pop(id(attempt), ""), reply)
+        self.dearest_usd = max(self.dearest_usd, cost)
+        self._settle(attempt, cost)
+
+    def leave(self, attempt: object, *, lost: bool) -> None:
+        """Close an attempt; a reply that was ``lost`` on its way costs what was set aside."""
+        if self._prompts.pop(id(attempt), None) is not None:
+            self._settle(attempt, None if lost else 0.0)
+
+    def _settle(self, attempt: object, cost_usd: float | None) -> None:
+        self.spent_usd += self.purse.settle((self.role, id(attempt)), cost_usd)
