@@ -201,7 +201,7 @@ def _estimate(
     show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
 
 
-def _run(  # noqa: PLR0913, PLR0915 -- one argument per option
+def _run(  # noqa: PLR0913 -- one argument per option
     app: Application,
     values: dict[str, Any],
     choice: Choice,
