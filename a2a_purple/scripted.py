@@ -18,7 +18,7 @@ seed and the config, so they can find the query of a context id and draw it. The
 understanding: its score shows how many queries such patterns solve.
 
 ``heuristic`` is a baseline without a model: it reads the prompts, draws no query, and works through
-the application's checklist (``Application.operator``).
+the application's checklist (``Baselines.heuristic_operator``).
 """
 
 from __future__ import annotations
@@ -184,14 +184,18 @@ class Noop(_Scripted):
         return _NOTHING
 
 
+def _require(brief: Brief, agent: str) -> None:
+    """Raise ConfigError if the application does not have the agent."""
+    if not brief.application.baselines.offers(agent):
+        raise ConfigError("agent", f"{brief.application.name} has no {agent} agent")
+
+
 class Heuristic(_Scripted):
     """Works through a checklist, with one operator per conversation; knows only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
-        brief.application.operator(
-            brief.config.briefing
-        )  # raises now rather than at the first prompt
+        _require(brief, "heuristic")
         self._operators: OrderedDict[str, Callable[[str], str]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -199,7 +203,9 @@ class Heuristic(_Scripted):
         with self._lock:
             brief = self._brief
             operator = self._operators.pop(context, None)
-            operator = operator or brief.application.operator(brief.config.briefing)
+            operator = operator or brief.application.baselines.heuristic_operator(
+                brief.config.briefing
+            )
             self._operators[context] = operator
             if len(self._operators) > _CONVERSATIONS:
                 self._operators.popitem(last=False)
@@ -213,15 +219,13 @@ class Parser(_Scripted):
     """Reads each prompt with the application's fixed patterns; knows only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
-        """Raises ConfigError if the application has no such patterns."""
         super().__init__(brief)
-        if not brief.application.has_parser():
-            raise ConfigError("agent", f"{brief.application.name} has no parser agent")
+        _require(brief, "parser")
 
     def _answer(self, context: str, prompt: str) -> str:
         del context
         try:
-            return self._brief.application.parse_task(prompt)
+            return self._brief.application.baselines.parser_reply(prompt)
         except ValueError:
             return "No pattern fits this task."
 
@@ -276,7 +280,7 @@ class Oracle(_Informed):
         application = self._brief.application
         replies = list(application.solve(turn.query))
         if self._brief.config.briefing is Briefing.TICKET:
-            replies.append(application.declare(application.causes(turn.query)))
+            replies.append(application.tickets.declare(application.tickets.causes(turn.query)))
         return replies[turn.number % len(replies)]
 
 
@@ -291,7 +295,7 @@ class Eager(_Scripted):
 
     def _answer(self, context: str, prompt: str) -> str:
         del context, prompt
-        return self._brief.application.declare(())
+        return self._brief.application.tickets.declare(())
 
 
 class Random(_Informed):
@@ -300,15 +304,23 @@ class Random(_Informed):
     They are the same in each attempt of an episode, and differ between repetitions of a query.
     """
 
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        _require(brief, "random")
+
     def _reply(self, turn: Turn) -> str:
         again = f"-{turn.repeat}" if turn.repeat > 1 else ""
         seed = f"random-{turn.query.id}-{turn.number}{again}"
         rng = random.Random(seed)  # noqa: S311 -- no secret
-        return self._brief.application.distract(turn.query, rng)
+        return self._brief.application.baselines.random_reply(turn.query, rng)
 
 
 class Hostile(_Informed):
     """Sends the attacks in turn: as many episodes as there are attacks cover all of them."""
+
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        _require(brief, "hostile")
 
     def _reply(self, turn: Turn) -> str:
         return self._attack(turn.query.index + turn.number)
@@ -318,7 +330,7 @@ class Hostile(_Informed):
         return self._attack(int(hashlib.sha256(context.encode()).hexdigest(), 16))
 
     def _attack(self, number: int) -> str:
-        attacks = self._brief.application.attacks()
+        attacks = self._brief.application.baselines.hostile_replies()
         return attacks[number % len(attacks)]
 
 
@@ -371,6 +383,7 @@ class Blanket(_Informed):
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
+        _require(brief, "blanket")
         digest = hmac.digest(str(brief.seed).encode(), b"blanket", hashlib.sha256)
         config = brief.config.model_copy(update={"num_queries": _LESSONS})
         self._lessons = _Lessons(brief.application.generate(config, int.from_bytes(digest[:8])))
@@ -379,9 +392,10 @@ class Blanket(_Informed):
     def _reply(self, turn: Turn) -> str:
         label = turn.query.label
         if label not in self._replies:
-            learnt = list(self._brief.application.blanket(_Labelled(self._lessons, label)))
+            baselines = self._brief.application.baselines
+            learnt = list(baselines.blanket_replies(_Labelled(self._lessons, label)))
             if self._brief.config.briefing is Briefing.TICKET:
-                learnt.append(self._brief.application.declare(()))
+                learnt.append(self._brief.application.tickets.declare(()))
             self._replies[label] = learnt
         replies = self._replies[label]
         return replies[turn.number % len(replies)]

@@ -186,7 +186,7 @@ def by_trl(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]:
 
     def act(text: str) -> bool:
         seat = rollout._seat
-        tool, values = seat.application.tools(seat.config)[0], _values(seat, text)
+        tool, values = seat.application.tools.kinds(seat.config)[0], _values(seat, text)
         return getattr(rollout, tool.name)(**values) == "The task has ended."
 
     found = measure(lambda task: rollout.reset(1, task), act, lambda: rollout._seat, steps)

@@ -28,18 +28,19 @@ _NAMES = {
     ),
     # errors, by the side that caused them
     "netarena.errors": "ConfigError EnvironmentFailed NetArenaError ReplyRefused one_line suggest",
-    # prompts, tickets and tools
+    # scripted agents, prompts, tickets and tools
+    "netarena.task.baseline": "Baselines",
     "netarena.task.prompt": (
         "CommandLimits Example MAX_LOGGED_CHARS MAX_OUTPUT_CHARS MAX_TICKET_OUTPUT_CHARS "
         "PromptParts clip read_examples read_text tell_harm tell_turns"
     ),
-    "netarena.task.ticket": "MAX_CAUSES MAX_SYMPTOMS Sights check_causes tell_ticket",
-    "netarena.task.tool": "Parameter Tool fence",
+    "netarena.task.ticket": "MAX_CAUSES MAX_SYMPTOMS Sights Tickets check_causes tell_ticket",
+    "netarena.task.tool": "Parameter Tool Tools fence",
     # reading replies
     "netarena.task.reasoning": "Found ends_of is_kept read_answer",
     "netarena.task": "command_line",
     # pictures for people
-    "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Topology",
+    "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Pictures Topology",
     # evidence that an agent could read without probes
     "netarena.task.evidence": "Candidate Evidence RULE relative",
     # sandboxes: commands and programs of agents, daemons, namespaces, warm processes
@@ -103,6 +104,7 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         NetArenaError as NetArenaError, ReplyRefused as ReplyRefused, one_line as one_line,
         suggest as suggest,
     )
+    from netarena.task.baseline import Baselines as Baselines
     from netarena.task.prompt import (
         CommandLimits as CommandLimits, Example as Example,
         MAX_LOGGED_CHARS as MAX_LOGGED_CHARS, MAX_OUTPUT_CHARS as MAX_OUTPUT_CHARS,
@@ -112,16 +114,19 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
     )
     from netarena.task.ticket import (
         MAX_CAUSES as MAX_CAUSES, MAX_SYMPTOMS as MAX_SYMPTOMS, Sights as Sights,
-        check_causes as check_causes, tell_ticket as tell_ticket,
+        Tickets as Tickets, check_causes as check_causes, tell_ticket as tell_ticket,
     )
-    from netarena.task.tool import Parameter as Parameter, Tool as Tool, fence as fence
+    from netarena.task.tool import (
+        Parameter as Parameter, Tool as Tool, Tools as Tools, fence as fence,
+    )
     from netarena.task.reasoning import (
         Found as Found, ends_of as ends_of, is_kept as is_kept, read_answer as read_answer,
     )
     from netarena.task import command_line as command_line
     from netarena.task.picture import (
         Change as Change, Difference as Difference, Link as Link, Mark as Mark,
-        Matrix as Matrix, Node as Node, Picture as Picture, Topology as Topology,
+        Matrix as Matrix, Node as Node, Picture as Picture, Pictures as Pictures,
+        Topology as Topology,
     )
     from netarena.task.evidence import (
         Candidate as Candidate, Evidence as Evidence, RULE as RULE, relative as relative,

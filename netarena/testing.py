@@ -516,7 +516,7 @@ class ApplicationContract:
 
     def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
         self.load_ticket()
-        for episode in self.play(lambda app, *_: app.declare(()), **self.ticketed()):
+        for episode in self.play(lambda app, *_: app.tickets.declare(()), **self.ticketed()):
             assert episode.claimed
             assert len(episode.steps) == 1
             assert not episode.safe
@@ -536,8 +536,10 @@ class ApplicationContract:
     def test_a_declaration_is_read_as_it_was_made(self) -> None:
         application, by_id = self.load_ticket()
         for query in by_id.values():
-            causes = application.causes(query)
-            claim = application.claim(application.parse(application.declare(causes)))
+            causes = application.tickets.causes(query)
+            claim = application.tickets.declaration(
+                application.parse(application.tickets.declare(causes))
+            )
             assert claim is not None
             assert set(claim.causes or ()) == set(causes)
         for reply in GARBAGE:
@@ -577,7 +579,7 @@ class ApplicationContract:
 
     def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
         self.load_ticket()
-        for episode in self.play(lambda app, *_: app.declare(())):
+        for episode in self.play(lambda app, *_: app.tickets.declare(())):
             assert all(step.refused == NOT_HERE for step in episode.steps)
 
     def test_every_style_of_prompt_is_complete(self) -> None:
@@ -613,7 +615,8 @@ class ApplicationContract:
         self.play(_solve)
         self.play(_decline)
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
-        self.play(lambda app, query, _: app.distract(query, rng))
+        if load(self.application).baselines.offers("random"):
+            self.play(lambda app, query, _: app.baselines.random_reply(query, rng))
         application, config, queries = self.load()
 
         async def cancel() -> None:
@@ -648,7 +651,10 @@ def _decline(*_: Any) -> str:
 
 
 def _solve_and_declare(application: Application, query: Query, turn: int) -> str:
-    replies = [*application.solve(query), application.declare(application.causes(query))]
+    replies = [
+        *application.solve(query),
+        application.tickets.declare(application.tickets.causes(query)),
+    ]
     return replies[min(turn, len(replies) - 1)]
 
 
@@ -664,7 +670,7 @@ def _quoted(text: str) -> str:
 
 def _assert_drawn(application: Application, query: Query, episode: Episode) -> None:
     """Assert that a solved episode's pictures show wrong marks at the start and none at the end."""
-    drawn = [application.pictures(query, episode, n) for n in range(len(episode.steps) + 1)]
+    drawn = [application.pictures.draw(query, episode, n) for n in range(len(episode.steps) + 1)]
     marks = [
         [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]
         for pictures in drawn

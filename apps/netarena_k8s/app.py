@@ -15,6 +15,7 @@ from netarena.sdk import (
     MAX_LOGGED_CHARS,
     MAX_TICKET_OUTPUT_CHARS,
     Action,
+    Baselines,
     Briefing,
     Catalogue,
     Cause,
@@ -35,13 +36,16 @@ from netarena.sdk import (
     Move,
     Parameter,
     Picture,
+    Pictures,
     PromptParts,
     Query,
     Reactive,
     Repair,
     State,
     Step,
+    Tickets,
     Tool,
+    Tools,
     clip,
     fence,
 )
@@ -88,6 +92,80 @@ _KUBECTL = Tool(
 )
 
 
+class _Baselines(Baselines):
+    """Its scripted agents."""
+
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return guess.distract(_world(query), rng)
+
+    def hostile_replies(self) -> Sequence[str]:
+        return attack.attacks()
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        del answers
+        return guess.blanket(NAMESPACE)
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return "blanket" for Online Boutique, whose intended policies never change, else None."""
+        shop = cast("KubernetesConfig", config)
+        boutique = shop.world == "standard" and shop.microservice_dir is None
+        return "blanket" if boutique else None
+
+    def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        return triage.Triage().reply if briefing is Briefing.TICKET else heuristic.Operator().reply
+
+
+class _Tickets(Tickets):
+    """Its tickets."""
+
+    def prompt(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        return ticket.ticket_parts(query, namespace_of(state), steps, _TICKET_LIMITS, rng)
+
+    def declaration(self, move: Move) -> Claim | None:
+        return declaration.claim_of(move)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return solution.fenced(declaration.write_claim(causes))
+
+    def causes(self, query_: Query) -> Sequence[Cause]:
+        return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
+
+    def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Replace each cause that is an equally correct answer with the injected cause that it
+        matches."""
+        return twin.as_injected(_world(query_), query.faults_of(query_), causes)
+
+    def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
+        """Return the policies that would be wrong by themselves if all others were as intended."""
+        states = [episode.initial_state, *(step.state for step in episode.steps)]
+        last = [one for one in states if one is not None][-1:]
+        policies = [one.policy for one in query.faults_of(query_)]
+        return [line for one in last for line in state.leftover(_world(query_), policies, one)]
+
+
+class _Tools(Tools):
+    """Its kinds of actions."""
+
+    def kinds(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_KUBECTL,)
+
+    def reply(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return fence(values["command"])
+
+
+class _Pictures(Pictures):
+    """Its pictures of states."""
+
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(_world(query), episode, number)
+
+
 class Kubernetes(Reactive):
     """Repair of network policies, reactive: one kubectl command a turn, until every connection is
     as intended."""
@@ -104,10 +182,13 @@ class Kubernetes(Reactive):
         "are, and, after every command, that nothing that was right was broken and nothing was "
         "opened."
     )
-    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
     config_type: ClassVar[type[Config]] = KubernetesConfig
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
+    baselines: ClassVar[Baselines] = _Baselines()
+    tickets: ClassVar[Tickets] = _Tickets()
+    tools: ClassVar[Tools] = _Tools()
+    pictures: ClassVar[Pictures] = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)
@@ -185,25 +266,6 @@ class Kubernetes(Reactive):
     def comes_to_nothing(self, step: Step) -> bool:
         return refusal.came_to_nothing(step)
 
-    def distract(self, query: Query, rng: random.Random) -> str:
-        return guess.distract(_world(query), rng)
-
-    def attacks(self) -> Sequence[str]:
-        return attack.attacks()
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        del answers
-        return guess.blanket(NAMESPACE)
-
-    def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for Online Boutique, whose intended policies never change, else None."""
-        shop = cast("KubernetesConfig", config)
-        boutique = shop.world == "standard" and shop.microservice_dir is None
-        return "blanket" if boutique else None
-
-    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        return triage.Triage().reply if briefing is Briefing.TICKET else heuristic.Operator().reply
-
     def describe(self, action: Action) -> str:
         return fault.describe(action)
 
@@ -211,47 +273,13 @@ class Kubernetes(Reactive):
         world, namespace = _world(query), namespace_of(state)
         return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
 
-    def ticket(
-        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
-    ) -> PromptParts:
-        return ticket.ticket_parts(query, namespace_of(state), steps, _TICKET_LIMITS, rng)
-
-    def claim(self, move: Move) -> Claim | None:
-        return declaration.claim_of(move)
-
-    def declare(self, causes: Sequence[Cause]) -> str:
-        return solution.fenced(declaration.write_claim(causes))
-
-    def causes(self, query_: Query) -> Sequence[Cause]:
-        return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
-
-    def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Replace each cause that is an equally correct answer with the injected cause that it
-        matches."""
-        return twin.as_injected(_world(query_), query.faults_of(query_), causes)
-
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
         """Return the forms and metadata of all policies as the cluster shows them."""
         del config
         return evidence.evidence(query_)
 
-    def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
-        """Return the policies that would be wrong by themselves if all others were as intended."""
-        states = [episode.initial_state, *(step.state for step in episode.steps)]
-        last = [one for one in states if one is not None][-1:]
-        policies = [one.policy for one in query.faults_of(query_)]
-        return [line for one in last for line in state.leftover(_world(query_), policies, one)]
-
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)
-
-    def tools(self, config: Config) -> Sequence[Tool]:
-        del config
-        return (_KUBECTL,)
-
-    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
-        del tool
-        return fence(values["command"])
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._cell is None:
@@ -282,15 +310,16 @@ class Kubernetes(Reactive):
             "iterations": episode.iterations,
             "success": episode.correct,
             "safe": episode.safe,
-            **({} if episode.claimed is None else {"leftover": [*self.leftover(query, episode)]}),
+            **(
+                {}
+                if episode.claimed is None
+                else {"leftover": [*self.tickets.leftover(query, episode)]}
+            ),
             state.NARROWED: [
                 line for step in episode.steps for line in _detail(step).get(state.NARROWED, [])
             ],
             "results": [_result(_world(query), step) for step in episode.steps],
         }
-
-    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
-        return picture.draw(_world(query), episode, number)
 
     def diagnose(self) -> Sequence[Check]:
         return diagnosis.diagnose()

@@ -10,6 +10,7 @@ from typing import ClassVar, Self, cast, get_args
 
 from netarena.sdk import (
     Action,
+    Baselines,
     Check,
     Config,
     ConfigError,
@@ -26,11 +27,13 @@ from netarena.sdk import (
     Outline,
     Parameter,
     Picture,
+    Pictures,
     PromptParts,
     Query,
     State,
     Step,
     Tool,
+    Tools,
     check_python_sandbox,
     fence,
     read_id,
@@ -82,6 +85,48 @@ _PROGRAM = Tool(
 )
 
 
+class _Baselines(Baselines):
+    """Its scripted agents."""
+
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return solution.distract(query, rng)
+
+    def hostile_replies(self) -> Sequence[str]:
+        return solution.attacks()
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        return [solution.blanket(answers)]
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return the agent that solves queries without a model: ``parser`` for fixed sentences."""
+        return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
+
+    def parser_reply(self, prompt: str) -> str:
+        """Return the program for a canonical task text. Raises ValueError for any other text."""
+        return solution.program(parser.read(parser.task_of(prompt)))
+
+
+class _Tools(Tools):
+    """Its kinds of actions."""
+
+    def kinds(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_PROGRAM,)
+
+    def reply(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return fence(values["code"], "python")
+
+
+class _Pictures(Pictures):
+    """Its pictures of states."""
+
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(query, episode.steps[number - 1].state) if number else ()
+
+
 class Malt(Labelled):
     """Constructive application with one reply: a program that changes the network or answers."""
 
@@ -97,11 +142,13 @@ class Malt(Labelled):
         "sandbox and judged for correctness and for safety."
     )
     one_shot: ClassVar[bool] = True
-    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
     measure: ClassVar[str] = "latency_s"
     # The initial network is not hidden: an agent's program gets all of it.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
+    baselines: ClassVar[Baselines] = _Baselines()
+    tools: ClassVar[Tools] = _Tools()
+    pictures: ClassVar[Pictures] = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)
@@ -133,27 +180,10 @@ class Malt(Labelled):
     def solve(self, query: Query) -> Sequence[str]:
         return [solution.reference_code(query)]
 
-    def distract(self, query: Query, rng: random.Random) -> str:
-        return solution.distract(query, rng)
-
-    def attacks(self) -> Sequence[str]:
-        return solution.attacks()
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        return [solution.blanket(answers)]
-
-    def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the agent that solves queries without a model: ``parser`` for fixed sentences."""
-        return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
-
     def typical_s(self, config: Config) -> float:
         """Return the time for the released model's size, measured in docs/evidence/malt.md."""
         del config
         return 0.1
-
-    def parse_task(self, prompt: str) -> str:
-        """Return the program for a canonical task text. Raises ValueError for any other text."""
-        return solution.program(parser.read(parser.task_of(prompt)))
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)
@@ -165,14 +195,6 @@ class Malt(Labelled):
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}
-
-    def tools(self, config: Config) -> Sequence[Tool]:
-        del config
-        return (_PROGRAM,)
-
-    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
-        del tool
-        return fence(values["code"], "python")
 
     def environment(self, query: Query, config: Config) -> Environment:
         del config
@@ -264,9 +286,6 @@ class Malt(Labelled):
             return [handed_back]
         beside = {**answer, "type": truth.type, "data": truth.data, "data_graph": None}
         return [handed_back, beside]
-
-    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
-        return picture.draw(query, episode.steps[number - 1].state) if number else ()
 
     def diagnose(self) -> Sequence[Check]:
         return [*check_python_sandbox(), *grammar.diagnose()]

@@ -16,6 +16,7 @@ from netarena.sdk import (
     MAX_LOGGED_CHARS,
     MAX_OUTPUT_CHARS,
     Action,
+    Baselines,
     Briefing,
     Catalogue,
     Cause,
@@ -33,13 +34,16 @@ from netarena.sdk import (
     Move,
     Parameter,
     Picture,
+    Pictures,
     PromptParts,
     Query,
     Reactive,
     Repair,
     State,
     Step,
+    Tickets,
     Tool,
+    Tools,
     clip,
 )
 from netarena_backbone import environment as backbone_live
@@ -94,6 +98,103 @@ _COMMAND = Tool(
 )
 
 
+class _Baselines(Baselines):
+    """Its scripted agents."""
+
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        if _is_backbone(query):
+            return backbone.distract(query, rng)
+        return guess.distract(_world(query), rng)
+
+    def hostile_replies(self) -> Sequence[str]:
+        return [*attack.attacks(), *attack_frr.attacks()]
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        if _is_backbone(answers[0]):
+            return backbone.blanket()
+        # what a larger network has does not exist in a smaller one
+        return guess.blanket(max(map(_world, answers), key=lambda net: len(net.machines)))
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return "blanket" for ``standard`` networks of fixed size, else None.
+
+        The intended state of these networks is always the same.
+        """
+        route = cast("RouteConfig", config)
+        sized = None not in {route.num_switches, route.num_hosts_per_subnet}
+        return "blanket" if sized and route.world == "standard" else None
+
+    def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        del briefing
+        house, provider = heuristic.Operator(), heuristic_backbone.Operator()
+        return lambda prompt: (provider if heuristic_backbone.MARK in prompt else house).reply(
+            prompt
+        )
+
+
+class _Tickets(Tickets):
+    """Its tickets."""
+
+    def prompt(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        del state
+        if _is_backbone(query):
+            return backbone.ticket_parts(query, steps, _TICKET_LIMITS, rng)
+        return ticket.ticket_parts(query, _world(query), steps, _TOLD_LIMITS, rng)
+
+    def declaration(self, move: Move) -> Claim | None:
+        return declaration.claim_of(move)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return json.dumps(declaration.make_move(causes))
+
+    def causes(self, query_: Query) -> Sequence[Cause]:
+        return declaration.causes_of(query.faults_of(query_))
+
+    def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Return the causes in the injected faults' form.
+
+        A machine may be named as in a command, and a fault by any word that describes it.
+        """
+        find = (
+            partial(backbone_live.resolve, case_of(query_).world)
+            if _is_backbone(query_)
+            else partial(resolve, _world(query_))
+        )
+        found = [one._replace(place=find(one.place) or one.place) for one in causes]
+        places = backbone.places(query_) if _is_backbone(query_) else declaration.machines_of
+        return declaration.as_injected(query.faults_of(query_), found, places)
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        if _is_backbone(query):
+            return backbone.leftover(query, episode)
+        return state.leftover(episode)
+
+
+class _Tools(Tools):
+    """Its kinds of actions."""
+
+    def kinds(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_COMMAND,)
+
+    def reply(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return json.dumps(dict(values), ensure_ascii=False)
+
+
+class _Pictures(Pictures):
+    """Its pictures of states."""
+
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        if _is_backbone(query):
+            return backbone.pictures(query, episode, number)
+        return picture.draw(_world(query), episode, number)
+
+
 class Route(Reactive):
     """The route application: agents repair a network with one shell command per turn."""
 
@@ -108,10 +209,13 @@ class Route(Reactive):
         "shell command on one of them. Judged are whether all that must work does, and, after "
         "every command, that nothing that worked was broken."
     )
-    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
     privileged: ClassVar[bool] = True
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
+    baselines: ClassVar[Baselines] = _Baselines()
+    tickets: ClassVar[Tickets] = _Tickets()
+    tools: ClassVar[Tools] = _Tools()
+    pictures: ClassVar[Pictures] = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)
@@ -195,39 +299,9 @@ class Route(Reactive):
             return backbone.count_tested(query)
         return len(_world(query).endpoints) ** 2
 
-    def distract(self, query: Query, rng: random.Random) -> str:
-        if _is_backbone(query):
-            return backbone.distract(query, rng)
-        return guess.distract(_world(query), rng)
-
-    def attacks(self) -> Sequence[str]:
-        return [*attack.attacks(), *attack_frr.attacks()]
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        if _is_backbone(answers[0]):
-            return backbone.blanket()
-        # what a larger network has does not exist in a smaller one
-        return guess.blanket(max(map(_world, answers), key=lambda net: len(net.machines)))
-
-    def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for ``standard`` networks of fixed size, else None.
-
-        The intended state of these networks is always the same.
-        """
-        route = cast("RouteConfig", config)
-        sized = None not in {route.num_switches, route.num_hosts_per_subnet}
-        return "blanket" if sized and route.world == "standard" else None
-
     def typical_s(self, config: Config) -> float:
         """Return a rough estimate from a busy machine; a backbone's routers must converge first."""
         return 8.0 if cast("RouteConfig", config).world == "backbone" else 2.0
-
-    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        del briefing
-        house, provider = heuristic.Operator(), heuristic_backbone.Operator()
-        return lambda prompt: (provider if heuristic_backbone.MARK in prompt else house).reply(
-            prompt
-        )
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)
@@ -237,52 +311,8 @@ class Route(Reactive):
             return backbone.prompt_parts(query, state, steps, _TOLD_LIMITS)
         return prompt.prompt_parts(query, _world(query), state, steps, _TOLD_LIMITS)
 
-    def ticket(
-        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
-    ) -> PromptParts:
-        del state
-        if _is_backbone(query):
-            return backbone.ticket_parts(query, steps, _TICKET_LIMITS, rng)
-        return ticket.ticket_parts(query, _world(query), steps, _TOLD_LIMITS, rng)
-
-    def claim(self, move: Move) -> Claim | None:
-        return declaration.claim_of(move)
-
-    def declare(self, causes: Sequence[Cause]) -> str:
-        return json.dumps(declaration.make_move(causes))
-
-    def causes(self, query_: Query) -> Sequence[Cause]:
-        return declaration.causes_of(query.faults_of(query_))
-
-    def named(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the causes in the injected faults' form.
-
-        A machine may be named as in a command, and a fault by any word that describes it.
-        """
-        find = (
-            partial(backbone_live.resolve, case_of(query_).world)
-            if _is_backbone(query_)
-            else partial(resolve, _world(query_))
-        )
-        found = [one._replace(place=find(one.place) or one.place) for one in causes]
-        places = backbone.places(query_) if _is_backbone(query_) else declaration.machines_of
-        return declaration.as_injected(query.faults_of(query_), found, places)
-
-    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        if _is_backbone(query):
-            return backbone.leftover(query, episode)
-        return state.leftover(episode)
-
     def parse(self, reply_: str) -> Move:
         return reply.read_reply(reply_)
-
-    def tools(self, config: Config) -> Sequence[Tool]:
-        del config
-        return (_COMMAND,)
-
-    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
-        del tool
-        return json.dumps(dict(values), ensure_ascii=False)
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
@@ -342,14 +372,13 @@ class Route(Reactive):
             "success": episode.correct,
             "safe": episode.safe,
             "iterations": episode.iterations,
-            **({} if episode.claimed is None else {"leftover": [*self.leftover(query, episode)]}),
+            **(
+                {}
+                if episode.claimed is None
+                else {"leftover": [*self.tickets.leftover(query, episode)]}
+            ),
             "log_content": "\n".join(_log(query, step) for step in episode.steps),
         }
-
-    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
-        if _is_backbone(query):
-            return backbone.pictures(query, episode, number)
-        return picture.draw(_world(query), episode, number)
 
     def diagnose(self) -> Sequence[Check]:
         return diagnosis.diagnose()

@@ -116,7 +116,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
     rates = rate_all(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
-    unseen = application.solved_unseen_by(config)
+    unseen = application.baselines.solved_unseen_by(config)
     measures = _means(
         [application.measures(episode, config) for episode in graded]
         + [application.measures(None, config) for _ in unasked]

@@ -124,7 +124,7 @@ class Entry(Record):
 
 def floors_of(role: str) -> tuple[str, ...]:
     """Return the floors that a ranking of this role should show."""
-    return (application_of(role) or Application).floors
+    return (application_of(role) or Application).baselines.floors
 
 
 class Board(Record):

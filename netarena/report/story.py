@@ -1,6 +1,6 @@
 """Readable form of one episode: plain data for the terminal, the report and the viewer.
 
-This module knows no application: ``Application.pictures`` draws a state, and two pictures show the
+This module knows no application: ``Pictures.draw`` draws a state, and two pictures show the
 changes of a step. Texts are unchanged; the code that displays them escapes them.
 """
 
@@ -100,7 +100,7 @@ def _pictures(
 ) -> tuple[Picture, ...]:
     """Return pictures; one that cannot be drawn is left out."""
     try:
-        return tuple(application.pictures(query, episode, number))
+        return tuple(application.pictures.draw(query, episode, number))
     except Exception:
         log.exception("drawing step %d of %s failed", number, query.id)
         return ()

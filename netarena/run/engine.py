@@ -329,7 +329,7 @@ class Play:
         try:
             move = await self.aside(self.application.parse, reply.text)
             turn.move = storable(move)
-            turn.claim = self.application.claim(turn.move)
+            turn.claim = self.application.tickets.declaration(turn.move)
         except ReplyRefused as error:
             turn.refused = scrub(str(error))
         except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
@@ -811,8 +811,8 @@ class Run:
             return {}
         claim = play.claim
         causes = claim.causes if claim else None
-        query, told = play.world.query, self.application
-        fit = localise(told.named(query, causes), told.causes(query)) if causes else None
+        query, tickets = play.world.query, self.application.tickets
+        fit = localise(tickets.resolve(query, causes), tickets.causes(query)) if causes else None
         return {
             "claimed": claim is not None,
             "claim_right": play.correct if claim else None,

@@ -25,9 +25,7 @@ from netarena.config import Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed, not_one_of
 from netarena.model import (
     Action,
-    Cause,
     Check,
-    Claim,
     Cleaned,
     Episode,
     Execution,
@@ -42,11 +40,12 @@ from netarena.model import (
     State,
     Step,
 )
+from netarena.task.baseline import Baselines
 from netarena.task.evidence import Evidence
-from netarena.task.picture import Picture
+from netarena.task.picture import Pictures
 from netarena.task.prompt import PromptParts
-from netarena.task.ticket import LEFTOVER
-from netarena.task.tool import DONE, REPLY, Tool, read_causes
+from netarena.task.ticket import LEFTOVER, Tickets
+from netarena.task.tool import DONE, Tool, Tools, read_causes
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
@@ -140,8 +139,11 @@ class Application(ABC):
     summary: ClassVar[str]
     #: Whether one reply decides; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
-    #: Scripted agents without knowledge whose results belong in every ranking.
-    floors: ClassVar[tuple[str, ...]] = ("noop", "random")
+    # What it may have in addition.
+    baselines: ClassVar[Baselines] = Baselines()
+    tickets: ClassVar[Tickets] = Tickets()
+    tools: ClassVar[Tools] = Tools()
+    pictures: ClassVar[Pictures] = Pictures()
     #: The one of ``measures`` that a leaderboard shows.
     measure: ClassVar[str] = "iterations"
     #: Keys of a query that reveal its answer: in addition to the actions, in a reactive application
@@ -210,52 +212,6 @@ class Application(ABC):
         """Return the reference solution: replies in an agent's format, one per turn."""
 
     @abstractmethod
-    def distract(self, query: Query, rng: random.Random) -> str:
-        """Return a plausible, well-formed and wrong reply (for the ``random`` agent)."""
-
-    @abstractmethod
-    def attacks(self) -> Sequence[str]:
-        """Return replies that attack the sandbox or the grader (for the ``hostile`` agent)."""
-
-    @abstractmethod
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        """Return the replies, one per turn, that score best on ``answers`` without looking.
-
-        ``answers`` are queries of one label from another seed, with ground truth (for the
-        ``blanket`` agent).
-        """
-
-    def operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        """Return an operator with a fixed checklist for one conversation (``heuristic``).
-
-        It gets only prompts of this briefing and returns replies. Raises ConfigError if an
-        application has none.
-        """
-        del briefing
-        raise ConfigError("agent", f"{self.name} has no heuristic agent")
-
-    def parse_task(self, prompt: str) -> str:
-        """Return the reply that fixed patterns derive from a prompt (for the ``parser`` agent).
-
-        Raises ValueError for a prompt that no pattern fits. An application without such patterns
-        does not override it: ``has_parser`` is false then, and nothing calls it.
-        """
-        raise NotImplementedError
-
-    def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the scripted agent that solves nearly all queries of ``config`` without a model.
-
-        Such an agent reads fixed sentences or sends a known configuration without an observation.
-        None where no scripted agent does; summaries and reports flag the others.
-        """
-        del config
-        return None
-
-    def has_parser(self) -> bool:
-        """Return whether the application has a ``parse_task`` of its own."""
-        return type(self).parse_task is not Application.parse_task
-
-    @abstractmethod
     def describe(self, action: Action) -> str:
         """Describe one action in words."""
 
@@ -266,64 +222,9 @@ class Application(ABC):
         ``state`` is the last settled state, ``steps`` the turns so far.
         """
 
-    def ticket(
-        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
-    ) -> PromptParts:
-        """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
-
-        Symptoms are drawn with ``rng``, which is the same in each turn. Apart from them the prompt
-        contains no fault and no verdict, at most the world's location from the last settled
-        ``state``. For applications whose config has the briefing.
-        """
-        raise NotImplementedError
-
-    def claim(self, move: Move) -> Claim | None:
-        """Return the declaration in a move, if it is one."""
-        del move
-        return None
-
-    def declare(self, causes: Sequence[Cause]) -> str:
-        """Return the reply that declares the end with these causes."""
-        raise NotImplementedError
-
-    def causes(self, query: Query) -> Sequence[Cause]:
-        """Return the faults of ``query`` in the form of a right declaration."""
-        del query
-        return ()
-
-    def named(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the causes that an agent declared, with places named as in ``query``."""
-        del query
-        return causes
-
-    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return remains of a ticket's faults, one line each, even if no test shows them.
-
-        They affect no verdict; the summary counts such episodes among the right ones.
-        """
-        del query, episode
-        return ()
-
     @abstractmethod
     def parse(self, reply: str) -> Move:
         """Parse a reply. Raises ReplyRefused with a reason that helps the agent."""
-
-    def tools(self, config: Config) -> Sequence[Tool]:
-        """Return an agent's kinds of actions under ``config``, the most frequent first.
-
-        The declaration of a ticket is added for all applications (``acts``).
-        """
-        del config
-        return (REPLY,)
-
-    def phrase(self, tool: str, values: Mapping[str, str]) -> str:
-        """Return the reply that is equivalent to a call of a tool.
-
-        ``values`` has an untrusted text for each of its parameters. ``parse`` reads the reply and
-        may refuse it.
-        """
-        del tool
-        return values["text"]
 
     @abstractmethod
     def environment(self, query: Query, config: Config) -> Environment:
@@ -371,14 +272,6 @@ class Application(ABC):
         """
         del query, episode
         return None
-
-    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
-        """Return pictures of the world after step ``number`` (from 1), or of the initial world (0).
-
-        For people who read the episode; ``episode`` is complete. Empty if nothing was observed.
-        """
-        del query, episode, number
-        return ()
 
     def demonstrate(self, query: Query) -> Sequence[str]:
         """Return the reference solution for training: replies, one per turn.
@@ -524,7 +417,7 @@ class Application(ABC):
         noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
         if episode.claimed is not None and episode.correct:
             try:
-                if self.leftover(query, episode):
+                if self.tickets.leftover(query, episode):
                     noted[LEFTOVER] = None
             except Exception:
                 log.exception("telling what is left of %s failed", query.id)
@@ -538,22 +431,22 @@ class Application(ABC):
             return self.prompt(query, state, steps)
         # From the open id, since the symptoms must not differ for a sealed one.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
-        parts = self.ticket(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
+        parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         turn = (
             f"Turn {len(steps) + 1} of {self.turns(config)}. A declaration uses up one turn, too."
         )
         return replace(parts, situation=turn)
 
     def acts(self, config: Config) -> Sequence[Tool]:
-        """Return all kinds of actions under ``config``: ``tools``, and in a ticket the end."""
+        """Return all kinds of actions under ``config``, in a ticket also its end."""
         end = () if config.briefing is Briefing.FULL else (DONE,)
-        return (*self.tools(config), *end)
+        return (*self.tools.kinds(config), *end)
 
     def say(self, tool: str, values: Mapping[str, str]) -> str:
         """Return the reply that is equivalent to a call of one of ``acts``."""
         if tool == DONE.name:
-            return self.declare(read_causes(values["causes"]))
-        return self.phrase(tool, values)
+            return self.tickets.declare(read_causes(values["causes"]))
+        return self.tools.reply(tool, values)
 
     def turns(self, config: Config) -> int:
         """Return the maximum number of replies of an episode."""

@@ -1,16 +1,16 @@
 """Pictures of states as data, which applications return without knowing the output medium.
 
-``Application.pictures`` returns them for each state of an episode. Names and texts may contain
+``Pictures.draw`` returns them for each state of an episode. Names and texts may contain
 what an agent wrote; the code that displays them escapes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from netarena.model import Record
+from netarena.model import Episode, Query, Record
 
 
 class Mark(StrEnum):
@@ -85,6 +85,18 @@ class Difference(Record):
 
 
 Picture: TypeAlias = Matrix | Topology | Difference
+
+
+class Pictures:
+    """Pictures of an application's states, for people who read an episode; by default none."""
+
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        """Return pictures of the world after step ``number`` (from 1), or of the initial world (0).
+
+        ``episode`` is complete. Empty if nothing was observed.
+        """
+        del query, episode, number
+        return ()
 
 
 class Turned(NamedTuple):

@@ -14,7 +14,18 @@ from string import Template
 from typing import Generic, TypeVar
 
 from netarena.errors import ReplyRefused
-from netarena.model import Cause, Fit, Judgement, Localised
+from netarena.model import (
+    Cause,
+    Claim,
+    Episode,
+    Fit,
+    Judgement,
+    Localised,
+    Move,
+    Query,
+    State,
+    Step,
+)
 from netarena.task.prompt import PromptParts, read_examples, read_text
 
 S = TypeVar("S")
@@ -28,6 +39,51 @@ MAX_SYMPTOMS = 3
 LEFTOVER = "leftover"
 #: Reason for refusing a declaration if nothing is to be declared.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
+
+
+class Tickets:
+    """Tickets of an application whose config has the briefing ``ticket``.
+
+    An application with tickets overrides ``prompt``, ``declaration``, ``declare`` and ``causes``.
+    """
+
+    def prompt(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
+
+        Symptoms are drawn with ``rng``, which is the same in each turn. Apart from them the prompt
+        contains no fault and no verdict, at most the world's location from the last settled
+        ``state``.
+        """
+        raise NotImplementedError
+
+    def declaration(self, move: Move) -> Claim | None:
+        """Return the declaration in a move, if it is one."""
+        del move
+        return None
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        """Return the reply that declares the end with these causes."""
+        raise NotImplementedError
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        """Return the faults of ``query`` in the form of a right declaration."""
+        del query
+        return ()
+
+    def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Return the causes that an agent declared, with places named as in ``query``."""
+        del query
+        return causes
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        """Return remains of a ticket's faults, one line each, even if no test shows them.
+
+        They affect no verdict; the summary counts such episodes among the right ones.
+        """
+        del query, episode
+        return ()
 
 
 class Sights(ABC, Generic[S]):

@@ -1,13 +1,15 @@
 """Kinds of an agent's actions as data, with their parameters.
 
-``Application.tools`` returns them, for agents that call tools (MCP) and for people. A call becomes
-a reply through ``Application.phrase``, and is parsed like any other reply.
+``Tools.kinds`` returns them, for agents that call tools (MCP) and for people. A call becomes a
+reply through ``Tools.reply``, and is parsed like any other reply.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
+from netarena.config import Config
 from netarena.model import Cause, Record
 
 _BACKTICKS = re.compile("`{3,}")
@@ -37,6 +39,27 @@ REPLY = Tool(
     about="Send a reply in the form that the task asks for.",
     parameters=(Parameter(name="text", about="The whole reply."),),
 )
+
+
+class Tools:
+    """An agent's kinds of actions; by default the only one is a whole reply.
+
+    The declaration of a ticket is added for all applications (``Application.acts``).
+    """
+
+    def kinds(self, config: Config) -> Sequence[Tool]:
+        """Return the kinds under ``config``, the most frequent first."""
+        del config
+        return (REPLY,)
+
+    def reply(self, tool: str, values: Mapping[str, str]) -> str:
+        """Return the reply that is equivalent to a call of a tool.
+
+        ``values`` has an untrusted text for each of its parameters. ``Application.parse`` reads
+        the reply and may refuse it.
+        """
+        del tool
+        return values["text"]
 
 
 #: Tool of a ticket with which the agent declares the end.

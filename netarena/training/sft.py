@@ -93,7 +93,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
     """Play the reference solution, observations first; ``application`` is entered."""
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
-        replies.append(application.declare(application.causes(query)))
+        replies.append(application.tickets.declare(application.tickets.causes(query)))
     turns = max(application.turns(config), len(replies))
     session = Session(application, config.model_copy(update={"max_iterations": turns}))
     pair, told, lost, done = pair_of(query), list[tuple[str, str]](), "not solved", False

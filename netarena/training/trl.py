@@ -181,7 +181,7 @@ def _call_of(
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
     """Return the arguments of a tool for ``reply``, if it is one of its replies."""
     move = application.parse(reply)
-    claim = application.claim(move)
+    claim = application.tickets.declaration(move)
     if (claim is not None) != (tool.name == DONE.name):
         return None
     names = [parameter.name for parameter in tool.parameters]

@@ -37,6 +37,7 @@ from netarena.task.picture import (
     Matrix,
     Node,
     Picture,
+    Pictures,
     Topology,
 )
 
@@ -54,10 +55,10 @@ LONG = "0123456789abcde " * 65_536
 VALVES = ("v1", "v2", "v3")
 
 
-class Drawn(Toy):
-    """With pictures of its states, which are lists of what works."""
+class DrawnPictures(Pictures):
+    """Its pictures of states."""
 
-    def pictures(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         state = episode.steps[number - 1].state if number else episode.initial_state
         if not isinstance(state, dict):
             return ()
@@ -95,6 +96,12 @@ class Drawn(Toy):
                 ),
             ),
         )
+
+
+class Drawn(Toy):
+    """With pictures of its states, which are lists of what works."""
+
+    pictures = DrawnPictures()
 
     def describe(self, action: Action) -> str:
         return f"closed: {action.parameters['valve']}"

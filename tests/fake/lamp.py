@@ -30,6 +30,7 @@ from netarena.model import (
     Step,
 )
 from netarena.task.application import Application, Environment
+from netarena.task.baseline import Baselines
 from netarena.task.prompt import PromptParts
 
 
@@ -65,6 +66,19 @@ class Room(Environment):
         self.lit = []
 
 
+class LampBaselines(Baselines):
+    """Its scripted agents."""
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return "off 0"
+
+    def hostile_replies(self) -> Sequence[str]:
+        return ["rm -rf /"]
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        return ["on 0"]
+
+
 class Lamp(Application):
     name = "lamp"
     version = "1"
@@ -72,6 +86,7 @@ class Lamp(Application):
     title = "Lamps"
     summary = "Turn every lamp on."
     config_type: ClassVar[type[Config]] = LampConfig
+    baselines = LampBaselines()
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         assert isinstance(config, LampConfig)
@@ -93,15 +108,6 @@ class Lamp(Application):
 
     def solve(self, query: Query) -> Sequence[str]:
         return [f"on {action.parameters['lamp']}" for action in query.actions]
-
-    def distract(self, query: Query, rng: random.Random) -> str:
-        return "off 0"
-
-    def attacks(self) -> Sequence[str]:
-        return ["rm -rf /"]
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        return ["on 0"]
 
     def describe(self, action: Action) -> str:
         return f"lamp {action.parameters['lamp']} turned off"

@@ -9,7 +9,23 @@ from typing import Any, ClassVar
 from netarena.config import Config
 from netarena.model import Action, Judgement, Query
 from netarena.task.application import Application, Environment
+from netarena.task.baseline import Baselines
 from netarena.task.prompt import PromptParts
+
+
+class ParrotBaselines(Baselines):
+    """Its scripted agents."""
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return f"{query.id} {rng.random()}"
+
+    def hostile_replies(self) -> Sequence[str]:
+        return ["attack 0", "attack 1", "attack 2"]
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        (label,) = {query.label for query in answers}
+        (seed,) = {query.seed for query in answers}
+        return [f"{label} {seed}"]
 
 
 class Parrot(Application):
@@ -20,6 +36,7 @@ class Parrot(Application):
     role: ClassVar[str] = "parrot_operator"
     title: ClassVar[str] = "Parrot"
     summary: ClassVar[str] = "Parrot"
+    baselines = ParrotBaselines()
 
     def __init__(self) -> None:
         self.drawn: list[tuple[int, int]] = []
@@ -45,17 +62,6 @@ class Parrot(Application):
 
     def solve(self, query: Query) -> Sequence[str]:
         return [f"{query.text} {part}" for part in "ab"]
-
-    def distract(self, query: Query, rng: random.Random) -> str:
-        return f"{query.id} {rng.random()}"
-
-    def attacks(self) -> Sequence[str]:
-        return ["attack 0", "attack 1", "attack 2"]
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        (label,) = {query.label for query in answers}
-        (seed,) = {query.seed for query in answers}
-        return [f"{label} {seed}"]
 
     def describe(self, action: Action) -> str:
         raise NotImplementedError

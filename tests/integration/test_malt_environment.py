@@ -223,7 +223,7 @@ return {"type": "list", "data": [seen, len(texts), sorted(sys.modules)]}
 async def test_distracting_and_hostile_replies_earn_nothing(malt, queries):
     config = malt.config_type()
     for query in queries.values():
-        reply = malt.distract(query, malt.rng(config, 3, query.index))
+        reply = malt.baselines.random_reply(query, malt.rng(config, 3, query.index))
         played = await play(malt, query, reply)
         assert "error" not in played.state, (query.label, played.state)
         assert not played.judgement.correct, query.label

@@ -21,6 +21,7 @@ from pydantic import StrictBool
 from netarena.sdk import (
     Action,
     Application,
+    Baselines,
     Briefing,
     Candidate,
     Cause,
@@ -40,6 +41,7 @@ from netarena.sdk import (
     ReplyRefused,
     State,
     Step,
+    Tickets,
     shapes,
 )
 
@@ -114,10 +116,53 @@ class Waterworks(Environment):
             shutil.rmtree(self.folder)
 
 
+class ToyBaselines(Baselines):
+    """Its scripted agents."""
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return f"close {rng.choice(VALVES)}"
+
+    def hostile_replies(self) -> Sequence[str]:
+        return ["smash v1", "open ../v1"]
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        return [f"open {valve}" for valve in VALVES]
+
+
+class ToyTickets(Tickets):
+    """Its tickets."""
+
+    def prompt(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        del state
+        dry = [action.parameters["valve"] for action in query.actions] or [rng.choice(VALVES)]
+        history = tuple(f"{step.move}: {step.output}" for step in steps)
+        return PromptParts("You run a waterworks; all valves are to be open.", "`open NAME` or "
+                           "`close NAME`, NAME being v1 to v8; at the end `done` and the names of "
+                           "valves that were shut.", f"{query.text} Somebody says that there is "
+                           f"little water behind {rng.choice(dry)}.", "", history)  # fmt: skip
+
+    def declaration(self, move: Move) -> Claim | None:
+        match = DONE.fullmatch(move) if isinstance(move, str) else None
+        if match is None:
+            return None
+        named = tuple(Cause(valve, "closed") for valve in match[1].split())
+        return Claim(causes=named or None)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return " ".join(["done", *(cause.place for cause in causes)])
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        return [Cause(str(action.parameters["valve"]), "closed") for action in query.actions]
+
+
 class Toy(Application):
     name, version, role = "toy", "1", "toy_operator"
     config_type = ToyConfig
     title, summary = "Waterworks", "Open the valves that a fault has closed."
+    baselines = ToyBaselines()
+    tickets = ToyTickets()
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
         assert isinstance(config, ToyConfig)
@@ -142,15 +187,6 @@ class Toy(Application):
         look = f"open {next(valve for valve in VALVES if valve not in shut)}"
         return [reply for repair in self.solve(query) for reply in (look, repair)]
 
-    def distract(self, query: Query, rng: random.Random) -> str:
-        return f"close {rng.choice(VALVES)}"
-
-    def attacks(self) -> Sequence[str]:
-        return ["smash v1", "open ../v1"]
-
-    def blanket(self, answers: Sequence[Query]) -> Sequence[str]:
-        return [f"open {valve}" for valve in VALVES]
-
     def describe(self, action: Action) -> str:
         return f"valve {action.parameters['valve']} is closed"
 
@@ -158,30 +194,6 @@ class Toy(Application):
         history = tuple(f"{step.move}: {step.output}" for step in steps)
         return PromptParts("You run a waterworks.", "`open NAME` or `close NAME`, NAME being "
                            "v1 to v8.", query.text, str(state), history)  # fmt: skip
-
-    def ticket(
-        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
-    ) -> PromptParts:
-        del state
-        dry = [action.parameters["valve"] for action in query.actions] or [rng.choice(VALVES)]
-        history = tuple(f"{step.move}: {step.output}" for step in steps)
-        return PromptParts("You run a waterworks; all valves are to be open.", "`open NAME` or "
-                           "`close NAME`, NAME being v1 to v8; at the end `done` and the names of "
-                           "valves that were shut.", f"{query.text} Somebody says that there is "
-                           f"little water behind {rng.choice(dry)}.", "", history)  # fmt: skip
-
-    def claim(self, move: Move) -> Claim | None:
-        match = DONE.fullmatch(move) if isinstance(move, str) else None
-        if match is None:
-            return None
-        named = tuple(Cause(valve, "closed") for valve in match[1].split())
-        return Claim(causes=named or None)
-
-    def declare(self, causes: Sequence[Cause]) -> str:
-        return " ".join(["done", *(cause.place for cause in causes)])
-
-    def causes(self, query: Query) -> Sequence[Cause]:
-        return [Cause(str(action.parameters["valve"]), "closed") for action in query.actions]
 
     def parse(self, reply: str) -> Move:
         if DONE.fullmatch(reply.strip()):

@@ -340,7 +340,7 @@ def test_config_of_each_scenario_is_accepted_by_its_application(path):
     if scenario.application is None:
         assert [party.role for party in scenario.participants] == [application.role]
     # those that show that everything works may have known worlds; those that rank may not
-    unseen = application.solved_unseen_by(config)
+    unseen = application.baselines.solved_unseen_by(config)
     # and the paper's are as they are
     known = path.stem in {"smoke", "compare"} or path.parent.name == "paper"
     assert (unseen is None) == (not known)

@@ -100,8 +100,8 @@ def test_verdict_and_progress_follow_the_repairs(asked: Query) -> None:
 def test_random_and_blanket_agents_send_valid_commands(asked: Query) -> None:
     route = Route()
     for seed in range(5):
-        assert read_reply(route.distract(asked, random.Random(seed)))["command"]
-    blanket = route.blanket([asked])
+        assert read_reply(route.baselines.random_reply(asked, random.Random(seed)))["command"]
+    blanket = route.baselines.blanket_replies([asked])
     assert json.loads(blanket[0])["machine"] == "r1"
 
 

@@ -31,8 +31,8 @@ def _ticket(label: str) -> Query:
 def test_ticket_contains_observations_and_documentation_only(label: str, number: int) -> None:
     asked = _ticket(label)
     assert len(asked.actions) == number
-    parts = Route().ticket(asked, None, (), random.Random(1))
-    assert parts == Route().ticket(asked, None, (), random.Random(1))
+    parts = Route.tickets.prompt(asked, None, (), random.Random(1))
+    assert parts == Route.tickets.prompt(asked, None, (), random.Random(1))
     assert parts.task.startswith("A ticket has come in: ")
     assert not parts.situation
     machines = len(query.case_of(asked).world.machines)
@@ -48,12 +48,12 @@ def test_ticket_contains_observations_and_documentation_only(label: str, number:
 
 def test_every_kind_has_a_cause_word_and_right_causes_are_parsed() -> None:
     asked = _ticket("ospf_cost+name_entry")
-    causes = Route().causes(asked)
+    causes = Route.tickets.causes(asked)
     assert [cause.what for cause in causes] == ["cost", "name"]
     assert all(cause.what in BACKBONE_WORDS for cause in causes)
     named = [{"place": cause.place, "what": cause.what} for cause in causes]
     assert read_causes(named) == list(causes)
-    claim = Route().claim(Route().parse(Route().declare(causes)))
+    claim = Route.tickets.declaration(Route().parse(Route.tickets.declare(causes)))
     assert claim is not None
     assert claim.causes == tuple(causes)
 
@@ -85,11 +85,11 @@ def test_ticket_about_a_lost_neighbour_does_not_name_the_method(world: World) ->
 def test_either_end_of_a_mismatch_is_accepted_as_the_place() -> None:
     config = RouteConfig.parse({"world": "backbone", "routers": 4, "error_types": ["ospf_timers"]})
     asked = next(iter(Route().generate(config, 5)))
-    (own,) = Route().causes(asked)
+    (own,) = Route.tickets.causes(asked)
     (fault,) = query.faults_of(asked)
     world = query.case_of(asked).world
     port = str(fault.parameters["key"]).split()[-1]
     far, _ = world.far[own.place, port]
     other = next(name for name in sorted(world.names) if name not in {own.place, far})
     named = [own._replace(place=far), own._replace(place=other)]
-    assert Route().named(asked, named) == [own, named[1]]
+    assert Route.tickets.resolve(asked, named) == [own, named[1]]

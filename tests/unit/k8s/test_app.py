@@ -135,7 +135,7 @@ def test_record_lists_exposed_ports_and_touched_objects() -> None:
 
 def test_standard_world_is_flagged_as_solvable_without_observation() -> None:
     flags = {
-        world: Kubernetes().solved_unseen_by(Kubernetes.config_type.parse({"world": world}))
+        world: Kubernetes.baselines.solved_unseen_by(Kubernetes.config_type.parse({"world": world}))
         for world in ("standard", "varied")
     }
     assert flags == {"standard": "blanket", "varied": None}
@@ -152,7 +152,7 @@ def test_audit_covers_all_worlds_and_fault_families_that_are_not_set() -> None:
 
 def test_every_conversation_has_its_own_operator() -> None:
     app = Kubernetes()
-    assert app.operator() is not app.operator()
+    assert app.baselines.heuristic_operator() is not app.baselines.heuristic_operator()
 
 
 def test_namespace_with_standin_images_is_not_shared_with_real_images() -> None:

@@ -36,7 +36,7 @@ def test_canonical_prompt_is_parsed_to_the_program_of_its_actions(style: PromptS
     queries = draw("canonical")
     assert {query.label for query in queries} < set(LABELS)
     for query in queries:
-        found = Malt().parse_task(prompt_of(query, style))
+        found = Malt.baselines.parser_reply(prompt_of(query, style))
         if "add" not in query.label:  # contents of a new node are sentences of their own
             assert found == Malt().solve(query)[0]
 
@@ -45,7 +45,7 @@ def test_canonical_prompt_is_parsed_to_the_program_of_its_actions(style: PromptS
 def test_other_phrasings_match_no_pattern(phrasing: str) -> None:
     for query in draw(phrasing):
         with pytest.raises(ValueError, match=r"."):
-            Malt().parse_task(prompt_of(query, PromptStyle.ZEROSHOT_BASE))
+            Malt.baselines.parser_reply(prompt_of(query, PromptStyle.ZEROSHOT_BASE))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_text_outside_the_language_is_refused(text: str) -> None:
 
 def test_only_canonical_queries_are_flagged() -> None:
     flags = {
-        phrasing: Malt().solved_unseen_by(Malt.config_type.parse({"phrasing": phrasing}))
+        phrasing: Malt.baselines.solved_unseen_by(Malt.config_type.parse({"phrasing": phrasing}))
         for phrasing in ("canonical", "varied", "held_out")
     }
     assert flags == {"canonical": "parser", "varied": None, "held_out": None}

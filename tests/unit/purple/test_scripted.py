@@ -158,17 +158,17 @@ async def test_random_differs_by_repetition_and_its_first_replies_stay(brief):
 async def test_hostile_sends_every_attack_over_as_many_episodes(brief):
     agent = Hostile(brief)
     sent = {await say(agent, context(brief, index)) for index in range(3)}
-    assert sent == set(brief.application.attacks())
+    assert sent == set(brief.application.baselines.hostile_replies())
 
 
 async def test_hostile_goes_on_with_the_next_attack_in_the_same_episode(brief):
     agent = Hostile(brief)
     sent = {await say(agent, context(brief, 1)) for _ in range(3)}
-    assert sent == set(brief.application.attacks())
+    assert sent == set(brief.application.baselines.hostile_replies())
 
 
 async def test_hostile_attacks_strangers_too(brief):
-    assert await say(Hostile(brief), "stray") in brief.application.attacks()
+    assert await say(Hostile(brief), "stray") in brief.application.baselines.hostile_replies()
 
 
 async def test_blanket_learns_each_label_from_another_seed(brief):
@@ -191,9 +191,11 @@ async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):
             drawn.append(query.label)
             yield query
 
-    first = brief.application.blanket
+    first = brief.application.baselines.blanket_replies
     monkeypatch.setattr(brief.application, "generate", draw)
-    monkeypatch.setattr(brief.application, "blanket", lambda answers: first([answers[0]]))
+    monkeypatch.setattr(
+        brief.application.baselines, "blanket_replies", lambda answers: first([answers[0]])
+    )
     agent = Blanket(brief)
     for index in (1, 0, 1):
         await say(agent, context(brief, index))
@@ -224,7 +226,7 @@ def test_each_is_named_as_on_the_command_line(brief, kind):
 
 
 async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, monkeypatch):
-    def operator(briefing):
+    def operator(self, briefing):
         seen = []
 
         def reply(prompt):
@@ -235,7 +237,7 @@ async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, 
 
         return reply
 
-    monkeypatch.setattr(brief.application, "operator", operator)
+    monkeypatch.setattr(type(brief.application.baselines), "heuristic_operator", operator)
     monkeypatch.setattr("a2a_purple.scripted._CONVERSATIONS", 2)
     agent = Heuristic(brief)
     assert agent.info.name == "heuristic"
@@ -260,7 +262,7 @@ async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch)
             raise ValueError(prompt)
         return f"read {prompt}"
 
-    monkeypatch.setattr(Parrot, "parse_task", parse_task)
+    monkeypatch.setattr(type(Parrot.baselines), "parser_reply", parse_task)
     agent = Parser(brief)
     assert agent.info.name == "parser"
     said = [

@@ -24,6 +24,7 @@ from netarena.run.archive import read_run
 from netarena.run.assessment import conduct
 from netarena.run.regrade import regrade
 from netarena.task.application import Environment
+from netarena.task.baseline import Baselines
 from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
 
 CONFIG = LampConfig(num_queries=3, seed=5)
@@ -90,10 +91,16 @@ def test_report_lists_failure_reasons_and_broken_rules(tmp_path, monkeypatch):
     assert "## Safety rules broken" in text
 
 
-class Known(Lamp):
+class KnownBaselines(Baselines):
+    """Its scripted agents."""
+
     def solved_unseen_by(self, config):
         del config
         return "blanket"
+
+
+class Known(Lamp):
+    baselines = KnownBaselines()
 
 
 def test_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):

@@ -14,16 +14,16 @@ from netarena.model import Episode, Outcome, Query
 from netarena.report.story import Story, move_text, tell, why
 from netarena.run.archive import Stored, read_run
 from netarena.task.application import Application
-from netarena.task.picture import Mark, Matrix
+from netarena.task.picture import Mark, Matrix, Pictures
 from tests.fake import gallery
 
 ODD = "open v1 \x1b[31m"
 
 
-class Drawn(Toy):
-    """The toy application with pictures; the second picture raises an error."""
+class DrawnPictures(Pictures):
+    """Its pictures of states."""
 
-    def pictures(self, query: Query, episode: Episode, number: int) -> list[Matrix]:
+    def draw(self, query: Query, episode: Episode, number: int) -> list[Matrix]:
         state = episode.steps[number - 1].state if number else episode.initial_state
         if number == 2:
             raise ValueError("no ink")
@@ -31,6 +31,12 @@ class Drawn(Toy):
             return []
         marks = tuple(Mark.WORKS if state[valve] else Mark.BROKEN for valve in state)
         return [Matrix(title="valves", rows=("is open",), columns=tuple(state), cells=(marks,))]
+
+
+class Drawn(Toy):
+    """The toy application with pictures; the second picture raises an error."""
+
+    pictures = DrawnPictures()
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_networks_with_a_known_intended_state_are_flagged() -> None:
         "tickets": {"briefing": "ticket"},
     }
     found = {
-        name: Route().solved_unseen_by(Route.config_type.parse(values))
+        name: Route.baselines.solved_unseen_by(Route.config_type.parse(values))
         for name, values in flags.items()
     }
     # the largest network's configuration repairs each smaller one: 30 of 30 queries
@@ -187,16 +187,18 @@ def test_random_and_blanket_replies_can_be_parsed() -> None:
     query = draw(num_switches=3, num_hosts_per_subnet=2)[0]
     rng = random.Random(1)
     names = world_of(query).endpoints
-    guesses = [read_reply(APP.distract(query, rng)) for _ in range(200)]
+    guesses = [read_reply(APP.baselines.random_reply(query, rng)) for _ in range(200)]
     assert {guess["machine"] for guess in guesses} == set(names)
     assert len({guess["command"] for guess in guesses}) > 40
-    blanket = [read_reply(reply) for reply in APP.blanket([query])]
+    blanket = [read_reply(reply) for reply in APP.baselines.blanket_replies([query])]
     assert [move["machine"] for move in blanket] == ["r0", *(f"h{n}" for n in range(1, 7))]
     assert "ip addr add 192.168.2.100/24 brd + dev $d" in blanket[3]["command"]
     # sent unseen: nothing of this very network is in it
     assert world_of(query).prefix not in json.dumps(blanket)
-    assert list(APP.blanket([query])) == list(APP.blanket(draw(num_switches=3,
-        num_hosts_per_subnet=2)[1:2]))  # fmt: skip
+    other = draw(num_switches=3, num_hosts_per_subnet=2)[1:2]
+    assert list(APP.baselines.blanket_replies([query])) == list(
+        APP.baselines.blanket_replies(other)
+    )
 
 
 def test_environment_before_entering_the_application_fails() -> None:
@@ -211,17 +213,17 @@ def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
 
 
 def test_attacks_are_valid_replies() -> None:
-    assert len(APP.attacks()) >= 40
+    assert len(APP.baselines.hostile_replies()) >= 40
 
 
 def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
     query = draw(num_queries=1)[0]
     prefix = world_of(query).prefix
     causes = [Cause("r0", "route"), Cause(f"{prefix}_r0", "rule"), Cause("nobody", "link")]
-    places = [one.place for one in APP.named(query, causes)]
+    places = [one.place for one in APP.tickets.resolve(query, causes)]
     assert places == [f"{prefix}_r0", f"{prefix}_r0", "nobody"]
     config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
     backbone = next(iter(APP.generate(config, SEED)))
     router = case_of(backbone).world.routers[1].name
     causes = [Cause(router.partition("_")[2], "cost"), Cause(router, "cost"), Cause("r99", "cost")]
-    assert [one.place for one in APP.named(backbone, causes)] == [router, router, "r99"]
+    assert [one.place for one in APP.tickets.resolve(backbone, causes)] == [router, router, "r99"]

@@ -128,4 +128,4 @@ def test_hasty_orders_exist_only_for_faults_that_wait() -> None:
     assert not [order for order in hasty if order in safe]
     assert not list(APP.hasty(_drawn()[0]))
     (look,) = APP.solve(_drawn()[0])
-    assert APP.claim(APP.parse(look)) is None
+    assert APP.tickets.declaration(APP.parse(look)) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netarena_toy import VALVES, Toy, ToyConfig
+from netarena_toy import VALVES, Toy, ToyConfig, ToyTickets
 from stage import Scripted, assess
 
 from a2a_purple.scripted import Eager, Noop, Oracle
@@ -165,8 +165,17 @@ def test_broken_world_is_not_correct(label: str, tmp_path: Path) -> None:
     assert not regrade(stored).differences
 
 
+class RememberingTickets(ToyTickets):
+    """Its tickets."""
+
+    def leftover(self, query: Query, episode: Episode) -> list[str]:
+        return ["rust"] if query.label == "close-2" else []
+
+
 class Remembering(Toy):
     """Holds a repair against whoever made it, whenever it looks at a state; some is left."""
+
+    tickets = RememberingTickets()
 
     def judge(self, query: Query, initial: Any, before: Any, after: Any) -> Judgement:
         judged = super().judge(query, initial, before, after)
@@ -174,9 +183,6 @@ class Remembering(Toy):
         if before == after and before != initial:
             judged = judged.model_copy(update={"findings": (finding,)})
         return judged
-
-    def leftover(self, query: Query, episode: Episode) -> list[str]:
-        return ["rust"] if query.label == "close-2" else []
 
 
 def test_declaration_changes_nothing_and_is_never_harmful(

@@ -24,18 +24,18 @@ CALLS = [
 @pytest.mark.parametrize(("name", "values", "move"), CALLS)
 def test_tool_call_is_parsed_to_its_values(name, values, move):
     application = load(name)
-    (tool,) = application.tools(application.config_type())
+    (tool,) = application.tools.kinds(application.config_type())
     assert [parameter.name for parameter in tool.parameters] == list(values)
-    read = application.parse(application.phrase(tool.name, values))
+    read = application.parse(application.tools.reply(tool.name, values))
     trimmed = {k: v.strip() for k, v in read.items()} if isinstance(read, dict) else read.strip()
     assert trimmed == move
 
 
 def test_application_without_specific_tools_takes_replies():
     application = load("toy")
-    (tool,) = application.tools(application.config_type())
+    (tool,) = application.tools.kinds(application.config_type())
     assert tool.name == "reply"
-    assert application.phrase("reply", {"text": "open v1"}) == "open v1"
+    assert application.tools.reply("reply", {"text": "open v1"}) == "open v1"
 
 
 def test_causes_are_parsed_line_by_line():

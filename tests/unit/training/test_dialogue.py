@@ -68,7 +68,7 @@ def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, to
     for query in islice(application.generate(config, 7), 3):
         replies = list(application.demonstrate(query))
         if keys:
-            replies.append(application.declare(application.causes(query)))
+            replies.append(application.tickets.declare(application.tickets.causes(query)))
         write(path, [(f"prompt {number}", reply) for number, reply in enumerate(replies)])
         said += replies
     rows = make_dialogues(name, path, keys)

@@ -99,13 +99,13 @@ def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
     for line in lines_of(tmp_path / "mixed.jsonl"):
         prompt, reply = (one["content"] for one in line["messages"])
         query = queries[line["query_id"]]
-        claim = toy.claim(toy.parse(reply))
+        claim = toy.tickets.declaration(toy.parse(reply))
         assert (claim is not None) is (line["turn"] == line["turns"])
         if claim is not None:
-            told[query.id] = set(claim.causes or ()) == set(toy.causes(query))
+            told[query.id] = set(claim.causes or ()) == set(toy.tickets.causes(query))
         assert query.id not in prompt
         if query.actions:
-            assert toy.declare(toy.causes(query)) not in prompt
+            assert toy.tickets.declare(toy.tickets.causes(query)) not in prompt
     assert len(told) == 6
     assert all(told.values())
 

@@ -1,0 +1,63 @@
+"""Scripted agents of an application: the end points of each scale, and yardsticks between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from netarena.config import Briefing, Config
+from netarena.model import Query
+
+
+class Baselines:
+    """Replies of the scripted agents; an application overrides those that it has.
+
+    The agents ``oracle`` and ``noop`` need nothing: they send ``Application.solve``, and nothing.
+    """
+
+    #: Agents without knowledge whose results belong in every ranking.
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random")
+
+    def offers(self, agent: str) -> bool:
+        """Return whether the application has the agent of this name, such as ``random``."""
+        (method,) = (name for name in vars(Baselines) if name.startswith(f"{agent}_"))
+        return getattr(type(self), method) is not getattr(Baselines, method)
+
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        """Return a plausible, well-formed and wrong reply."""
+        raise NotImplementedError
+
+    def hostile_replies(self) -> Sequence[str]:
+        """Return replies that attack the sandbox or the grader."""
+        raise NotImplementedError
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        """Return the replies, one per turn, that score best on ``answers`` without looking.
+
+        ``answers`` are queries of one label from another seed, with ground truth.
+        """
+        raise NotImplementedError
+
+    def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        """Return an operator with a fixed checklist for one conversation.
+
+        It gets only prompts of this briefing and returns replies.
+        """
+        raise NotImplementedError
+
+    def parser_reply(self, prompt: str) -> str:
+        """Return the reply that fixed patterns derive from a prompt.
+
+        Raises ValueError for a prompt that no pattern fits.
+        """
+        raise NotImplementedError
+
+    def solved_unseen_by(self, config: Config) -> str | None:
+        """Return the scripted agent that solves nearly all queries of ``config`` without a model.
+
+        Such an agent reads fixed sentences or sends a known configuration without an observation.
+        None where no scripted agent does; summaries and reports flag the others.
+        """
+        del config
+        return None
