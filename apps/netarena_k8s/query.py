@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 VERSION = "3"
 #: worlds that are drawn until one has room for a combination
 _WORLDS = 24
+#: kinds whose forms the policies of a query have
+_FORMS = 4
 #: draws of a requested combination before it is refused
 _DRAWS = 3
 
@@ -115,15 +117,16 @@ def drawer(config: KubernetesConfig) -> Drawer:
     standard = boutique() if folder is None else read_checkout(folder)
 
     chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
-    among = [kind for kinds in chosen.values() for kind in kinds if kind not in COUNTED]
+    among = sorted({kind for kinds in chosen.values() for kind in kinds} - COUNTED.keys())
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
         kinds, number = kinds_of(label), COUNTED.get(label)
         for _ in range(_WORLDS if config.world == "varied" else 0):
-            world, altered = alter(_draw_world(config, rng), rng, among if number is None else None)
+            some = _together(kinds, among, rng) if number is None else None
+            world, altered = alter(_draw_world(config, rng), rng, some)
             found = (
-                draw_named(world, altered, kinds, among, rng)
-                if number is None
+                draw_named(world, altered, kinds, some, rng)
+                if some is not None
                 else draw_intended(world, altered, number, rng)
             )
             if found is not None:
@@ -143,6 +146,17 @@ def drawer(config: KubernetesConfig) -> Drawer:
         )
 
     return draw_one
+
+
+def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) -> list[str]:
+    """Return ``kinds`` and some others of ``among`` in random order.
+
+    The policies of a query have the forms of these kinds. They are few, so that several policies
+    have each form. All that are listed could be the kinds of the fault.
+    """
+    others = [kind for kind in among if kind not in kinds]
+    chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]
+    return rng.sample(chosen, len(chosen))
 
 
 def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from math import fsum
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -41,6 +42,9 @@ _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
 _TRIES, _HIDDEN = 16, 8
 #: draws that test whether a kind applies to a policy, and rounds that scale the odds of policies
 _PROBES, _SCALINGS = 2, 30
+#: fewest policies with the form of each kind: if only one policy has this form, a script that
+#: repairs the form finds the fault without the documentation
+_ALIKE = 2
 #: share of the drafts for an altered policy whose intended spec is the one before the alteration
 _ALTERED = 0.85
 #: method that gives the intended spec of an unaltered policy -> the resulting fault of the shown
@@ -171,11 +175,16 @@ def draw_named(
     """Return the world in which policies of ``shown`` have one fault of each of ``kinds``, and
     these faults; None if none are found.
 
-    ``among`` lists the kinds of all queries of the config; over all of them, each policy is wrong
-    about equally often. Policies that select no pod and that none of these kinds can make wrong are
-    left out. Each fault shows when it is the only one left, and every repair order is safe.
+    ``among`` lists the kinds that altered policies have, with ``kinds`` among them. At least two
+    policies have the form of each of these kinds, or the result is None. Over all queries with the
+    same ``among``, each policy is wrong about equally often. Policies that select no pod and that
+    none of these kinds can make wrong are left out. Each fault shows when it is the only one left,
+    and every repair order is safe.
     """
-    odds = _Source(shown, altered, rng).odds(among)
+    source = _Source(shown, altered, rng)
+    if any(source.alike(kind) < _ALIKE for kind in among):
+        return None
+    odds = source.odds(among)
     pods = shown.marks.pods.values()
     idle = {
         policy.name
@@ -351,6 +360,19 @@ class _Source:
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
+    def alike(self, kind: str) -> int:
+        """Return the number of policies that have the form of ``kind`` and that could be wrong."""
+        return sum(
+            self._kind_of(policy) == kind and self._of_kind(policy, kind) is not None
+            for policy in self._places
+        )
+
+    def _kind_of(self, policy: Policy) -> str | None:
+        """Return the kind whose form a policy has; None if it has none of a kind."""
+        if (known := self._altered.get(policy.name)) is not None:
+            return known.kind
+        return "pod_selector" if self._selecting(policy) is not None else None
+
     def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return how often each policy has a fault of each kind: by kind, then by policy name.
 
@@ -406,6 +428,9 @@ class _Source:
         if known is not None and known.kind == kind:
             one = _draft(policy, kind, known.method, _before(known))
             return one if self._shows((), [one]) else None
+        if kind == "pod_selector" and not self._shown.plan:
+            selected = self._selecting(policy)
+            return selected if selected is not None and self._shows((), [selected]) else None
         methods = methods_of(self._shown)
         inverse = [
             (other, name, method)
@@ -420,6 +445,19 @@ class _Source:
             return None
         one = _draft(policy, kind, method, spec)
         return one if self._shows((), [one]) else None
+
+    def _selecting(self, policy: Policy) -> Draft | None:
+        """Return a draft in which a policy that selects no pod selects the application with the
+        most similar labels; None for any other policy."""
+        selector = policy.spec["podSelector"]
+        labels = selector.get("matchLabels")
+        if not labels or any(selects(selector, pod) for pod in self._shown.marks.pods.values()):
+            return None
+        app = max(self._shown.apps, key=lambda app: _similarity(labels, app.labels))
+        missing, more = app.labels.keys() - labels.keys(), labels.keys() - app.labels.keys()
+        method = "key" if missing else "more" if more else "typo"
+        spec = {**copied(policy.spec), "podSelector": {"matchLabels": dict(app.labels)}}
+        return _draft(policy, "pod_selector", method, spec)
 
     def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
         """Return a draft whose intended spec allows one more connection, or all of ``uses``; None
@@ -713,6 +751,12 @@ def _nearest(world: World, selector: Any) -> list[App]:
         for app in world.apps
     }
     return [app for app in world.apps if shared[app.name] == max(shared.values())]
+
+
+def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
+    """Return how similar the texts of two sets of labels are, from 0 to 1."""
+    texts = [",".join(f"{key}={labels[key]}" for key in sorted(labels)) for labels in (one, other)]
+    return SequenceMatcher(None, *texts, autojunk=False).ratio()
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
