@@ -79,7 +79,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt", "85ae8b9ca002bccb", "b304c9fc88b88da7"),
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
         ("route", "d161574f3aa00d3b", "4a4eca1050f48cba"),
-        ("k8s", "1a021915290d13e2", "7a7b854b6637e28c"),
+        ("k8s", "7dd0758a355b04fe", "9332c7302bc68abc"),
     ],
 )
 def test_queries_and_prompts_match_the_stored_digests(
