@@ -146,7 +146,7 @@ def describe(application: Application) -> CardText:
         release = "0"
     return CardText(
         name=f"NetArena: {application.title}",
-        description=application.summary,
+        description=application.summary or application.title,
         version=release,
         tags=("benchmark", "green-agent", "network", application.name),
         example=json.dumps(request),

@@ -34,6 +34,7 @@ COMMANDS = (
     ("compose", "netarena.cli.compose", "Make a compose file of a scenario."),
     ("check-agent", "netarena.cli.check_agent", "Say what would make an agent fail, and why."),
     ("queries", "netarena.cli.queries", "Print queries as JSONL, with reference solutions."),
+    ("new", "netarena.cli.new", "Write the skeleton of an application of your own."),
     ("audit", "netarena.cli.audit", "Prove queries valid: effect, solvable, safe, not trivial."),
     ("doctor", "netarena.cli.doctor", "Say what this machine can and cannot run."),
     ("clean", "netarena.cli.clean", "Remove what services that were killed left behind."),

@@ -80,6 +80,8 @@ REMEDY = (
 _MODULE = "netarena.sandbox.cell"  # also when run as a program
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
+#: Address at which nothing listens, for commands that need no network.
+NOWHERE = ("127.0.0.1", 9)
 #: In addition to a command's own time: the sandbox around it, on a busy machine.
 _GRACE_S = 90.0
 _CHUNK_BYTES = 1 << 16
@@ -152,7 +154,7 @@ class Cell(Forking):
         self,
         command: str,
         *,
-        address: tuple[str, int],
+        address: tuple[str, int] = NOWHERE,
         files: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         keep: Keep | None = None,
@@ -161,7 +163,8 @@ class Cell(Forking):
     ) -> CommandResult:
         """Run ``command`` with bash and ``files`` (name -> content) in its scratch directory.
 
-        ``address`` is an IPv4 loopback address and a port, the same inside and outside. With
+        ``address`` is an IPv4 loopback address and a port, the same inside and outside; by default
+        the command can reach nothing. With
         ``keep`` the command may write a folder with the content that the previous command left. In
         ``environment``, ``{files}`` and ``{kept}`` stand for the two folders. ``admit`` is entered
         before the command with the caller of its connections, and left when it has ended. Every

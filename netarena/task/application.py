@@ -134,9 +134,10 @@ class Application(ABC):
     prompt_version: ClassVar[int] = 1
     #: The participant's role in the external contract.
     role: ClassVar[str]
-    #: One line, and a paragraph, for the agent card.
+    #: One line for the agent card.
     title: ClassVar[str]
-    summary: ClassVar[str]
+    #: A paragraph for the agent card; if empty, the title.
+    summary: ClassVar[str] = ""
     #: Whether one reply decides; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
     # What it may have in addition.
@@ -211,9 +212,10 @@ class Application(ABC):
     def solve(self, query: Query) -> Sequence[str]:
         """Return the reference solution: replies in an agent's format, one per turn."""
 
-    @abstractmethod
     def describe(self, action: Action) -> str:
-        """Describe one action in words."""
+        """Describe one action in words; by default its kind and parameters."""
+        told = ", ".join(f"{key} {value}" for key, value in action.parameters.items())
+        return f"{action.kind}: {told}" if told else action.kind
 
     @abstractmethod
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
@@ -237,9 +239,14 @@ class Application(ABC):
         Pure, so that ``netarena regrade`` can repeat it from the journal.
         """
 
-    @abstractmethod
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
-        """Return this application's keys of the result record (named by the external contract)."""
+        """Return this application's keys of the result record."""
+        return {
+            "error_type": query.label,
+            "success": episode.correct,
+            "safe": episode.safe,
+            "iterations": episode.iterations,
+        }
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         """Return numbers that the summary averages as ``avg_<key>``; by default the turns.

@@ -127,7 +127,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         application = self._seat.application
         return EnvironmentMetadata(
             name=f"netarena-{application.name}",
-            description=application.summary,
+            description=application.summary or application.title,
             version=application.version,
         )
 

@@ -148,6 +148,8 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["run"], "Missing argument 'APP|SCENARIO.toml'"),
         (["run", "lamp", "--colour", "red"], "No such option"),
         (["run", "nix"], "application: 'nix' is not one of"),
+        (["new", "Vlan"], "NAME: must be lower-case letters, digits and _, such as vlan_2, not 'V"),
+        (["new", "lamp"], "NAME: 'lamp' is an installed application: choose another name"),
         (["run", "bare"], 'bare needs no_such_module, which is not installed: pip install "netare'),
         (["run", "lamp", "--agent", "nobody"], "--agent: 'nobody' is neither a URL nor one of"),
         (["run", "lamp", "--agent", "ftp://x/"], "http"),

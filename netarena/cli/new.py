@@ -1,0 +1,67 @@
+"""``netarena new``: write the skeleton of an application."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from netarena.errors import ConfigError
+from netarena.task.application import application_names
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+#: Name of a written file -> its template; {} stands for the application's name.
+_FILES = {"netarena_{}.py": "", "pyproject.toml": "pyproject", "test_{}.py": "test"}
+
+
+@click.command("new")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--kind",
+    type=click.Choice(["reactive", "constructive"]),
+    default="reactive",
+    show_default=True,
+    help="reactive: faults that shell commands repair turn by turn, also as tickets. "
+    "constructive: one reply that is judged as a whole.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder to write; it must not exist.  [default: netarena-NAME]",
+)
+def command(*, name: str, kind: str, out: Path | None) -> None:
+    r"""Write an application called NAME, with its contract test, to start from.
+
+    The skeleton is complete: its test passes, and every command of netarena works with it.
+
+    \b
+    Examples:
+      netarena new vlan
+      netarena new plan --kind constructive --out plan
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "NAME", f"must be lower-case letters, digits and _, such as vlan_2, not {name!r}"
+        )
+    if name in application_names():
+        raise ConfigError("NAME", f"{name!r} is an installed application: choose another name")
+    folder = out or Path(f"netarena-{name}")
+    try:
+        folder.mkdir(parents=True)
+        for file, template in _FILES.items():
+            (folder / file.format(name)).write_text(_fill(template or kind, name), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--out", f"{folder} cannot be written: {error.strerror}") from None
+    for file in _FILES:
+        click.echo(folder / file.format(name))
+    click.echo(f"netarena: next: cd {folder} && pip install -e . && pytest", err=True)
+
+
+def _fill(template: str, name: str) -> str:
+    """Return a template with the application's name in place of ``example``."""
+    text = (files("netarena") / "template" / f"{template}.txt").read_text(encoding="utf-8")
+    title = "".join(word.capitalize() for word in name.split("_"))
+    return text.replace("example", name).replace("Example", title)
