@@ -18,7 +18,8 @@ def test_every_module_has_a_layer():
 
 def test_no_module_of_the_core_names_an_application():
     """Docstrings and the examples of ``--help`` may."""
-    names = {path.name.removeprefix("netarena_") for path in (ROOT / "apps").glob("netarena_*")}
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    names = {*read["project"]["entry-points"]["netarena.applications"], "backbone"}
     core = [path for path in (ROOT / "netarena").rglob("*.py") if path.parent.name != "cli"]
     found = [
         f"{path}:{node.lineno}"
