@@ -11,6 +11,7 @@ can do) turns such a skip into a failure.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -288,6 +289,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     control = _coverage(session.config)
     if control is not None and hasattr(session.config, "workerinput"):
         control.cov.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep modules and test items out of the garbage collector.
+
+    They live until the process ends, and each full collection would visit a million objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _coverage(config: pytest.Config) -> Any:

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, norm, permutation_test, sem
+from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import (
@@ -206,7 +206,7 @@ def test_the_error_by_query_is_that_of_a_regression_with_clusters(members):
         groups += [number] * size
     if len(set(values)) < 2:
         return
-    fitted = sm.OLS(values, np.ones(len(values))).fit(
+    fitted = OLS(values, np.ones(len(values))).fit(
         cov_type="cluster", cov_kwds={"groups": np.array(groups)}
     )
     assert robust_error(members) == pytest.approx(float(fitted.bse[0]), rel=1e-9, abs=1e-12)
