@@ -148,9 +148,7 @@ def main() -> int:
                 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 print(f"page while indexing: {at_once:.0f} ms (tells progress: {told})")
                 more = (after - before) / 1024
-                print(
-                    f"index: {indexed:.1f} s (processor {used:.1f} s), memory {memory:.0f} MB more"
-                )
+                print(f"index: {indexed:.1f} s (processor {used:.1f} s), memory {more:.0f} MB more")
                 with httpx.Client(trust_env=False, timeout=60) as client:
                     paint, paint_cpu = median_ms(lambda: client.get(url))
                     filtered, filtered_cpu = max(
