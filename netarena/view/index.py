@@ -32,13 +32,11 @@ from netarena.model import (
     Failure,
     Finding,
     JsonValue,
-    Judgement,
     Localised,
     Outcome,
     Outline,
     Query,
     Record,
-    Step,
     Usage,
     storable,
 )
@@ -641,18 +639,13 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return the episode as ``Episode.slim`` does."""
-    steps = [
-        Step.model_construct(
-            prompt="",
-            refused=step.refused,
-            judgement=Judgement.model_construct(**dict(step.judgement)) if step.judgement else None,
-        )
-        for step in read.steps
-    ]
+    """Return an episode for its outline: of each step it has only what ``_Step`` has.
+
+    Whole steps would double the time of reading.
+    """
     # all entries share the same few strings
     words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}
-    return Episode.model_construct(**dict(read) | words | {"steps": tuple(steps)})
+    return Episode.model_construct(**dict(read) | words)
 
 
 def _read_at(path: Path, place: Place) -> Any:
