@@ -35,6 +35,12 @@ TAGS = (
     "thought_process",
     "chain_of_thought",
     "inner_monologue",
+    "internal_monologue",
+    "internal_thoughts",
+    "internal_reasoning",
+    "thinking_process",
+    "reasoning_process",
+    "reasoning_content",
     # Hermes, by NousResearch/hermes-agent
     "reasoning_scratchpad",
     "scratchpad",
