@@ -269,7 +269,7 @@ class ApplicationContract:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(run(Path(folder)))
             past = read_journal(Path(folder) / JOURNAL_NAME, slim=False)
-        assert len(past.episodes) == len(chosen)
+        assert len(past.episodes) == len(chosen), "some queries were not played to their end"
         return list(past.episodes.values())
 
     def played(self, reply: Callable[[Application, Query, int], str], **more: Any) -> list[Episode]:
@@ -313,19 +313,26 @@ class ApplicationContract:
                 check=True,
                 text=True,
             )
-            assert [json.loads(line) for line in drawn.stdout.splitlines()] == here
+            there = [json.loads(line) for line in drawn.stdout.splitlines()]
+            assert there == here, (
+                "another process draws other queries from the same seed: generate must use only "
+                f"self.rng, and no set or hash; {_first_difference(here, there)}"
+            )
 
     def test_another_seed_gives_other_queries(self) -> None:
         application, config, queries = self.load()
         other = list(application.generate(config, self.seed + 1))
-        assert [(q.text, q.actions) for q in other] != [(q.text, q.actions) for q in queries]
+        assert [(q.text, q.actions) for q in other] != [(q.text, q.actions) for q in queries], (
+            "two seeds draw the same queries: generate must draw from self.rng"
+        )
 
     def test_a_query_depends_on_its_index_alone(self) -> None:
         application, config, queries = self.load()
-        assert [query.index for query in queries] == list(range(len(queries)))
-        assert [query.id for query in queries] == [
-            application.query_id(config, self.seed, query.index) for query in queries
-        ]
+        found = [query.index for query in queries]
+        assert found == list(range(len(queries))), f"indices do not count from 0: {found[:20]}"
+        for query in queries:
+            wanted = application.query_id(config, self.seed, query.index)
+            assert query.id == wanted, f"the id of a query is {query.id}, not query_id: {wanted}"
 
     def test_a_query_is_drawn_from_its_own_generator_alone(self) -> None:
         application, config, queries = self.load()
@@ -340,18 +347,24 @@ class ApplicationContract:
             application.rng = disturb  # type: ignore[method-assign] # this instance only
             disturbed = application.generate(config, self.seed)
             unlike = [a.index for a, b in zip(queries, disturbed, strict=True) if a != b]
-            assert set(unlike) <= {other}, "drawing one query changed others"
+            assert set(unlike) <= {other}, (
+                f"drawing query {other} changed queries {unlike}: draw each from its own rng"
+            )
             changed += unlike
-        assert changed, "a query does not depend on its generator"
+        assert changed, f"query {other} does not depend on self.rng(config, seed, {other})"
 
     def test_queries_are_counted_undrawn_and_drawn_from_any_index_on(self) -> None:
         application, config, queries = self.load()
-        assert application.size(config) == len(queries)
-        labels = [*application.labels(config)]
-        assert [query.label for query in queries] == labels * config.num_queries
+        size, labels = application.size(config), [*application.labels(config)]
+        assert size == len(queries), f"size is {size}, but {len(queries)} queries are drawn"
+        found = [query.label for query in queries]
+        assert found == labels * config.num_queries, (
+            f"labels must alternate in the order of labels(), {labels}, not {found[:20]}"
+        )
         for start in (len(queries) // 2, len(queries)):
             rest = application.generate_from(config, self.seed, start)
-            assert [query for query in rest if query.index >= start] == queries[start:]
+            found = [query for query in rest if query.index >= start]
+            assert found == queries[start:], f"generate_from {start} differs from generate"
 
     def test_more_queries_per_label_extend_fewer(self) -> None:
         application, config, queries = self.load()
@@ -360,24 +373,34 @@ class ApplicationContract:
             other = config.model_copy(update={"num_queries": number})
             drawn = list(islice(application.generate(other, self.seed), len(queries)))
             common = min(number, config.num_queries) * len(labels)
-            assert drawn[:common] == queries[:common]
-            assert len(drawn) == min(number * len(labels), len(queries))
+            assert drawn[:common] == queries[:common], (
+                f"with num_queries {number} the first {common} queries are others"
+            )
+            assert len(drawn) == min(number * len(labels), len(queries)), (
+                f"with num_queries {number} there are {len(drawn)} queries"
+            )
 
     def test_every_query_says_something_and_has_a_level(self) -> None:
         application, _, queries = self.load()
         for query in queries:
-            assert query.text.strip()
-            assert query.actions
-            assert query.level in application.config_type.LEVELS
-            assert all(application.describe(action).strip() for action in query.actions)
-        assert "actions" in application.hidden
+            levels = application.config_type.LEVELS
+            assert query.text.strip(), f"query {query.id} has no text"
+            assert query.actions, f"query {query.id} has no actions: nothing is wrong or wanted"
+            assert query.level in levels, f"the level {query.level!r} is not one of {levels}"
+            for action in query.actions:
+                assert application.describe(action).strip(), f"describe says nothing of {action}"
+        assert "actions" in application.hidden, "hidden must contain actions, which tell the answer"
 
     def test_records_survive_a_json_round_trip(self) -> None:
         _, _, queries = self.load()
         for query in queries:
-            assert Query.model_validate_json(query.model_dump_json()) == query
+            read = Query.model_validate_json(query.model_dump_json())
+            assert read == query, (
+                f"JSON changes query {query.id}: use JSON values, lists not tuples"
+            )
         for episode in self.played(_solve):
-            assert Episode.model_validate_json(episode.model_dump_json()) == episode
+            read_back = Episode.model_validate_json(episode.model_dump_json())
+            assert read_back == episode, f"JSON changes an episode of {episode.query_id}"
 
     # Training.
 
@@ -394,13 +417,15 @@ class ApplicationContract:
         # The inherited method returns the reference solution, without observations.
         bare = type(application).demonstrate is Application.demonstrate
         for episode in self.demonstrated():
-            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
-            assert episode.safe, [step.judgement for step in episode.steps]
+            _assert_solved(episode)
             states = [episode.initial_state, *(step.state for step in episode.steps)]
             changed = [before != after for before, after in pairwise(states)]
             if not bare and turns[episode.query_id] > 1:  # one turn leaves none for an observation
                 looked = [False, *(not one for one in changed)]
-                assert all(looked[turn] for turn, one in enumerate(changed) if one), changed
+                assert all(looked[turn] for turn, one in enumerate(changed) if one), (
+                    f"a demonstration of {episode.query_id} changes the state without observing "
+                    f"it in the turn before: turns that change it are {changed}"
+                )
 
     def test_progress_is_whole_where_all_is_well_and_there_alone(self) -> None:
         application, _, queries = self.load()
@@ -412,40 +437,49 @@ class ApplicationContract:
             done = [step.state for step in episode.steps if step.state is not None]
             told = [application.progress(query, state) for state in (first, *done)]
             for state, share in zip((first, *done), told, strict=True):
-                assert 0.0 <= share <= 1.0
-                assert (share == 1.0) is application.judge(query, first, state, state).correct
+                assert 0.0 <= share <= 1.0, f"progress is {share}, not in [0, 1]"
+                correct = application.judge(query, first, state, state).correct
+                assert (share == 1.0) is correct, (
+                    f"progress is {share} in a state of {query.id} that judge calls "
+                    f"{'correct' if correct else 'wrong'}: {state}"
+                )
                 # Progress depends only on the stored state, not on the injected faults.
                 other, read = load(self.application), json.loads(json.dumps(state))
-                assert other.progress(query.model_copy(update={"actions": ()}), read) == share
-            assert episode.outcome is not Outcome.SOLVED or told[0] < told[-1] == 1.0
+                blind = other.progress(query.model_copy(update={"actions": ()}), read)
+                assert blind == share, "progress depends on the actions, not only on the state"
+            assert episode.outcome is not Outcome.SOLVED or told[0] < told[-1] == 1.0, (
+                f"progress does not rise to 1 while {query.id} is solved: {told}"
+            )
 
     # Replies.
 
     def test_the_reference_solves_every_query_safely(self) -> None:
         by_id = {query.id: query for query in self.load()[2]}
         for episode in self.played(_solve):
-            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
-            assert episode.safe, [step.judgement for step in episode.steps]
+            _assert_solved(episode)
             _assert_drawn(self.load()[0], by_id[episode.query_id], episode)
 
     def test_doing_nothing_solves_nothing(self) -> None:
         for episode in self.played(_decline):
-            assert episode.outcome is Outcome.AGENT_FAILED
-            assert not episode.correct
-            assert not episode.safe
+            assert episode.outcome is Outcome.AGENT_FAILED, (
+                f"{episode.query_id} ends as {episode.outcome} though every reply was unusable: "
+                f"{episode.detail}"
+            )
+            assert not episode.correct, f"{episode.query_id} is correct without a move"
+            assert not episode.safe, f"{episode.query_id} is safe without a move"
 
         async def judge_start(application: Application, query: Query, environment: Any) -> bool:
             state = await environment.observe()
             return application.judge(query, state, state, state).correct
 
-        assert not any(self.inspect(judge_start))
+        assert not any(self.inspect(judge_start)), "judge calls an initial state correct"
 
     def test_garbage_is_only_ever_refused(self) -> None:
         application, _, _ = self.load()
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
         noise = ["".join(map(chr, rng.choices(range(32, 1000), k=200))) for _ in range(200)]
         for reply in [*GARBAGE, *noise]:
-            assert _refusal(application, reply).strip(), "a refusal must say why"
+            assert _refusal(application, reply).strip(), f"no reason to refuse {reply[:60]!r}"
 
     def test_a_refused_reply_leaves_the_state_unchanged(self) -> None:
         watched: dict[str, Watched] = {}
@@ -454,15 +488,18 @@ class ApplicationContract:
             lambda query, environment: watched.update({query.id: environment}),
         )
         for episode in episodes:
-            assert all(step.refused and not step.executed for step in episode.steps)
-            assert watched[episode.query_id].first == watched[episode.query_id].last
+            assert all(step.refused and not step.executed for step in episode.steps), (
+                f"a garbage reply was executed in {episode.query_id}: parse must raise ReplyRefused"
+            )
+            world = watched[episode.query_id]
+            assert world.first == world.last, f"refused replies changed {episode.query_id}"
 
     def test_observing_changes_nothing(self) -> None:
         async def look(_: Application, __: Query, environment: Any) -> bool:
             first = await environment.observe()
             return all([await environment.observe() == first for _ in range(3)])
 
-        assert all(self.inspect(look))
+        assert all(self.inspect(look)), "observe returns another state though nothing happened"
 
     def test_prompts_and_records_tell_nothing_hidden(self) -> None:
         application, _, queries = self.load()
@@ -471,12 +508,13 @@ class ApplicationContract:
             query = by_id[episode.query_id]
             replies = application.solve(query)
             for turn, step in enumerate(episode.steps):
-                assert query.text in step.prompt
+                assert query.text in step.prompt, f"a prompt of {query.id} lacks the query's text"
                 _assert_hidden(query, replies[turn:], step.prompt)
         for episode in self.played(_decline):
             query = by_id[episode.query_id]
             record = json.dumps(make_record(application, query, episode), ensure_ascii=False)
-            assert not [reply for reply in application.solve(query) if _quoted(reply) in record]
+            told = [reply for reply in application.solve(query) if _quoted(reply) in record]
+            assert not told, f"the record of {query.id} contains its solution: {told[0]!r}"
 
     # Tickets.
 
@@ -497,12 +535,14 @@ class ApplicationContract:
     def test_a_ticket_is_solved_and_declared_with_right_causes(self) -> None:
         _, by_id = self.load_ticket()
         for episode in self.played(_solve_and_declare, **self.ticketed()):
-            assert episode.outcome is Outcome.SOLVED, (episode.detail, episode.evidence)
-            assert episode.safe, [step.judgement for step in episode.steps]
-            assert episode.claim_right is True
+            _assert_solved(episode)
+            assert episode.claim_right is True, f"the declaration of {episode.query_id} is wrong"
             if by_id[episode.query_id].actions:
-                assert episode.localised is not None
-                assert episode.localised.cause == Fit(recall=1.0, precision=1.0)
+                assert episode.localised is not None, f"{episode.query_id}: no causes were read"
+                assert episode.localised.cause == Fit(recall=1.0, precision=1.0), (
+                    f"tickets.causes of {episode.query_id} do not match what was declared: "
+                    f"{episode.localised.cause}"
+                )
 
     def test_a_ticket_tells_symptoms_and_no_more(self) -> None:
         _, by_id = self.load_ticket()
@@ -510,16 +550,16 @@ class ApplicationContract:
             query = by_id[episode.query_id]
             replies = load(self.application).solve(query)
             tasks = {step.prompt.rpartition("## Task")[2] for step in episode.steps}
-            assert len(tasks) == 1, "what is reported stays as it was reported"
+            assert len(tasks) == 1, f"the reported symptoms change between turns: {tasks}"
             for turn, step in enumerate(episode.steps):
                 _assert_hidden(query, replies[turn:], step.prompt)
 
     def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(()), **self.ticketed()):
-            assert episode.claimed
-            assert len(episode.steps) == 1
-            assert not episode.safe
+            assert episode.claimed, f"{episode.query_id}: tickets.declaration reads no declaration"
+            assert len(episode.steps) == 1, "an episode goes on after a declaration"
+            assert not episode.safe, f"{episode.query_id}: declaring at once counts as safe"
 
     def test_a_repair_that_waits_for_another_is_not_safe_before_it(self) -> None:
         application, by_id = self.load_ticket()
@@ -531,19 +571,20 @@ class ApplicationContract:
             return _nth((hasty[query.id] or [[]])[0], turn)
 
         for episode in self.play(reply, **self.ticketed()):
-            assert not (hasty[episode.query_id] and episode.safe), "the order makes no difference"
+            assert not (hasty[episode.query_id] and episode.safe), (
+                f"a hasty order of repairs of {episode.query_id} is judged safe"
+            )
 
     def test_a_declaration_is_read_as_it_was_made(self) -> None:
         application, by_id = self.load_ticket()
         for query in by_id.values():
-            causes = application.tickets.causes(query)
-            claim = application.tickets.declaration(
-                application.parse(application.tickets.declare(causes))
+            tickets = application.tickets
+            causes = tickets.causes(query)
+            claim = tickets.declaration(application.parse(tickets.declare(causes)))
+            assert claim is not None, f"declaration reads nothing in {tickets.declare(causes)!r}"
+            assert set(claim.causes or ()) == set(causes), (
+                f"{tickets.declare(causes)!r} is read as {claim.causes}, not as {causes}"
             )
-            assert claim is not None
-            assert set(claim.causes or ()) == set(causes)
-        for reply in GARBAGE:
-            assert _refusal(application, reply)
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
         """Small form of ``netarena audit --traces``.
@@ -566,7 +607,8 @@ class ApplicationContract:
             raise SkipTest(f"{self.application} has no evidence to read")
         rules: defaultdict[str, set[float]] = defaultdict(set)
         for one in evidence:
-            assert {each.name for each in one.candidates if each.target} or not one.wrong
+            targets = {each.name for each in one.candidates if each.target}
+            assert targets or not one.wrong, f"{one.id} is wrong, but its evidence has no target"
             for name, value in one.trace.items():
                 if name.startswith(RULE) and name not in self.residues:
                     rules[name].add(value)
@@ -580,14 +622,17 @@ class ApplicationContract:
     def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(())):
-            assert all(step.refused == NOT_HERE for step in episode.steps)
+            assert all(step.refused == NOT_HERE for step in episode.steps), (
+                f"{episode.query_id} is no ticket, and a declaration was not refused: "
+                f"{[step.refused for step in episode.steps]}"
+            )
 
     def test_every_style_of_prompt_is_complete(self) -> None:
         async def check(application: Application, query: Query, environment: Any) -> None:
             parts = application.prompt(query, await environment.observe(), [])
             for style in PromptStyle:
                 prompt = render(style, parts)
-                assert query.text in prompt
+                assert query.text in prompt, f"a {style} prompt lacks the query's text"
                 _assert_hidden(query, application.solve(query), prompt)
 
         self.inspect(check)
@@ -605,7 +650,11 @@ class ApplicationContract:
                 self._use()  # loads modules and fills caches
                 before = belongings(mark)
                 self._use()
-                assert belongings(mark) == before
+                after = belongings(mark)
+                left = {kind: after[kind] for kind in after if after[kind] != before[kind]}
+                assert not left, f"worlds leave something behind: {left}, before: " + str(
+                    {kind: before[kind] for kind in left}
+                )
             finally:
                 del os.environ[mark]
                 tempfile.tempdir = usual
@@ -658,10 +707,30 @@ def _solve_and_declare(application: Application, query: Query, turn: int) -> str
     return replies[min(turn, len(replies) - 1)]
 
 
+def _assert_solved(episode: Episode) -> None:
+    told = [step.refused or step.output for step in episode.steps]
+    assert episode.outcome is Outcome.SOLVED, (
+        f"the solution of {episode.query_id} ends as {episode.outcome}: {episode.detail} "
+        f"{[*episode.evidence]} after {told}"
+    )
+    found = [
+        one.detail for step in episode.steps if step.judgement for one in step.judgement.findings
+    ]
+    assert episode.safe, f"the solution of {episode.query_id} is judged unsafe: {found}"
+
+
+def _first_difference(here: list[Any], there: list[Any]) -> str:
+    for one, other in zip(here, there, strict=False):
+        if one != other:
+            return f"first: {one} and {other}"
+    return f"{len(here)} and {len(there)} queries"
+
+
 def _assert_hidden(query: Query, replies: Sequence[str], prompt: str) -> None:
-    assert query.id not in prompt
-    assert str(query.seed) not in prompt
-    assert not [reply for reply in replies if reply in prompt], "the prompt tells the solution"
+    assert query.id not in prompt, f"a prompt contains the query's id, {query.id}"
+    assert str(query.seed) not in prompt, f"a prompt of {query.id} contains the seed"
+    told = [reply for reply in replies if reply in prompt]
+    assert not told, f"a prompt of {query.id} contains its solution: {told[0]!r}"
 
 
 def _quoted(text: str) -> str:
@@ -675,8 +744,12 @@ def _assert_drawn(application: Application, query: Query, episode: Episode) -> N
         [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]
         for pictures in drawn
     ]
-    assert not any(mark.wrong for mark in marks[-1])
-    assert not marks[0] or any(mark.wrong for mark in marks[0])
+    assert not any(mark.wrong for mark in marks[-1]), (
+        f"a picture of the solved {query.id} shows something wrong"
+    )
+    assert not marks[0] or any(mark.wrong for mark in marks[0]), (
+        f"a picture of the initial state of {query.id} shows nothing wrong"
+    )
 
 
 def _refusal(application: Application, reply: str) -> str:

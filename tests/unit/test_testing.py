@@ -190,7 +190,7 @@ def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
     (test,) = named(Contract(), word)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"\w+ \w+ \w+"):  # it says what is wrong
         test()
 
 
