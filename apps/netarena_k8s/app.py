@@ -185,10 +185,10 @@ class Kubernetes(Reactive):
     config_type: ClassVar[type[Config]] = KubernetesConfig
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
-    baselines: ClassVar[Baselines] = _Baselines()
-    tickets: ClassVar[Tickets] = _Tickets()
-    tools: ClassVar[Tools] = _Tools()
-    pictures: ClassVar[Pictures] = _Pictures()
+    baselines: Baselines = _Baselines()
+    tickets: Tickets = _Tickets()
+    tools: Tools = _Tools()
+    pictures: Pictures = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)

@@ -146,9 +146,9 @@ class Malt(Labelled):
     # The initial network is not hidden: an agent's program gets all of it.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
-    baselines: ClassVar[Baselines] = _Baselines()
-    tools: ClassVar[Tools] = _Tools()
-    pictures: ClassVar[Pictures] = _Pictures()
+    baselines: Baselines = _Baselines()
+    tools: Tools = _Tools()
+    pictures: Pictures = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)

@@ -212,10 +212,10 @@ class Route(Reactive):
     privileged: ClassVar[bool] = True
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
-    baselines: ClassVar[Baselines] = _Baselines()
-    tickets: ClassVar[Tickets] = _Tickets()
-    tools: ClassVar[Tools] = _Tools()
-    pictures: ClassVar[Pictures] = _Pictures()
+    baselines: Baselines = _Baselines()
+    tickets: Tickets = _Tickets()
+    tools: Tools = _Tools()
+    pictures: Pictures = _Pictures()
 
     def __init__(self, **options: bool) -> None:
         super().__init__(**options)

@@ -140,11 +140,11 @@ class Application(ABC):
     summary: ClassVar[str] = ""
     #: Whether one reply decides; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
-    # What it may have in addition.
-    baselines: ClassVar[Baselines] = Baselines()
-    tickets: ClassVar[Tickets] = Tickets()
-    tools: ClassVar[Tools] = Tools()
-    pictures: ClassVar[Pictures] = Pictures()
+    # What it may have in addition: set in the class, or in the constructor if it needs ``self``.
+    baselines: Baselines = Baselines()
+    tickets: Tickets = Tickets()
+    tools: Tools = Tools()
+    pictures: Pictures = Pictures()
     #: The one of ``measures`` that a leaderboard shows.
     measure: ClassVar[str] = "iterations"
     #: Keys of a query that reveal its answer: in addition to the actions, in a reactive application
