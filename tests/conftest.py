@@ -11,6 +11,7 @@ can do) turns such a skip into a failure.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import shutil
@@ -67,16 +68,29 @@ def _lacks_shared() -> str:
     return "" if SHARED_DATA.is_dir() else "there is no ../shared/data beside the project"
 
 
+def _make_environment(name: str) -> None:
+    """Make or update ``.venv-NAME`` in runs of ``scripts/test``, one process at a time."""
+    if os.environ.get("NETARENA_MAKE_ENVIRONMENTS"):
+        script = ROOT / "scripts" / "test"
+        with script.open() as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            subprocess.run([script, "--environment", name], check=False)
+
+
 def _lacks_a2a03() -> str:
+    _make_environment("a2a03")
     return "" if A2A03_PYTHON.exists() else "there is no .venv-a2a03: scripts/test makes it"
 
 
 def _lacks_readers() -> str:
+    _make_environment("readers")
     return "" if READERS_PYTHON.exists() else "there is no .venv-readers: scripts/test makes it"
 
 
 def _lacks_framework(name: str) -> str:
     """An environment with a framework of training."""
+    if name != "trl":
+        _make_environment(name)
     made = (ROOT / f".venv-{name}" / "bin" / "python").exists()
     return "" if made else f"there is no .venv-{name}: scripts/venv .venv-{name} {name} makes it"
 
@@ -313,7 +327,7 @@ def _coverage(config: pytest.Config) -> Any:
 #: in this order: what waits most begins first, and many quick ones fill the end of a run
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 #: seconds of processor time after which a test is no longer traced
-_TRACED_S = 4
+_TRACED_S = 1
 _NARROW_SCOPES = ("function", "session")
 
 
