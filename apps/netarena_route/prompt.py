@@ -81,7 +81,8 @@ def tell_intent(world: World) -> str:
         lines.append(
             "- The router routes the traffic that enters an interface with a table of that "
             "interface. The table has a route to each subnet that may be reached, including the "
-            "interface's own subnet, and unreachable for the rest."
+            "interface's own subnet, and unreachable for the rest. An interface from which each "
+            "subnet may be reached may use the main table instead."
         )
     if any(" to " in entry for entry in world.router.rules):
         lines.append(

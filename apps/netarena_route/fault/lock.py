@@ -23,6 +23,7 @@ from netarena_network.action import Fault
 from netarena_route.fault import table as fault
 from netarena_route.fault.method import Scope, Site
 from netarena_route.fault.pair import PAIR
+from netarena_route.fault.passage import Passage
 from netarena_route.fault.table import KINDS
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
@@ -67,7 +68,8 @@ _GENERAL = frozenset(
 _GENERAL_CHANCE = 0.25
 #: Hosts in service per subnet that are checked before all pairs are computed.
 _SOME = 4
-_SILENT = ("router_setting", "echo_ignored")
+#: The lock whose presence is drawn apart from all others.
+SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
@@ -84,26 +86,28 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
     *,
     anywhere: bool = False,
     change: Mapping[Scope, int] = NO_CHANGE,
+    passage: Passage | None = None,
 ) -> Locks | None:
     """Return the locks of a network with ``faults``, or None if there is no room.
 
     Their methods are drawn from ``sources``, like those of faults. With ``anywhere``, a fault may
     be visible only on pairs with reserve hosts. ``change`` is the number of locks to add or remove
-    per scope, because a fault that is drawn later removes a lock or adds a setting.
+    per scope, because a fault that is drawn later removes a lock or adds a setting. ``passage`` is
+    a setting on the router by design, on which no lock depends.
     """
     plan = Plan(world)
     pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
-    drawn = Locks(plan, faults, rng, anywhere, partly_open=_PARTLY_OPEN if pairs else 0)
+    drawn = Locks(plan, faults, rng, anywhere, _PARTLY_OPEN if pairs else 0, passage)
     wanted = [(entry.kind, entry.method) for entry in faults]
     if wanted and _GENERAL.issuperset(wanted) and rng.random() > _GENERAL_CHANCE:
         return None
     if not drawn.all_show():
         return None
-    if _SILENT not in wanted and rng.random() < _SILENT_CHANCE:
-        drawn.add(*_SILENT)
+    if SILENT not in wanted and rng.random() < _SILENT_CHANCE:
+        drawn.add(*SILENT)
     in_service = len(world.hosts) - len(world.reserve)
     total = {
-        Scope.ROUTER: _ON_ROUTER,
+        Scope.ROUTER: _ON_ROUTER - (passage is not None),
         # Each method that closes all pairs of a host needs a reserve host of its own.
         Scope.HOST: min(_ON_HOSTS, len(world.reserve) + in_service // _SHARE_OF_HOSTS)
         if pairs
@@ -140,6 +144,7 @@ class Locks:
     rng: random.Random
     anywhere: bool = False
     partly_open: int = 0
+    passage: Passage | None = None
     found: list[Fault] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -174,14 +179,19 @@ class Locks:
         weights = [weight for _, weight in sources]
         while True:
             kind = self.rng.choice(self.rng.choices(groups, weights)[0])
-            methods = fault.methods_of(kind, self.plan.world, netem=False)
+            methods = [
+                method
+                for method in fault.methods_of(kind, self.plan.world, netem=False)
+                # Whether the router ignores pings is drawn apart from its other settings.
+                if (kind, method.name) != SILENT
+            ]
             if methods and _scope((kind, methods[0].name)) is scope:
                 return kind, self.rng.choice(methods).name
 
     def add(self, kind: str, name: str) -> bool:
         """Draw a lock of a method; return whether there is room for it."""
         method = fault.METHODS[kind, name]
-        silent = (kind, name) == _SILENT
+        silent = (kind, name) == SILENT
         kept = self._kept(kind)
         for _ in range(_TRIES):
             site = Site.draw_in_reserve(self.plan, method.scope, self.rng, kept)
@@ -195,6 +205,8 @@ class Locks:
             if not (silent or all(self._reserve & set(pair) for pair in closes)):
                 continue
             if not self._fits(closes):
+                continue
+            if self.passage and not self.passage.spares(kind, method, site, closes):
                 continue
             needed = fault.holds(method, site)
             if not fault.clash(needed, self._held):
@@ -248,6 +260,9 @@ class Locks:
         for entry in self.rng.sample(self.found, len(self.found)):
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)
+        if self.passage:
+            # Last, because it precedes all other entries.
+            commands.setdefault(healthy.router.name, []).append(self.passage.inject)
         closed = frozenset[tuple[str, str]]().union(*self._closed)
         place = {name: index for index, name in enumerate(healthy.endpoints)}
         return World(

@@ -20,23 +20,38 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import NamedTuple
 
 from netarena.sdk import places, safe_orders, unmasked
 from netarena_network.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST
-from netarena_route.fault.lock import NO_CHANGE, Locks, Sources, draw_locks
+from netarena_route.fault.lock import NO_CHANGE, SILENT, Locks, Sources, draw_locks
 from netarena_route.fault.method import Method, Scope, Site
 from netarena_route.fault.pair import PAIR
 from netarena_route.fault.paper import PAPER
+from netarena_route.fault.passage import Passage, by_rules, is_untracked, suppressed
 from netarena_route.fault.router import ROUTER
-from netarena_route.world.model import World
-from netarena_route.world.path import MAIN, Packet, Plan
+from netarena_route.world.model import Machine, World, keep_apart, pairs_to_part
+from netarena_route.world.path import Packet, Plan
 
 GUARD, BYPASS = "guard", "bypass"
 #: Interactions of several faults, with their weights.
-_INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 3, "mask": 2, "": 2}
+_INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
+#: Share of networks with a passage, as a bypass or by design. A bypass needs another fault.
+_PASSAGE_SHARE = 0.4
+_BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
+#: Methods that act on all machines at once, so that nothing intended resembles them. Networks with
+#: a reserve have no such faults unless their kind is asked for by name.
+_GENERAL = frozenset(
+    {
+        ("disable_routing", "ip_forward"),
+        ("disable_routing", "forward_policy"),
+        ("disable_routing", "rule_prohibit"),
+        ("policy_rule", "main_missing"),
+    }
+)
 #: Share of single faults that are a missing guard.
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights: those that many pairs show, and those that few show.
@@ -51,36 +66,8 @@ _HOST_SHARE = (Scope.HOST,) * 3
 _IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
 #: Maximum number of faults on the router among those drawn one by one.
 _MOST_ON_ROUTER = 2
-#: Draws of a part, of a part that must fit another one, and of the whole.
-_PARTS, _FITTING, _STARTS = 60, 150, 12
-#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Once untracked
-#: packets pass (``_UNTRACKED``), other filters and NAT no longer recognise them.
-_UNTRACKED = ("router_firewall", "untracked")
-_FILTERS = frozenset(
-    (kind, name)
-    for kind, names in {
-        "disable_routing": ("forward_policy", "forward_source"),
-        "router_firewall": (
-            *("forward_target", "forward_ports", "forward_host", "forward_icmp", "long_packets"),
-            *("replies", "new_connections", "accept_missing"),
-        ),
-    }.items()
-    for name in names
-)
-_RULES = frozenset(
-    (kind, name)
-    for kind, names in {
-        "disable_routing": ("rule_prohibit",),
-        "policy_rule": (
-            *("source_table", "target_table", "port_prohibit", "port_unreachable"),
-            *("host_blackhole", "host_prohibit", "main_missing"),
-        ),
-        "stray_route": ("table_route_missing",),
-        "router_traffic": ("pair_rule",),
-    }.items()
-    for name in names
-)
-
+#: Draws of a part, of a part that must fit another one, of the whole, and of a passage.
+_PARTS, _FITTING, _STARTS, _PASSAGES = 60, 150, 12, 6
 Pair = tuple[str, str]
 
 
@@ -113,6 +100,8 @@ def draw_number(
             wanted = rng.choices([*_INTERACTIONS], [*_INTERACTIONS.values()])[0]
         if not net.apart and wanted in {"guard", "bypass"}:
             wanted = "mask" if number > 1 else ""
+        if wanted == "guard":
+            drawn.part()
         if not net.reserve and wanted == "lock":
             wanted = ""
         if number == 0:
@@ -189,13 +178,24 @@ class _Draw:
         self.parts: list[Part] = []
         self._lost: Scope | None = None
         self._held: set[str] = set()
+        #: Two subnets whose separation is missing, and the router without it.
+        self._ends = (0, 0)
+        self._unguarded = self.plan.router
+
+    def part(self) -> None:
+        """Separate two more subnets, so that the router without it looks as it was drawn."""
+        self._ends = self.rng.choice(pairs_to_part(self.plan.world))
+        self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
     def draw(self, number: int, wanted: str) -> tuple[World, tuple[Fault, ...]] | None:
         """Return a network and ``number`` faults that interact as wanted, or None."""
-        ends = self._draw_apart() if wanted in {"guard", "bypass"} else (0, 0)
+        ends = self._ends
+        bypass: Passage | None = None
+        if wanted == "bypass":
+            bypass = Passage(self.plan, self.rng.choice(self.plan.world.apart))
         fits = {
-            "guard": lambda: self._add(lambda part: self._covers(part, ends), self._wide(ends)),
-            "bypass": lambda: self._add_passed(ends),
+            "guard": lambda: self._add(lambda part: self._covers(part, ends), (*PAPER, *ROUTER)),
+            "bypass": lambda: bypass is not None and self._add_passed(bypass),
             "mask": self._add_masked,
         }.get(wanted, lambda: True)
         if wanted == "guard" and self.plan.router.rules:
@@ -208,7 +208,7 @@ class _Draw:
         for _ in range(_PARTS):
             if len(self.parts) >= number - more:
                 break
-            self._add(lambda part: wanted != "bypass" or not self._is_passed(part))
+            self._add(lambda part: bypass is None or part.sort not in suppressed(self.plan))
         if len(self.parts) != number - more:
             return None
         change = dict(NO_CHANGE)
@@ -217,19 +217,41 @@ class _Draw:
             change = {self._lost: 1}
         elif wanted == "bypass":
             change = {Scope.ROUTER: -1}
+        passage = None if bypass else self._draw_passage(number)
         plain = [table.apply(part.kind, part.method, part.site) for part in self.parts]
         locks = (
-            draw_locks(self.plan.world, plain, self.rng, SOURCES, anywhere=True, change=change)
+            draw_locks(
+                self.plan.world,
+                plain,
+                self.rng,
+                SOURCES,
+                anywhere=True,
+                change=change,
+                passage=passage,
+            )
             if self.plan.world.reserve
             else None
         )
         if locks is None and self.plan.world.reserve:
             return None
         world = self.plan.world if locks is None else locks.world()
-        return self._finish(world, locks, wanted, ends)
+        return self._finish(world, locks, wanted, bypass)
+
+    def _draw_passage(self, number: int) -> Passage | None:
+        """Draw whether the network has a passage by design, and where, next to the faults."""
+        share = _PASSAGE_SHARE
+        if number > 1:
+            share = (share - _BYPASS_SHARE) / (1 - _BYPASS_SHARE)
+        if not self.plan.world.reserve or self.rng.random() > share:
+            return None
+        for _ in range(_PASSAGES):
+            passage = Passage.draw(self.plan, self.rng)
+            if passage is None or all(passage.spares(*part) for part in self.parts):
+                return passage
+        return None
 
     def _finish(
-        self, world: World, locks: Locks | None, wanted: str, ends: tuple[int, int]
+        self, world: World, locks: Locks | None, wanted: str, bypass: Passage | None
     ) -> tuple[World, tuple[Fault, ...]] | None:
         """Return the network with locks and the faults, including the interaction."""
         plan = Plan(world)
@@ -245,11 +267,11 @@ class _Draw:
         last = named[len(order)]
         extra: Fault | None = None
         if wanted == "guard":
-            extra = _lose_guard(plan, locks, ends, last)
+            extra = self._lose_guard(plan, locks, last)
         elif wanted == "lock" and locks is not None:
             return self._lose_lock(world, faults, locks, last)
-        elif wanted == "bypass":
-            return self._pass_by(world, faults, locks, ends, last)
+        elif bypass is not None:
+            return self._pass_by(world, faults, locks, replace(bypass, plan=plan), last)
         elif wanted == "mask":
             first, second = (faults[order.index(place)] for place in (0, 1))
             at = faults.index(first)
@@ -260,16 +282,13 @@ class _Draw:
             return _hide(world, faults, extra)
         return world, tuple(faults)
 
-    def _draw_apart(self) -> tuple[int, int]:
-        return self.rng.choice(self.plan.world.apart)
-
-    def _wide(self, ends: tuple[int, int]) -> Sequence[str]:
-        del ends
-        return (*PAPER, *ROUTER)
-
     def _draw_part(self, kinds: Sequence[str]) -> Part | None:
         kind = self.rng.choice(kinds)
-        methods = table.methods_of(kind, self.plan.world, netem=self.netem)
+        methods = [
+            method
+            for method in table.methods_of(kind, self.plan.world, netem=self.netem)
+            if not (self.plan.world.reserve and (kind, method.name) in _GENERAL)
+        ]
         if not methods:
             return None
         method = self.rng.choice(methods)
@@ -328,17 +347,36 @@ class _Draw:
         wide = self.parts[0].broken
         return self._add(lambda part: part.broken < wide, (*HOST, *PAIR, *PAIR))
 
-    def _add_passed(self, ends: tuple[int, int]) -> bool:
+    def _add_passed(self, bypass: Passage) -> bool:
         """Draw a fault that a bypass suppresses."""
-        sorts = _sorts(self.plan)
+        sorts = suppressed(self.plan)
         kinds = sorted({kind for kind, _ in sorts})
-        return self._add(
-            lambda part: part.sort in sorts and _is_covered(self.plan, part, ends), kinds
-        )
+        return self._add(lambda part: part.sort in sorts and bypass.covers(*part), kinds)
 
-    def _is_passed(self, part: Part) -> bool:
-        """Return whether a bypass may suppress some effect of a fault."""
-        return part.sort in _sorts(self.plan)
+    def _lose_guard(self, plan: Plan, locks: Locks | None, name: str) -> Fault | None:
+        """Return the fault that two subnets are no longer separated.
+
+        Returns None if locks separate them, too, or if it opens too many pairs.
+        """
+        held = [] if locks is None else [table.read(plan, entry) for entry in locks.found]
+        pairs = _between(plan, *self._ends)
+        opens = tuple(pair for pair in pairs if not table.loses(plan, held, *pair))
+        if not opens or len(opens) > _MOST_OPENED:
+            return None
+        router, unguarded = self.plan.router, self._unguarded
+        inject, repair = _change(router, unguarded), _change(unguarded, router)
+        networks = " and ".join(str(plan.networks[end]) for end in self._ends)
+        return Fault(
+            kind=GUARD,
+            method="apart",
+            machine=router.name,
+            parameters={"subnet": self._ends[0], "other": self._ends[1]},
+            words=f"{router.name} no longer keeps {networks} apart",
+            inject=(Command(machine=router.name, command=inject),),
+            repair=(Command(machine=router.name, command=repair),),
+            opens=opens,
+            name=name,
+        )
 
     def _lose_lock(
         self, world: World, faults: list[Fault], locks: Locks, name: str
@@ -351,6 +389,8 @@ class _Draw:
             entry = locks.found[number]
             on_router = entry.machine == world.router.name
             if on_router is not (self._lost is Scope.ROUTER):
+                continue
+            if (entry.kind, entry.method) == SILENT:
                 continue
             pairs = locks.alone(number)
             if not pairs or len(pairs) > _MOST_OPENED:
@@ -377,11 +417,12 @@ class _Draw:
         world: World,
         faults: list[Fault],
         locks: Locks | None,
-        ends: tuple[int, int],
+        bypass: Passage,
         name: str,
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        passed = next((one for one in faults if (one.kind, one.method) in _sorts(self.plan)), None)
-        extra = passed and _let_past(Plan(world), faults, locks, ends, name, passed)
+        sorts = suppressed(self.plan)
+        passed = next((one for one in faults if (one.kind, one.method) in sorts), None)
+        extra = passed and _let_past(bypass, faults, locks, name, passed)
         return (world, (*faults, extra)) if extra else None
 
 
@@ -416,123 +457,27 @@ def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[
     return None
 
 
-def _lose_guard(plan: Plan, locks: Locks | None, ends: tuple[int, int], name: str) -> Fault | None:
-    """Return the fault that two subnets are no longer separated, or None if locks separate them."""
-    held = [] if locks is None else [table.read(plan, entry) for entry in locks.found]
-    opens = [pair for pair in _between(plan, *ends) if not table.loses(plan, held, *pair)]
-    if not opens or len(opens) > _MOST_OPENED:
-        return None
-    router, ways = plan.router, (ends, ends[::-1])
-    inject: list[str] = []
-    repair: list[str] = []
-    dropped = any(entry.startswith("-P FORWARD DROP") for entry in router.filters)
-    by_port = any(entry.startswith("-A FORWARD -i") for entry in router.filters)
-    for a, b in ways:
-        nets, ports = (plan.networks[a], plan.networks[b]), (plan.ports[a], plan.ports[b])
-        match = f"-s {nets[0]} -d {nets[1]}"
-        rule = next(
-            (rule for rule in router.rules if f" iif {ports[0].name} to {nets[1]} " in f" {rule} "),
-            "",
-        )
-        tabled = next(
-            (
-                rule.split()[-1]
-                for rule in router.rules
-                if f" iif {ports[0].name} lookup " in f" {rule} "
-            ),
-            "",
-        )
-        if dropped:
-            match = f"-i {ports[0].name} -o {ports[1].name}" if by_port else match
-            inject.append(f"iptables -A FORWARD {match} -j ACCEPT")
-            repair.append(f"iptables -D FORWARD {match} -j ACCEPT")
-        elif rule:
-            inject.append(f"ip rule del {rule}")
-            repair.append(f"ip rule add {rule}")
-        elif tabled:
-            inject.append(f"ip route add {nets[1]} dev {ports[1].name} table {tabled}")
-            repair.append(f"ip route del {nets[1]} dev {ports[1].name} table {tabled}")
-        else:
-            (entry,) = (one for one in router.filters if f"FORWARD {match} -j " in one)
-            inject.append(f"iptables {entry.replace('-A', '-D', 1)}")
-            repair.append(f"iptables {entry}")
-    networks = " and ".join(str(plan.networks[end]) for end in ends)
-    return Fault(
-        kind=GUARD,
-        method="apart",
-        machine=router.name,
-        parameters={"subnet": ends[0], "other": ends[1]},
-        words=f"{router.name} no longer keeps {networks} apart",
-        inject=(Command(machine=router.name, command=" && ".join(inject)),),
-        repair=(Command(machine=router.name, command=" && ".join(repair)),),
-        opens=tuple(opens),
-        name=name,
-    )
-
-
-def _by_rules(plan: Plan) -> bool:
-    """Return whether policy rules separate subnets; otherwise filters do."""
-    return bool(plan.router.rules)
-
-
-def _sorts(plan: Plan) -> frozenset[tuple[str, str]]:
-    return _RULES if _by_rules(plan) else _FILTERS
-
-
-def _passes(plan: Plan, packet: Packet, ends: tuple[int, int]) -> bool:
-    """Return whether a bypass at ``ends`` lets a packet pass.
-
-    With rules, these are packets that enter from either subnet. With filters, these are packets
-    from or to the first subnet.
-    """
-    if not packet.forwarded:
-        return False
-    if _by_rules(plan):
-        return packet.enters in ends
-    return ends[0] in (packet.source, packet.target)
-
-
-def _is_covered(plan: Plan, part: Part, ends: tuple[int, int]) -> bool:
-    """Return whether a bypass lets all packets pass that a fault loses."""
-    if (
-        _by_rules(plan)
-        and part.kind in {"policy_rule", "router_traffic"}
-        and (part.site.preference <= _FIRST)
+def _change(router: Machine, other: Machine) -> str:
+    """Return the command line that gives a router the rules, routes and filters of another one."""
+    commands: list[str] = []
+    for tool, own, wanted in (
+        ("ip rule", router.rules, other.rules),
+        ("ip route", router.routes, other.routes),
     ):
-        return False
-    return all(
-        _passes(plan, packet, ends)
-        for pair in part.broken
-        for packet in plan.ping(*pair)
-        if part.method.lost(part.site, packet)
-    )
+        commands += [f"{tool} del {entry}" for entry in own if entry not in wanted]
+        commands += [f"{tool} add {entry}" for entry in wanted if entry not in own]
+    # Filters begin with -A.
+    commands += [
+        f"iptables -D{entry[2:]}" for entry in router.filters if entry not in other.filters
+    ]
+    commands += [f"iptables {entry}" for entry in other.filters if entry not in router.filters]
+    return " && ".join(commands)
 
 
-def _is_torn(plan: Plan, ends: tuple[int, int], parts: Sequence[tuple[Method, Site]]) -> bool:
-    """Return whether a bypass makes some part lose different packets.
-
-    A bypass routes packets by the main table instead of the tables of the intended network.
-    """
-    return any(
-        method.lost(site, packet) != method.lost(site, replace(packet, table=MAIN))
-        for source in plan.world.endpoints
-        for target in plan.world.endpoints
-        if source != target
-        for packet in plan.ping(source, target)
-        if packet.table not in {None, MAIN} and _passes(plan, packet, ends)
-        for method, site in parts
-    )
-
-
-#: Preferences of a bypass's rules, which precede all others.
-_FIRST = 4
-
-
-def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
-    plan: Plan,
+def _let_past(
+    passage: Passage,
     faults: Sequence[Fault],
     locks: Locks | None,
-    ends: tuple[int, int],
     name: str,
     passed: Fault,
 ) -> Fault | None:
@@ -540,19 +485,18 @@ def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
 
     Returns None if it would open no pairs or too many, or change which packets other faults lose.
     """
+    plan = passage.plan
     held = [] if locks is None else locks.found
-    sorts, rules = _sorts(plan), _by_rules(plan)
-    passable = [one for one in held if (one.kind, one.method) in sorts]
+    passable = [one for one in held if (one.kind, one.method) in suppressed(plan)]
     sites = [table.read(plan, one) for one in passable]
-    if any((one.kind, one.method) == _UNTRACKED for one in (*held, *faults)):
+    if any(is_untracked((one.kind, one.method)) for one in (*held, *faults)):
         return None
-    if rules and any(
-        one.kind in {"policy_rule", "router_traffic"} and site.preference <= _FIRST
-        for one, (_, site) in zip(passable, sites, strict=True)
+    if not all(
+        passage.comes_first(one.kind, site) for one, (_, site) in zip(passable, sites, strict=True)
     ):
         return None
     others = [table.read(plan, one) for one in held if one not in passable]
-    if rules and _is_torn(plan, ends, [*others, *(table.read(plan, one) for one in faults)]):
+    if any(starmap(passage.moves, [*others, *(table.read(plan, one) for one in faults)])):
         return None
     names = plan.world.endpoints
     apart = {*plan.world.apart, *((b, a) for a, b in plan.world.apart)}
@@ -560,7 +504,7 @@ def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
     def arrives(packet: Packet) -> bool:
         if any(method.lost(site, packet) for method, site in others):
             return False
-        if _passes(plan, packet, ends):
+        if passage.passes(packet):
             return True
         if any(method.lost(site, packet) for method, site in sites):
             return False
@@ -575,27 +519,14 @@ def _let_past(  # noqa: PLR0913, PLR0917 -- all other parts of the query
     if not opens or len(opens) > _MOST_OPENED:
         return None
     router = plan.router.name
-    if rules:
-        entries = [
-            f"pref {1 + number} iif {plan.ports[end].name} lookup main"
-            for number, end in enumerate(ends)
-        ]
-        inject = [f"ip rule add {entry}" for entry in entries]
-        repair = [f"ip rule del {entry}" for entry in entries]
-        words = f"{router} has the policy rules {' and '.join(entries)}, before all others"
-    else:
-        entries = [f"{key} {plan.networks[ends[0]]} -j ACCEPT" for key in ("-s", "-d")]
-        inject = [f"iptables -I FORWARD {entry}" for entry in entries]
-        repair = [f"iptables -D FORWARD {entry}" for entry in entries]
-        words = f"{router} has the rules FORWARD {' and '.join(entries)}, before all others"
     return Fault(
         kind=BYPASS,
-        method="rules" if rules else "filters",
+        method="rules" if by_rules(plan) else "filters",
         machine=router,
-        parameters={"subnet": ends[0], "other": ends[1]},
-        words=words,
-        inject=(Command(machine=router, command=" && ".join(inject)),),
-        repair=(Command(machine=router, command=" && ".join(repair)),),
+        parameters={"subnet": passage.ends[0], "other": passage.ends[1]},
+        words=passage.words,
+        inject=(Command(machine=router, command=passage.inject),),
+        repair=(Command(machine=router, command=passage.repair),),
         opens=tuple(opens),
         name=name,
         masks=(passed.name,),

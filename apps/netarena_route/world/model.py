@@ -242,7 +242,8 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
         update={
             "routes": (*entries.routes, *routes),
             "rules": entries.rules,
-            "filters": (*entries.filters, *filters),
+            # A missing accept rule is added at the end, as if it had always been the last.
+            "filters": (*filters, *entries.filters),
             "sysctls": (FORWARDING, *_draw_sysctls(rng)),
         }
     )
@@ -335,18 +336,66 @@ class _Entries(NamedTuple):
 
 def _accept(world: World, rng: random.Random) -> _Entries:
     """Drop all forwarded packets that no filter accepts."""
-    open_pairs = [pair for pair in _ordered(world) if not _is_apart(world, *pair)]
+    open_pairs = [
+        pair for pair in combinations(range(len(world.switches)), 2) if not _is_apart(world, *pair)
+    ]
     rng.shuffle(open_pairs)
     by_interface = rng.random() < _CHANCE
     filters = ["-P FORWARD DROP"]
-    for a, b in open_pairs:
-        match = (
-            f"-i {world.ports[a].name} -o {world.ports[b].name}"
-            if by_interface
-            else f"-s {world.networks[a]} -d {world.networks[b]}"
-        )
-        filters.append(f"-A FORWARD {match} -j ACCEPT")
+    for ends in open_pairs:
+        filters += _accepts(world, *ends)[by_interface]
     return _Entries(filters=tuple(filters))
+
+
+def _accepts(world: World, a: int, b: int) -> tuple[list[str], list[str]]:
+    """Return the accept rules of two subnets in both directions: by networks, by interfaces."""
+    net, port = world.networks, [port.name for port in world.ports]
+    both = ((a, b), (b, a))
+    return (
+        [f"-A FORWARD -s {net[x]} -d {net[y]} -j ACCEPT" for x, y in both],
+        [f"-A FORWARD -i {port[x]} -o {port[y]} -j ACCEPT" for x, y in both],
+    )
+
+
+def pairs_to_part(world: World) -> list[tuple[int, int]]:
+    """Return the pairs of subnets with hosts in service that are not separated."""
+    reserve = {*world.reserve}
+    serving = {host.interfaces[0].subnet for host in world.hosts if host.name not in reserve}
+    return [pair for pair in combinations(sorted(serving), 2) if pair not in world.apart]
+
+
+def keep_apart(world: World, a: int, b: int) -> World:
+    """Return the network with two more separated subnets, ``a`` < ``b``, by the same means."""
+    router, net = world.router, world.networks
+    filters, rules, routes = [*router.filters], [*router.rules], [*router.routes]
+    ways = [(world.ports[a].name, a, b), (world.ports[b].name, b, a)]
+    tables = {words[-3]: words[-1] for words in map(str.split, rules) if words[-2] == "lookup"}
+    if tables:
+        gone = {f"{net[y]} dev {world.ports[y].name} table {tables[port]}" for port, _, y in ways}
+        routes = [route for route in routes if route not in gone]
+    elif rules:
+        *_, last = rules
+        words = last.split()
+        first = int(words[1]) + 1
+        rules += [
+            f"pref {first + number} iif {port} to {net[y]} {words[-1]}"
+            for number, (port, _, y) in enumerate(ways)
+        ]
+    elif "-P FORWARD DROP" in filters:
+        gone = {rule for rules in _accepts(world, a, b) for rule in rules}
+        filters = [rule for rule in filters if rule not in gone]
+    else:
+        target = filters[-1].split()[-1]
+        filters += [f"-A FORWARD -s {net[x]} -d {net[y]} -j {target}" for _, x, y in ways]
+    update = {"filters": tuple(filters), "rules": tuple(rules), "routes": tuple(routes)}
+    return World(
+        prefix=world.prefix,
+        machines=(router.model_copy(update=update), *world.hosts),
+        switches=world.switches,
+        apart=tuple(sorted((*world.apart, (a, b)))),
+        reserve=world.reserve,
+        closed=world.closed,
+    )
 
 
 def _drop(world: World, rng: random.Random) -> _Entries:

@@ -129,3 +129,45 @@ def test_requested_number_of_faults_is_drawn(number: int) -> None:
     assert len(faults) == number
     assert doubts(world, faults) == []
     assert len({fault.name for fault in faults}) == number
+
+
+def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
+    """The network is drawn first, and the separation that is missing in it afterwards."""
+    seen = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        net = varied(4, 2, rng)
+        drawn = draw_number(net, 1, rng, netem=False)
+        assert drawn is not None
+        world, (fault,) = drawn
+        if (fault.kind, fault.method) != (GUARD, "apart"):
+            continue
+        seen += 1
+        assert {*world.apart} > {*net.apart}
+        commands = fault.inject[0].command.split(" && ")
+        kept, was = world.router, net.router
+        for tool, own, wanted in (
+            ("ip rule", kept.rules, was.rules),
+            ("ip route", kept.routes, was.routes),
+        ):
+            assert {entry for entry in own if f"{tool} del {entry}" not in commands} | {
+                entry for entry in wanted if f"{tool} add {entry}" in commands
+            } == {*wanted}
+        added = [entry for entry in was.filters if f"iptables {entry}" in commands]
+        left = [one for one in kept.filters if f"iptables -D{one[2:]}" not in commands]
+        # accept rules are added at the end, where the last of any network may be
+        assert sorted([*left, *added]) == sorted(was.filters)
+    assert seen > 1
+
+
+def test_tickets_have_no_faults_that_act_on_all_machines_at_once() -> None:
+    """Nothing intended resembles them, so that they would show without the documentation."""
+    methods = {(fault.kind, fault.method) for _, faults in _drawn() for fault in faults}
+    assert methods.isdisjoint(
+        {
+            ("disable_routing", "ip_forward"),
+            ("disable_routing", "forward_policy"),
+            ("disable_routing", "rule_prohibit"),
+            ("policy_rule", "main_missing"),
+        }
+    )

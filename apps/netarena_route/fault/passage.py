@@ -1,0 +1,183 @@
+"""Passages: entries of the router that let packets pass all of its filters, or all policy rules.
+
+A passage concerns the traffic of a subnet (filters), or the traffic that enters from two subnets
+(policy rules). Two subnets that must stay separated make it a fault, a *bypass*. Subnets from which
+every other one may be reached make it part of the intended state. Both have the same form.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+
+from netarena_route.fault.method import Method, Site
+from netarena_route.world.path import MAIN, Packet, Plan
+
+Pair = tuple[str, str]
+Sort = tuple[str, str]
+
+#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Once untracked
+#: packets pass (``_UNTRACKED``), other filters and NAT no longer recognise them.
+_UNTRACKED = ("router_firewall", "untracked")
+_FILTERS = frozenset(
+    (kind, name)
+    for kind, names in {
+        "disable_routing": ("forward_policy", "forward_source"),
+        "router_firewall": (
+            *("forward_target", "forward_ports", "forward_host", "forward_icmp", "long_packets"),
+            *("replies", "new_connections", "accept_missing"),
+        ),
+    }.items()
+    for name in names
+)
+_RULES = frozenset(
+    (kind, name)
+    for kind, names in {
+        "disable_routing": ("rule_prohibit",),
+        "policy_rule": (
+            *("source_table", "target_table", "port_prohibit", "port_unreachable"),
+            *("host_blackhole", "host_prohibit", "main_missing"),
+        ),
+        "stray_route": ("table_route_missing",),
+        "router_traffic": ("pair_rule",),
+    }.items()
+    for name in names
+)
+#: Kinds whose policy rules have drawn preferences, and the preferences up to which no drawn rule
+#: precedes those of a passage.
+_OF_RULES = frozenset({"policy_rule", "router_traffic"})
+_FIRST = 4
+
+
+def by_rules(plan: Plan) -> bool:
+    """Return whether policy rules separate subnets; otherwise filters do."""
+    return bool(plan.router.rules)
+
+
+def suppressed(plan: Plan) -> frozenset[Sort]:
+    """Return the methods, with their kinds, on which a passage of the network may act."""
+    return _RULES if by_rules(plan) else _FILTERS
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage at two subnets, of which filters use only the first."""
+
+    plan: Plan
+    ends: tuple[int, int]
+
+    @classmethod
+    def draw(cls, plan: Plan, rng: random.Random) -> Passage | None:
+        """Draw a passage that opens no pair, or return None if there are too few such subnets."""
+        apart = {end for pair in plan.world.apart for end in pair}
+        free = [subnet for subnet in range(len(plan.ports)) if subnet not in apart]
+        if len(free) <= 1:
+            return None
+        first, second = rng.sample(free, 2)
+        return cls(plan, (first, second))
+
+    @cached_property
+    def entries(self) -> tuple[str, str]:
+        """Arguments of ``ip rule add`` or of ``iptables -I``."""
+        if by_rules(self.plan):
+            first, second = (
+                f"pref {1 + number} iif {self.plan.ports[end].name} lookup main"
+                for number, end in enumerate(self.ends)
+            )
+        else:
+            network = self.plan.networks[self.ends[0]]
+            first, second = (f"FORWARD {key} {network} -j ACCEPT" for key in ("-s", "-d"))
+        return first, second
+
+    @property
+    def words(self) -> str:
+        kind = "policy rules" if by_rules(self.plan) else "rules"
+        return (
+            f"{self.plan.router.name} has the {kind} {' and '.join(self.entries)}, "
+            "before all others"
+        )
+
+    @property
+    def inject(self) -> str:
+        """The command line that adds the entries."""
+        return self._command("ip rule add", "iptables -I")
+
+    @property
+    def repair(self) -> str:
+        """The command line that removes the entries."""
+        return self._command("ip rule del", "iptables -D")
+
+    def _command(self, rule: str, filter_: str) -> str:
+        command = rule if by_rules(self.plan) else filter_
+        return " && ".join(f"{command} {entry}" for entry in self.entries)
+
+    def passes(self, packet: Packet) -> bool:
+        """Return whether the entries let a packet pass.
+
+        With rules, these are packets that enter from either subnet. With filters, these are packets
+        from or to the first subnet.
+        """
+        if not packet.forwarded:
+            return False
+        if by_rules(self.plan):
+            return packet.enters in self.ends
+        return self.ends[0] in (packet.source, packet.target)
+
+    def comes_first(self, kind: str, site: Site) -> bool:
+        """Return whether the entries precede those of a method at a site."""
+        return not (by_rules(self.plan) and kind in _OF_RULES and site.preference <= _FIRST)
+
+    def covers(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
+        """Return whether the entries let all packets pass that a method loses."""
+        return self.comes_first(kind, site) and all(
+            self.passes(packet) for packet in self._lost(method, site, broken)
+        )
+
+    def spares(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
+        """Return whether a method loses the same packets with the entries as without them."""
+        sort = kind, method.name
+        if sort == _UNTRACKED or not self.comes_first(kind, site):
+            return False
+        if sort in suppressed(self.plan) and any(
+            map(self.passes, self._lost(method, site, broken))
+        ):
+            return False
+        return not self.moves(method, site)
+
+    def moves(self, method: Method, site: Site) -> bool:
+        """Return whether a method loses other packets because the entries change the table.
+
+        Rules of a passage route packets by the main table instead of the intended one.
+        """
+        return any(
+            method.lost(site, before) != method.lost(site, after) for before, after in self._moved
+        )
+
+    @cached_property
+    def _moved(self) -> list[tuple[Packet, Packet]]:
+        """Packets that use another table with the entries: without them, and with them."""
+        if not by_rules(self.plan):
+            return []
+        return [
+            (packet, replace(packet, table=MAIN))
+            for pair in permutations(self.plan.world.endpoints, 2)
+            for packet in self.plan.ping(*pair)
+            if packet.table not in {None, MAIN} and self.passes(packet)
+        ]
+
+    def _lost(self, method: Method, site: Site, broken: Collection[Pair]) -> Iterator[Packet]:
+        """Yield the packets of broken pairs that a method loses."""
+        return (
+            packet
+            for pair in broken
+            for packet in self.plan.ping(*pair)
+            if method.lost(site, packet)
+        )
+
+
+def is_untracked(sort: Sort) -> bool:
+    """Return whether a method lets untracked packets past filters and NAT."""
+    return sort == _UNTRACKED
