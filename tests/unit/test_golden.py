@@ -78,7 +78,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     [
         ("malt", "85ae8b9ca002bccb", "b304c9fc88b88da7"),
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
-        ("route", "d161574f3aa00d3b", "4a4eca1050f48cba"),
+        ("route", "c0384b1e38b1560e", "bfa779871eb52362"),
         ("k8s", "7dd0758a355b04fe", "9332c7302bc68abc"),
     ],
 )

@@ -11,9 +11,10 @@ from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
 from netarena_route.config import MAX_ROUTERS
 
-#: Command sent to every router: it sets the most common OSPF settings and resets the sessions.
+#: Command sent to every router: it sets the most common OSPF settings and resets the sessions. It
+#: sets the largest MTU that a link may have, which is the same at both ends and fits all packets.
 _RESET = (
-    "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 1500; "
+    "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 9000; "
     "vtysh -c 'configure terminal' -c \"interface $p\" -c 'ip ospf hello-interval 1' "
     "-c 'ip ospf dead-interval 3' -c 'ip ospf network point-to-point'; done; "
     "sysctl -w net.ipv4.ip_forward=1; iptables -D FORWARD 1; "

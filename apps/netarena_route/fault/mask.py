@@ -56,14 +56,15 @@ _GENERAL = frozenset(
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights: those that many pairs show, and those that few show.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: Groups of kinds for locks. Interactions need faults that many pairs show, so that the weights
-#: here are higher for those than in ``_SOURCES``.
-SOURCES: Sources = (((*PAPER, *ROUTER), 12), (tuple(HOST), 8), (tuple(PAIR), 18))
+#: Groups of kinds for locks. Three of four faults on the router are of its wide kinds, because
+#: interactions need them. Locks of these kinds have a high weight, because few sites have room.
+SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock was on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
-#: Share of faults that involve a reserve host, as all locks do. It is larger for kinds of ``PAIR``,
-#: since a setting about one pair names its hosts.
-_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
+#: Share of faults on the router, and of faults about one pair, that involve a reserve host, as all
+#: locks do. Faults that close all pairs of a host never do: no other setting names a reserve host
+#: with such a lock, but some would name one with such a fault.
+_ROUTER_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
 #: Maximum number of faults on the router among those drawn one by one.
 _MOST_ON_ROUTER = 2
 #: Draws of a part, of a part that must fit another one, of the whole, and of a passage.
@@ -284,15 +285,13 @@ class _Draw:
 
     def _draw_part(self, kinds: Sequence[str]) -> Part | None:
         kind = self.rng.choice(kinds)
-        methods = [
-            method
-            for method in table.methods_of(kind, self.plan.world, netem=self.netem)
-            if not (self.plan.world.reserve and (kind, method.name) in _GENERAL)
-        ]
+        methods = table.methods_of(kind, self.plan.world, netem=self.netem)
         if not methods:
             return None
         method = self.rng.choice(methods)
-        share = _PAIRS_IN_RESERVE if kind in PAIR else _IN_RESERVE
+        if self.plan.world.reserve and (kind, method.name) in _GENERAL:
+            return None
+        share = _PAIRS_IN_RESERVE if kind in PAIR else 0 if kind in HOST else _ROUTER_IN_RESERVE
         within = bool(self.plan.world.reserve) and self.rng.random() < share
         draw = Site.draw_in_reserve if within else Site.draw
         site = draw(self.plan, method.scope, self.rng)
