@@ -42,6 +42,7 @@ from netarena.agent.interface import STRANGE, Brief, context_id
 from netarena.config import Briefing
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
+from netarena.task.application import indices_of
 
 #: Attempts per episode whose context ids are known: crashes and retries add some to the first.
 _ATTEMPTS = 10
@@ -117,7 +118,7 @@ class Register:
 
     def _find(self, context: str) -> tuple[Query | None, int]:
         if self._asks is None:
-            self._asks = self._brief.application.indices(self._brief.config)
+            self._asks = indices_of(self._brief.application, self._brief.config)
         while context not in self._episodes and self._attempts < _ATTEMPTS:
             self._index_attempt(self._asks)
         if context not in self._episodes:

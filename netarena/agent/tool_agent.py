@@ -9,7 +9,7 @@ from typing import Any
 
 from netarena.config import Config
 from netarena.model import AgentInfo, Reply
-from netarena.task.application import Application
+from netarena.task.application import Application, reply_of, tools_of
 from netarena.task.prompt import news
 from netarena.task.tool import Parameter, Tool
 
@@ -58,7 +58,7 @@ class Desk:
         self._application = application
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
-        self.tools = {tool.name: tool for tool in (NEXT, *application.acts(config))}
+        self.tools = {tool.name: tool for tool in (NEXT, *tools_of(application, config))}
         #: Set when a task was requested.
         self.begun = asyncio.Event()
         #: Set when a client has learned that there are no more tasks.
@@ -160,7 +160,7 @@ class Desk:
             return Said(_NO_TASK, refused=True)
         graded = self._graded
         self._open = None
-        asked.reply.set_result(Reply(text=self._application.say(name, values)))
+        asked.reply.set_result(Reply(text=reply_of(self._application, name, values)))
         then = await self._wait(graded)
         if then is None or then.context != asked.context:
             self._taken = ""

@@ -19,7 +19,7 @@ from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.model import Check, Severity
 from netarena.report.markdown import plain
-from netarena.task.application import application_names, load
+from netarena.task.application import application_names, describe_versions, load
 
 #: Bytes of a journal of some thousand episodes with all their texts.
 _ROOM = 2**30
@@ -163,7 +163,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
         severity = Severity.RUN if asked_for else Severity.NOTE
         yield _failed("installed", what, remedy, severity)
         return
-    told = application.told_versions()
+    told = describe_versions(application)
     yield Check(
         name="installed",
         ok=True,

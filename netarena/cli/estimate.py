@@ -27,7 +27,7 @@ from netarena.model import Episode, Outcome, Query
 from netarena.report.markdown import duration
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct, with_size_of_file
-from netarena.task.application import Application
+from netarena.task.application import Application, indices_of
 from netarena.task.prompt import render
 
 #: Most queries of the sample; each label is drawn once.
@@ -200,7 +200,7 @@ def estimate(
 ) -> dict[str, Any]:
     """Return the estimate of a run as JSON: one entry per agent, and time and disk of all."""
     config = with_size_of_file(app, agents[0].config)
-    queries = len(app.indices(config)) * config.repeats
+    queries = len(indices_of(app, config)) * config.repeats
     sample = take_sample(app, config)
     if not sample.episodes:
         raise ConfigError("--estimate", "no query of the sample could be played on this machine")

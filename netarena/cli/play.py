@@ -26,7 +26,7 @@ from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct
-from netarena.task.application import Application, load
+from netarena.task.application import Application, load, reply_of, tools_of
 from netarena.task.identity import Secrecy
 from netarena.task.prompt import news, without_form
 from netarena.task.tool import Tool
@@ -114,7 +114,7 @@ class Person:
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
-        self._tools = {tool.name: tool for tool in application.acts(config)}
+        self._tools = {tool.name: tool for tool in tools_of(application, config)}
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self._keyboard = Keyboard(sys.stdin.fileno())
@@ -141,7 +141,7 @@ class Person:
             if text.startswith((_FENCE, "{")):
                 return Reply(text=await self._raw(text))
             if text.strip():
-                return Reply(text=self._application.say(*await self._call(text)))
+                return Reply(text=reply_of(self._application, *await self._call(text)))
 
     async def aclose(self) -> None:
         pass

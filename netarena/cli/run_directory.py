@@ -14,7 +14,7 @@ from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME, MOST_QUERIES, read_queries
-from netarena.task.application import Application
+from netarena.task.application import Application, explain_version
 from netarena.task.identity import MOST_TRIED, Secrecy, find_index, read_id
 
 
@@ -69,7 +69,7 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     if version not in has:
         raise ConfigError(
             "--query",
-            f"{query_id} {application.lacks(version)}: ask the release that drew it",
+            f"{query_id} {explain_version(application, version)}: ask the release that drew it",
         )
     if not shapes:
         words = application.versions()[version]

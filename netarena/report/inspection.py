@@ -22,6 +22,7 @@ from netarena.report.table import Told, public_id
 from netarena.report.trajectory import call_of
 from netarena.run.archive import Stored
 from netarena.run.journal import JOURNAL_NAME
+from netarena.task.application import tools_of
 
 VERSION = 2
 #: Scores, the headline first.
@@ -205,7 +206,7 @@ def _events(told: Told) -> Iterator[dict[str, Any]]:
     Inspect makes its data frame of messages from the calls of the model.
     """
     model = told.episode.agent.name
-    tools = told.stored.application.acts(told.stored.config)
+    tools = tools_of(told.stored.application, told.stored.config)
     begin_s = 0.0
     for (prompt, *replies), step in zip(_turns(told), told.episode.steps, strict=True):
         at = {"timestamp": _created(told.stored)}

@@ -12,6 +12,7 @@ from typing import Any
 from netarena.model import JsonValue, Move, Step, Usage
 from netarena.report.story import why
 from netarena.report.table import Told
+from netarena.task.application import tools_of
 from netarena.task.tool import Tool
 
 VERSION = "ATIF-v1.8"
@@ -20,7 +21,7 @@ VERSION = "ATIF-v1.8"
 def make_trajectory(told: Told) -> dict[str, Any]:
     """Return the document of one episode."""
     episode = told.episode
-    tools = told.stored.application.acts(told.stored.config)
+    tools = tools_of(told.stored.application, told.stored.config)
     session = f"{told.query_id}-{episode.repeat}"
     steps = list(_steps(told, tools)) or [
         {"step_id": 1, "source": "user", "message": told.query.text}

@@ -55,7 +55,7 @@ from netarena.run.opening import Opening
 from netarena.run.purse import Account, Purse
 from netarena.run.query_store import Deck
 from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
-from netarena.task.application import Application
+from netarena.task.application import Application, explain_version, indices_of
 from netarena.task.failure import is_lost, why
 from netarena.task.identity import Secrecy, find_index, read_id, seal, seal_id
 
@@ -310,7 +310,7 @@ def _check_whole(
     application: Application, config: Config, name: str, queries: Iterator[Query | None]
 ) -> Generator[Query | None]:
     """Yield ``queries``; raise ConfigError at the end if ``config`` selects more."""
-    wanted, labels = application.indices(config), len(application.labels(config))
+    wanted, labels = indices_of(application, config), len(application.labels(config))
     found: set[int] = set()
     for query in queries:
         if query is not None:
@@ -337,7 +337,7 @@ def _extend(
         if query is not None:
             found.add(query.index)
         yield query
-    wanted = application.indices(config)
+    wanted = indices_of(application, config)
     missing = (index for index in wanted if index not in found)
     for query in application.generate_from(config, seed, next(missing, wanted.stop)):
         if query.index >= wanted.stop:
@@ -506,7 +506,7 @@ def _strange(application: Application, config: Config, name: str, query_id: str)
     name_of_told, _, version = ("" if told is None else told.generator).rpartition("-")
     old = name_of_told == application.name and version not in application.versions()
     if told is not None and (old or (told.shape_hash == shape and told.generator != ours)):
-        lacks = application.lacks(version)
+        lacks = explain_version(application, version)
         why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
     else:
         why = (
@@ -614,7 +614,7 @@ def _take_up(
         if what == "version" and secrecy is Secrecy.OPEN:
             raise ConfigError(
                 "resume",
-                f"the run there {application.lacks(str(old))}: the release that began "
+                f"the run there {explain_version(application, str(old))}: the release that began "
                 "it goes on with it, this one can report and regrade it",
             )
         refuse(what, old, new)

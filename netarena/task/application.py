@@ -398,16 +398,6 @@ class Application(ABC):
 
     # Shared by all applications.
 
-    def indices(self, config: Config) -> range:
-        """Return the indices of the queries that ``config`` asks.
-
-        They start at ``start_index`` and end before ``end_index``. Raises ConfigError if the config
-        cannot be drawn.
-        """
-        size = self.size(config)
-        end = size if config.end_index is None else min(size, config.end_index)
-        return range(config.start_index or 0, end)
-
     def explain(self, query: Query, episode: Episode) -> Episode:
         """Return ``episode`` with its judgements' notes, remains of faults, and failure.
 
@@ -444,17 +434,6 @@ class Application(ABC):
         )
         return replace(parts, situation=turn)
 
-    def acts(self, config: Config) -> Sequence[Tool]:
-        """Return all kinds of actions under ``config``, in a ticket also its end."""
-        end = () if config.briefing is Briefing.FULL else (DONE,)
-        return (*self.tools.kinds(config), *end)
-
-    def say(self, tool: str, values: Mapping[str, str]) -> str:
-        """Return the reply that is equivalent to a call of one of ``acts``."""
-        if tool == DONE.name:
-            return self.tickets.declare(read_causes(values["causes"]))
-        return self.tools.reply(tool, values)
-
     def turns(self, config: Config) -> int:
         """Return the maximum number of replies of an episode."""
         return 1 if self.one_shot else config.max_iterations
@@ -487,18 +466,6 @@ class Application(ABC):
     def versions(self) -> Mapping[str, str]:
         """Return the values of ``version_of`` with their configs in words (none for all)."""
         return {self.version: ""}
-
-    def told_versions(self) -> str:
-        """Return ``versions`` in one line."""
-        return ", ".join(
-            f"{one} for {words}" if words else one for one, words in self.versions().items()
-        )
-
-    def lacks(self, version: str) -> str:
-        """Return why a query of ``version`` is not drawn again: its configs differ."""
-        words = self.versions().get(version)
-        has = f"has for {words} alone" if words else f"lacks (it has {self.told_versions()})"
-        return f"was drawn by version {version} of the generator, which this release {has}"
 
 
 class Labelled(Application):
@@ -547,6 +514,45 @@ def _of_ticket(query: Query, episode: Episode) -> Failure | None:
     if episode.claim_right is False and not harmed:
         return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
     return None
+
+
+def indices_of(application: Application, config: Config) -> range:
+    """Return the indices of the queries that ``config`` asks.
+
+    They start at ``start_index`` and end before ``end_index``. Raises ConfigError if the config
+    cannot be drawn.
+    """
+    size = application.size(config)
+    end = size if config.end_index is None else min(size, config.end_index)
+    return range(config.start_index or 0, end)
+
+
+def tools_of(application: Application, config: Config) -> Sequence[Tool]:
+    """Return all kinds of actions under ``config``, in a ticket also its end."""
+    end = () if config.briefing is Briefing.FULL else (DONE,)
+    return (*application.tools.kinds(config), *end)
+
+
+def reply_of(application: Application, tool: str, values: Mapping[str, str]) -> str:
+    """Return the reply that is equivalent to a call of one of ``tools_of``."""
+    if tool == DONE.name:
+        return application.tickets.declare(read_causes(values["causes"]))
+    return application.tools.reply(tool, values)
+
+
+def describe_versions(application: Application) -> str:
+    """Return the generator's versions in one line."""
+    versions = application.versions().items()
+    return ", ".join(f"{one} for {words}" if words else one for one, words in versions)
+
+
+def explain_version(application: Application, version: str) -> str:
+    """Return why a query of ``version`` is not drawn again: its configs differ."""
+    if words := application.versions().get(version):
+        has = f"has for {words} alone"
+    else:
+        has = f"lacks (it has {describe_versions(application)})"
+    return f"was drawn by version {version} of the generator, which this release {has}"
 
 
 def application_names() -> list[str]:

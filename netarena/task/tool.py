@@ -44,7 +44,7 @@ REPLY = Tool(
 class Tools:
     """An agent's kinds of actions; by default the only one is a whole reply.
 
-    The declaration of a ticket is added for all applications (``Application.acts``).
+    The declaration of a ticket is added for all applications (``application.tools_of``).
     """
 
     def kinds(self, config: Config) -> Sequence[Tool]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from netarena.config import with_seed_text
 from netarena.errors import ConfigError, ReplyRefused
-from netarena.task.application import Application
+from netarena.task.application import Application, reply_of, tools_of
 from netarena.task.prompt import news
 from netarena.task.tool import DONE, Tool
 from netarena.training.arena import Seat, config_of, load_for
@@ -74,7 +74,7 @@ class Rollout:
         if self._done:
             return _ENDED
         texts = {name: str(value) for name, value in values.items()}
-        acted = self._seat.act(self._seat.application.say(tool, texts))
+        acted = self._seat.act(reply_of(self._seat.application, tool, texts))
         self._reward += acted.reward
         self._done = acted.done
         self.infos.append(acted.info)
@@ -97,7 +97,7 @@ def make_environment(
     Raises ConfigError.
     """
     loaded = load_for(application, training=training)
-    tools = loaded.acts(config_of(loaded, values or {}))
+    tools = tools_of(loaded, config_of(loaded, values or {}))
 
     def seated(_: object) -> Seat:
         return Seat(application, values, rewards, training=training)
@@ -122,7 +122,7 @@ def make_dialogues(
     ConfigError if a line is not of such a set, and OSError.
     """
     loaded = load_for(application, training=True)
-    tools = loaded.acts(config_of(loaded, values or {}))
+    tools = tools_of(loaded, config_of(loaded, values or {}))
     schemas = json.dumps([_schema(tool) for tool in tools])
     return [
         {"messages": list(_messages(loaded, tools, turns)), "tools": schemas}
@@ -194,7 +194,7 @@ def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] 
 
 def _reads(application: Application, tool: Tool, values: Mapping[str, str]) -> object:
     try:
-        return application.parse(application.say(tool.name, values))
+        return application.parse(reply_of(application, tool.name, values))
     except ReplyRefused:
         return None
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netarena.errors import ConfigError
-from netarena.task.application import load
+from netarena.task.application import load, reply_of
 from netarena.training.arena import Seat, close_all
 from netarena.training.trl import make_dialogues, make_environment, make_rows
 
@@ -79,7 +79,7 @@ def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, to
     assert len(calls) == len(said)
     assert {call["name"] for call in calls} == tools
     for call, reply in zip(calls, said, strict=True):
-        again = application.say(call["name"], call["arguments"])
+        again = reply_of(application, call["name"], call["arguments"])
         assert application.parse(again) == application.parse(reply)
 
 
