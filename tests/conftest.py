@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -371,13 +372,14 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
     return any(each[-1].scope not in _NARROW_SCOPES for each in definitions if each)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A test that computes for long is no longer traced: what it reaches, it reaches early on.
+@contextmanager
+def _traced_briefly(config: pytest.Config) -> Iterator[None]:
+    """Stop tracing in a test or its fixtures when they have computed for long.
 
-    Tracing doubles the processor time of the whole run, most of it in loops of few tests.
+    Tracing doubles the processor time of the whole run, most of it in loops of few tests. What a
+    test reaches, it reaches early on.
     """
-    control = _coverage(item.config)
+    control = _coverage(config)
     if control is None or not control.started:
         yield
         return
@@ -397,10 +399,19 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             control.resume()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in item.iter_markers("requires"):
-        for name in marker.args:
-            requirement(name)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _traced_briefly(item.config):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _traced_briefly(item.config):
+        for marker in item.iter_markers("requires"):
+            for name in marker.args:
+                requirement(name)
+        return (yield)
 
 
 @pytest.fixture(name="requirement", scope="session")
