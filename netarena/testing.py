@@ -363,8 +363,8 @@ class ApplicationContract:
         )
         for start in (len(queries) // 2, len(queries)):
             rest = application.generate_from(config, self.seed, start)
-            found = [query for query in rest if query.index >= start]
-            assert found == queries[start:], f"generate_from {start} differs from generate"
+            later = [query for query in rest if query.index >= start]
+            assert later == queries[start:], f"generate_from {start} differs from generate"
 
     def test_more_queries_per_label_extend_fewer(self) -> None:
         application, config, queries = self.load()
