@@ -28,6 +28,7 @@ from netarena.errors import ConfigError, NetArenaError, suggest
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent here and now."),
+    ("merge", "netarena.cli.merge", "Join the shards of a run."),
     ("play", "netarena.cli.play", "Be the agent yourself, at one query."),
     ("mcp", "netarena.cli.mcp", "Serve tasks to an agent that calls tools (MCP)."),
     ("request", "netarena.cli.request", "Ask a green agent for an assessment."),

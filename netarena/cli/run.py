@@ -49,6 +49,7 @@ from netarena.run.assessment import (
     with_size_of_file,
 )
 from netarena.run.capacity import Slots
+from netarena.run.shard import Shard
 from netarena.task.application import Application, load
 from netarena.task.identity import Secrecy
 
@@ -57,6 +58,7 @@ Examples:
   netarena run route --agent-cmd "python my_agent.py --port {port}"
   netarena run k8s --agent heuristic --until-interval 3
   netarena run scenarios/paper.toml --fraction 0.02 --estimate
+  netarena run malt --seed 7 --num-queries 100 --shard 0/8 --out runs/shard-0
 """
 
 
@@ -112,6 +114,13 @@ Examples:
     f"side. The minimum is --num-queries and {LEAST} queries.",
 )
 @plan_options
+@click.option(
+    "--shard",
+    "part",
+    metavar="I/N",
+    help="Ask only every N-th query, starting with query I (0 to N-1) of the run's order; needs "
+    "--seed. 'netarena merge' joins the folders of all shards.",
+)
 @click.option("--name", "called", metavar="NAME", help="Name of the agent in the results.")
 @wait_option
 @json_option("the content of results.json")
@@ -131,6 +140,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     concurrency: int | None,
     resume: bool,
     points: float | None,
+    part: str | None,
     called: str | None,
     wait_s: float | None,
     as_json: bool,
@@ -149,6 +159,11 @@ def command(  # noqa: PLR0913 -- one argument per option
         resume=True if resume else None,
     )
     plan = Plan.of(**planned)
+    shard = None if part is None else Shard.parse(part)
+    if shard is not None and (query_id or points or plan.estimate):
+        raise ConfigError(
+            "--shard", "cannot be combined with --query, --until-interval or --estimate"
+        )
     if application.endswith(".toml"):
         if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
             raise ConfigError(
@@ -165,6 +180,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             verbose=verbose,
             as_json=as_json,
             wait_s=wait_s,
+            shard=shard,
         )
         return
     if out is not None:
@@ -183,6 +199,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         query_id=query_id,
         verbose=verbose,
         points=points,
+        shard=shard,
         called=called,
         wait_s=wait_s,
         as_json=as_json,
@@ -210,6 +227,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     query_id: str | None,
     verbose: bool,
     points: float | None,
+    shard: Shard | None,
     called: str | None,
     wait_s: float | None,
     as_json: bool,
@@ -219,7 +237,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     secrecy = Secrecy.OPEN
     if query_id is not None:
         config, secrecy = choose_query(app, config, query_id)
-    config, folder = place(app, config)
+    config, folder = place(app, config, shard)
     assert config.seed is not None
     earlier = None
     if config.resume:
@@ -278,6 +296,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
                     origin=choice.stored(),
                     secrecy=secrecy,
                     purse=purse,
+                    shard=shard,
                 )
         plan.spent_usd = 0.0
         plan.settle(purse, again)

@@ -14,15 +14,18 @@ from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME, MOST_QUERIES, read_queries
+from netarena.run.shard import Shard
 from netarena.task.application import Application, explain_version
 from netarena.task.identity import MOST_TRIED, Secrecy, find_index, read_id
 
 
-def place(application: Application, config: Config) -> tuple[Config, Path]:
-    """Return the config with its seed, and the folder of the run.
+def place(
+    application: Application, config: Config, shard: Shard | None = None
+) -> tuple[Config, Path]:
+    """Return the config with its seed, and the folder of the run, or of its ``shard``.
 
     The seed comes from the config, a resumed run or a file of queries, or is drawn: 64 bits. Raises
-    ConfigError if the run to resume is ambiguous or missing.
+    ConfigError if the run to resume is ambiguous or missing, or if a new shard has no seed.
     """
     folder = None if config.output_dir is None else Path(config.output_dir)
     seed = config.seed
@@ -31,9 +34,11 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
             raise ConfigError("--resume", "needs --out DIR or --seed S to say which run")
         seed = _stored_seed(folder)
     if config.resume:
-        run = folder or Path(RUNS) / f"{application.name}-{seed}"
+        run = folder or _default_folder(application, seed, shard)
         if not (run / CONFIG_NAME).is_file():
             raise ConfigError("--resume", f"there is no run in {run}")
+    if seed is None and shard is not None:
+        raise ConfigError("--shard", "needs --seed S, the same for all shards of a run")
     if seed is None and config.benchmark_path is not None and not config.regenerate:
         path = Path(config.benchmark_path)
         first = next(read_queries(path), None) if path.exists() else None
@@ -41,8 +46,13 @@ def place(application: Application, config: Config) -> tuple[Config, Path]:
     if seed is None:
         seed = secrets.randbits(SEED_BITS)
     if folder is None:
-        folder = Path(RUNS) / f"{application.name}-{seed}"
+        folder = _default_folder(application, seed, shard)
     return config.model_copy(update={"seed": seed}), folder
+
+
+def _default_folder(application: Application, seed: int | None, shard: Shard | None) -> Path:
+    run = f"{application.name}-{seed}"
+    return Path(RUNS) / (run if shard is None else shard.folder_name(run))
 
 
 def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:

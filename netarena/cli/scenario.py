@@ -41,6 +41,7 @@ from netarena.report.entrant import from_run
 from netarena.run.archive import read_run
 from netarena.run.assessment import CONFIG_NAME, MAX_EPISODES, RESULTS_NAME, conduct
 from netarena.run.capacity import Slots
+from netarena.run.shard import Shard
 from netarena.task.application import load
 
 
@@ -53,6 +54,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     verbose: bool,
     as_json: bool,
     wait_s: float | None = None,
+    shard: Shard | None = None,
 ) -> None:
     """Run a scenario file, or all that it names; config keys in ``values`` take precedence.
 
@@ -61,6 +63,8 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     the end. All started programs have been stopped then.
     """
     series = read_series(path)
+    if shard is not None and series:
+        raise ConfigError("--shard", f"is for one scenario: run the files that {path} names")
     if not series:
         scenario = read_scenario(path)
         if plan.estimate:
@@ -70,10 +74,11 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
             scenario,
             values,
             plan,
-            out or Path(RUNS) / scenario.name,
+            out or Path(RUNS) / (shard.folder_name(scenario.name) if shard else scenario.name),
             verbose=verbose,
             quiet=as_json,
             wait_s=wait_s,
+            shard=shard,
         )
         if as_json:
             print_documents(documents)
@@ -114,15 +119,25 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     verbose: bool,
     quiet: bool,
     wait_s: float | None,
+    shard: Shard | None = None,
 ) -> list[dict[str, Any]]:
     """Run one scenario and show its results unless ``quiet``; return its ``results.json``."""
     scenario = dataclasses.replace(scenario, config=plan.part({**scenario.config, **values}))
     endpoints = scenario.endpoints()
     if scenario.application is not None:
         return _examine(
-            scenario, endpoints, plan, folder, verbose=verbose, quiet=quiet, wait_s=wait_s
+            scenario,
+            endpoints,
+            plan,
+            folder,
+            verbose=verbose,
+            quiet=quiet,
+            wait_s=wait_s,
+            shard=shard,
         )
     refuse_with_service(plan)
+    if shard is not None:
+        raise ConfigError("--shard", "is for scenarios whose green agent is an application")
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",
@@ -216,11 +231,12 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     verbose: bool,
     quiet: bool,
     wait_s: float | None,
+    shard: Shard | None,
 ) -> list[dict[str, Any]]:
     """Examine the participants in this process, with a journal."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
-    config, folder = place(app, app.config_type.parse(values))
+    config, folder = place(app, app.config_type.parse(values), shard)
     for role, own in scenario.own().items():
         config.with_own(role, own)
     purse = plan.purse({party.role: _model(party) for party in scenario.participants})
@@ -258,6 +274,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
                     ids=scenario.ids(),
                     own=scenario.own(),
                     purse=purse,
+                    shard=shard,
                 )
 
     again = f"the same command with --out {folder} --resume"

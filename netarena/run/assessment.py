@@ -4,6 +4,7 @@ A run's folder holds ``config.json`` (the request, seed included), ``queries.jso
 ``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
 client). With several participants each has a folder ``<role>/`` with its own journal and results.
 A folder that is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
+A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +42,7 @@ from netarena.errors import (
 from netarena.file import read_lines, read_text
 from netarena.model import Episode, Outcome, Query
 from netarena.run.capacity import Places, Slots
-from netarena.run.engine import Run, clock
+from netarena.run.engine import Order, Run, clock
 from netarena.run.journal import (
     JOURNAL_NAME,
     Allowance,
@@ -55,6 +57,7 @@ from netarena.run.opening import Opening
 from netarena.run.purse import Account, Purse
 from netarena.run.query_store import Deck
 from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
+from netarena.run.shard import Shard, arrange
 from netarena.task.application import Application, explain_version, indices_of
 from netarena.task.failure import is_lost, why
 from netarena.task.identity import Secrecy, find_index, read_id, seal, seal_id
@@ -211,8 +214,11 @@ def choose_queries(
     config: Config,
     fallback_seed: int | None = None,
     own: Path | None = None,
+    shard: Shard | None = None,
 ) -> tuple[Generator[Query | None], int]:
     """Return the queries of ``config`` in order of index, and their seed.
+
+    With ``shard`` these are its queries only.
 
     They are drawn, or read from ``benchmark_path`` if it exists and is not to be regenerated;
     otherwise they are written there. Each one is drawn, or read and checked, when it is requested.
@@ -228,6 +234,8 @@ def choose_queries(
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
     if (path := stored_file(config)) is not None:
+        if shard is not None:
+            return _read_shard(application, config, path, shard)
         whole = "num_queries" in config.model_fields_set
         most = config if whole else config.model_copy(update={"num_queries": MOST_QUERIES})
         return _read_file(application, most, path, whole=whole)
@@ -237,7 +245,14 @@ def choose_queries(
         for given in (config.seed, fallback_seed, secrets.randbits(SEED_BITS))
         if given is not None
     )
-    _check_size(config, application.size(config))
+    _check_size(config, application.size(config), shard)
+    if shard is not None:
+        if path is not None:
+            raise ConfigError("benchmark_path", "a shard reads an existing file, and writes none")
+        drawn = application.generate_at(
+            config, seed, sorted(shard.indices(application, config, seed))
+        )
+        return _bound(config, drawn), seed
     if path is None:
         end = math.inf if config.end_index is None else config.end_index
         drawn = application.generate_from(config, seed, config.start_index or 0)
@@ -280,6 +295,23 @@ def _read_file(
     return (_check_whole(application, config, path.name, bound) if whole else bound), seed
 
 
+def _read_shard(
+    application: Application, config: Config, path: Path, shard: Shard
+) -> tuple[Generator[Query | None], int]:
+    """Like ``choose_queries`` for a shard of the run of a file.
+
+    The file must have every query of the shard, so that all shards agree on the order.
+    """
+    config = with_size_of_file(application, config)
+    queries, seed = _open_file(config, path)
+    _check_size(config, application.size(config), shard)
+    wanted = sorted(shard.indices(application, config, seed))
+    inside = set(wanted)
+    own = (query for query in queries if query.index in inside)
+    checked = _check_file(application, config, path.name, own, seed, wanted)
+    return _check_whole(application, config, path.name, checked, wanted), seed
+
+
 def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
     """Return the unchecked queries of a file, and the seed of the first.
 
@@ -296,21 +328,30 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 
 
 def _read_own(
-    application: Application, config: Config, path: Path
+    application: Application, config: Config, path: Path, shard: Shard | None
 ) -> tuple[Generator[Query | None], int]:
     """Like ``choose_queries`` for the file of the resumed run.
 
     It may have queries of other seeds, which replace some of its own.
     """
     queries, seed = _open_file(config, path)
-    return _check_file(application, config, path.name, queries, None), seed
+    wanted = None if shard is None else sorted(shard.indices(application, config, seed))
+    return _check_file(application, config, path.name, queries, None, wanted), seed
 
 
 def _check_whole(
-    application: Application, config: Config, name: str, queries: Iterator[Query | None]
+    application: Application,
+    config: Config,
+    name: str,
+    queries: Iterator[Query | None],
+    wanted: Sequence[int] | None = None,
 ) -> Generator[Query | None]:
-    """Yield ``queries``; raise ConfigError at the end if ``config`` selects more."""
-    wanted, labels = indices_of(application, config), len(application.labels(config))
+    """Yield ``queries``; raise ConfigError at the end if any of ``wanted`` was not among them.
+
+    By default these are the indices that ``config`` selects.
+    """
+    wanted = indices_of(application, config) if wanted is None else wanted
+    labels = len(application.labels(config))
     found: set[int] = set()
     for query in queries:
         if query is not None:
@@ -375,8 +416,8 @@ def _replace(
         expected = index + 1
 
 
-def _check_size(config: Config, size: int) -> None:
-    """Refuse a selection of more queries than an assessment may have, or of none."""
+def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
+    """Refuse a selection of more queries than an assessment or a shard may have, or of none."""
     if not size:
         raise ConfigError("config", "nothing can be drawn with these keys")
     start = config.start_index or 0
@@ -387,6 +428,15 @@ def _check_size(config: Config, size: int) -> None:
     labels = size // config.num_queries
     # A file contains all drawn queries, even if only some of them are asked.
     number = end - start if config.benchmark_path is None else size
+    if shard is not None:
+        if (share := shard.size(end - start)) > MOST_QUERIES:
+            raise ConfigError(
+                "--shard",
+                f"{shard} has {share:,} of the {end - start:,} queries; at most {MOST_QUERIES:,} "
+                f"are allowed: N of at least {-(-(end - start) // MOST_QUERIES):,}",
+            )
+        _check_repeats(config, max(share, 1))
+        return
     if number > MOST_QUERIES:
         raise ConfigError(
             "config.num_queries",
@@ -468,23 +518,30 @@ def _check_overwritten(path: Path) -> None:
         raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
 
-def _check_file(
-    application: Application, config: Config, name: str, queries: Iterator[Query], seed: int | None
+def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree with
+    application: Application,
+    config: Config,
+    name: str,
+    queries: Iterator[Query],
+    seed: int | None,
+    indices: Sequence[int] | None = None,
 ) -> Generator[Query | None]:
     """Yield a file's queries, checked against those that ``seed`` draws with these keys.
 
-    If ``seed`` is None, each query's own seed is used. None is yielded for each drawn query that is
+    If ``seed`` is None, each query's own seed is used. ``indices``, by default all, are those that
+    the file may have. None is yielded for each drawn query that is
     not in the file. The file of a run with sealed ids is accepted like one with open ids.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
+    drawable = range(size) if indices is None else indices
     seen: set[tuple[int, int]] = set()
     for query in queries:
         if query.index >= size:  # more than requested: ignored
             yield None
             continue
         own = query.seed if seed is None else seed
-        drawn = by_seed.setdefault(own, _Drawn(application, config, own))
+        drawn = by_seed.setdefault(own, _Drawn(application, config, own, drawable))
         original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, own, size)) is not None:
             # the id may be right, and the index altered
@@ -527,8 +584,12 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 class _Drawn:
     """Queries of a seed by index; cheap for rising indices."""
 
-    def __init__(self, application: Application, config: Config, seed: int) -> None:
-        self._draw = partial(application.generate_from, config, seed)
+    def __init__(
+        self, application: Application, config: Config, seed: int, indices: Sequence[int]
+    ) -> None:
+        """``indices`` are ascending; no other query is drawn."""
+        self._draw = partial(application.generate_at, config, seed)
+        self._indices = indices
         self._queries: Iterator[Query] = iter(())
         self._last: Query | None = None
 
@@ -540,7 +601,7 @@ class _Drawn:
         if index < 0:
             return None
         if self._last is None or self._last.index > index:
-            self._queries = self._draw(index)
+            self._queries = self._draw(self._indices[bisect_left(self._indices, index) :])
             self._last = next(self._queries, None)
         while self._last is not None and self._last.index < index:
             yield
@@ -563,6 +624,8 @@ class _Resumed:
     extended: bool
     #: Seeds of its queries.
     seeds: Collection[int]
+    #: The part of a run that it is, if it is not a whole one.
+    shard: Shard | None
 
     def fresh_seed(self, preferred: int | None) -> int:
         """Return a seed that drew none of its queries."""
@@ -571,12 +634,13 @@ class _Resumed:
         return preferred
 
 
-def _take_up(
+def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
     application: Application,
     config: Config,
     participants: Mapping[str, str],
     out: Path,
     secrecy: Secrecy,
+    shard: Shard | None,
 ) -> _Resumed | None:
     """Return the state of the run in ``out`` in order to continue it under ``config``.
 
@@ -591,6 +655,7 @@ def _take_up(
         values = dict(stored["config"])
         kept = Secrecy(stored.get("secrecy", Secrecy.OPEN))
         seeds = {int(stored["seed"]), *map(int, stored.get("replaced_seeds", ()))}
+        part = Shard.parse(str(stored["shard"])) if "shard" in stored else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -639,7 +704,8 @@ def _take_up(
         values[key] = value
     parsed = type(config).parse(values)
     extended = parsed.num_queries > stands.num_queries
-    return _Resumed(parsed, max(secrecy, kept), extended, seeds)
+    _check_shard(shard, part, extended=extended)
+    return _Resumed(parsed, max(secrecy, kept), extended, seeds, part)
 
 
 def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
@@ -653,7 +719,17 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
         raise ConfigError("resume", f"participants of the run there have another config{told}")
 
 
-def _keep_earlier(out: Path) -> None:
+def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:
+    """Refuse to resume a shard as another one, or with more queries."""
+    if given is not None and given != kept:
+        raise ConfigError("--shard", f"the run there is {kept or 'no shard'}, not {given}")
+    if extended and kept is not None:
+        raise ConfigError(
+            "resume", "a shard keeps its num_queries: it decides which queries belong to the shard"
+        )
+
+
+def keep_earlier(out: Path) -> None:
     """Move the files of an earlier run into ``earlier-N/``: nothing is lost, nothing is mixed."""
     try:
         earlier = json.loads(read_text(out / CONFIG_NAME))
@@ -733,6 +809,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     ids: Mapping[str, str] | None = None,
     origin: Mapping[str, Any] | None = None,
     secrecy: Secrecy = Secrecy.OPEN,
+    shard: Shard | None = None,
     most_bytes: float = math.inf,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     purse: Purse | None = None,
@@ -742,8 +819,9 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     ``slots`` limits live worlds over all calls that share it, fairly. The agents are closed at the
     end. ``ids`` are the participants' names in ``results.json``, by role; the default is a URL or
     the agent's own name. ``origin`` says how to reach the agent when the run is resumed (stored in
-    ``config.json``). ``secrecy`` concerns readers of records during the run. ``most_bytes`` limits
-    what the assessment writes to disk. ``own`` has config keys of single participants by role, only
+    ``config.json``). ``secrecy`` concerns readers of records during the run. ``shard`` asks only
+    this part of the queries; a resumed run keeps its own. ``most_bytes`` limits what the assessment
+    writes to disk. ``own`` has config keys of single participants by role, only
     ``Config.prompt_keys``. ``purse`` limits what all replies together may cost.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
@@ -765,6 +843,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             ids=ids or {},
             origin=origin,
             secrecy=secrecy,
+            shard=shard,
             allowance=Allowance(most_bytes),
             own={role: dict(values) for role, values in (own or {}).items() if values},
             purse=purse,
@@ -791,6 +870,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     ids: Mapping[str, str],
     origin: Mapping[str, Any] | None,
     secrecy: Secrecy,
+    shard: Shard | None,
     allowance: Allowance,
     own: Mapping[str, dict[str, Any]],
     purse: Purse | None,
@@ -813,17 +893,17 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             await finish(asyncio.to_thread(held.enter_context, lock_folder(out)))
             resumed = None
             if config.resume:
-                resumed = _take_up(application, config, names, out, secrecy)
+                resumed = _take_up(application, config, names, out, secrecy, shard)
                 _check_own(out, own, secrecy)
             if resumed is None:
-                _keep_earlier(out)
+                keep_earlier(out)
                 queries, seed = await asyncio.to_thread(
-                    choose_queries, application, config, fallback_seed, out
+                    choose_queries, application, config, fallback_seed, out, shard
                 )
             else:
-                config, secrecy = resumed.config, resumed.secrecy
+                config, secrecy, shard = resumed.config, resumed.secrecy, resumed.shard
                 queries, seed = await asyncio.to_thread(
-                    _read_own, application, config, out / QUERIES_NAME
+                    _read_own, application, config, out / QUERIES_NAME, shard
                 )
                 if resumed.extended:
                     queries = _extend(application, config, seed, queries)
@@ -841,8 +921,9 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             deck = held.enter_context(Deck(out))
             drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out, allowance)))
             await _take_steps(drawing, slots, deadline, opening)
-            number = await asyncio.to_thread(_count_queries, application, config, deck)
+            number = await asyncio.to_thread(_count_queries, application, config, deck, shard)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
+            order = await asyncio.to_thread(_order, application, config, seed, shard)
             # to the end, even if cancelled: what it opens is closed below
             parts = await finish(
                 asyncio.to_thread(
@@ -857,6 +938,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     held=held,
                     deck=deck,
                     fresh=fresh,
+                    shard=shard,
                     allowance=allowance,
                     own=own,
                 )
@@ -883,6 +965,8 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         deadline=deadline,
                         account=accounts[part.role],
                         alone=len(agents) == 1,
+                        shard=shard,
+                        order=order,
                     )
                 )
                 for part, places in zip(parts, joined, strict=True)
@@ -904,6 +988,12 @@ async def _announce(
             pump.tell("noted", role, f"{role} is graded on {venue}")
         if warning := _warn_of_role(application, role, alone=len(roles) == 1):
             pump.tell("noted", role, f"warning: {warning}")
+
+
+def make_warnings(application: Application, role: str, *, alone: bool) -> dict[str, list[str]]:
+    """Return the key of a summary that holds warnings; none without any."""
+    warning = _warn_of_role(application, role, alone=alone)
+    return {"warnings": [warning]} if warning else {}
 
 
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
@@ -929,8 +1019,21 @@ def _left(deadline: float | None) -> float:
     return math.inf if deadline is None else deadline - clock()
 
 
-def _count_queries(application: Application, config: Config, deck: Deck) -> int:
+def _order(
+    application: Application, config: Config, seed: int, shard: Shard | None
+) -> Order | None:
+    """Return how a shard arranges its queries; None for a whole run."""
+    if shard is None:
+        return None
+    return partial(arrange, indices=shard.indices(application, config, seed))
+
+
+def _count_queries(
+    application: Application, config: Config, deck: Deck, shard: Shard | None
+) -> int:
     """Return ``num_queries``: the given value, or the number of queries in the file."""
+    if shard is not None:  # it has not all of them
+        return with_size_of_file(application, config).num_queries
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
 
@@ -1003,7 +1106,8 @@ class _Telling:
         return None if self._asked else self.seed
 
 
-def _folder_of(role: str, agents: Collection[str], out: Path) -> Path:
+def folder_of(role: str, agents: Collection[str], out: Path) -> Path:
+    """Return the folder of a participant."""
     return out / role if len(agents) > 1 else out
 
 
@@ -1011,7 +1115,7 @@ def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
     """Return ids of queries without a verdict whose prompt some participant may know."""
     shown: set[str] = set()
     for role in agents:
-        path = _folder_of(role, agents, out) / JOURNAL_NAME
+        path = folder_of(role, agents, out) / JOURNAL_NAME
         if path.exists():
             past = read_journal(path)
             if past.silent:
@@ -1042,6 +1146,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     held: ExitStack,
     deck: Deck,
     fresh: int | None,
+    shard: Shard | None,
     allowance: Allowance,
     own: Mapping[str, dict[str, Any]],
 ) -> list[_Part]:
@@ -1050,27 +1155,20 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     Queries that were shown and not graded are replaced by those of ``deck`` drawn with the seed
     ``fresh``, unless that is None.
     """
-    public = config.model_dump(mode="json", exclude={"agent_client_configs"})
-    header = {
-        "application": application.name,
-        "version": application.version_of(config),
-        "prompt_version": application.prompt_version,
-        "seed": config.seed,
-        "shape": config.shape(),
-        "config": public,
-        "secrecy": secrecy,
-    }
+    header = make_header(application, config, secrecy)
     # the config last: with it a run can be resumed
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
     if own:
         had["participant_config"] = dict(own)
     if seeds := sorted({card.seed for card in deck.cards} - {config.seed}):
         had["replaced_seeds"] = seeds
+    if shard is not None:
+        had["shard"] = str(shard)
     told = with_seed_text({**header, "participants": dict(names), **had})
     write_json(out / CONFIG_NAME, told)
     parts = []
     for role, agent in agents.items():
-        folder = _folder_of(role, agents, out)
+        folder = folder_of(role, agents, out)
         journal = held.enter_context(Journal(folder / JOURNAL_NAME, allowance))
         past = read_journal(journal.path)
         told_to = config.with_own(role, own.get(role, {}))
@@ -1095,6 +1193,19 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     return parts
 
 
+def make_header(application: Application, config: Config, secrecy: Secrecy) -> dict[str, Any]:
+    """Return what ``config.json`` and the header of each journal say of a run."""
+    return {
+        "application": application.name,
+        "version": application.version_of(config),
+        "prompt_version": application.prompt_version,
+        "seed": config.seed,
+        "shape": config.shape(),
+        "config": config.model_dump(mode="json", exclude={"agent_client_configs"}),
+        "secrecy": secrecy,
+    }
+
+
 async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     application: Application,
     config: Config,
@@ -1108,6 +1219,8 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     deadline: float | None,
     account: Account | None,
     alone: bool,
+    shard: Shard | None,
+    order: Order | None,
 ) -> dict[str, Any] | AssessmentFailed:
     """Run one participant from the card to ``results.json``; return its failure, if any."""
     agent, role = part.agent, part.role
@@ -1143,6 +1256,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             places=places,
             report=report,
             purse=account,
+            order=order,
         )
         with telemetry.assessment(application.name, application.version, role, agent.info) as span:
             graded = await run.grade(deck, deadline)
@@ -1167,12 +1281,18 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         unasked=() if account is not None and account.spent_up else None,
         replaced=len(part.past.replaced),
     )
-    if warning := _warn_of_role(application, role, alone=alone):
-        summary["warnings"] = [warning]
+    summary |= make_warnings(application, role, alone=alone)
+    if shard is not None:
+        summary["shard"] = str(shard)
     pump.tell("summarised", role, summary)
     # to the end, even if cancelled: the spool must not be closed during the thread's work
     try:
-        await finish(asyncio.to_thread(_write_results, part, summary, config.output_file))
+        names = {role: part.name}
+        await finish(
+            asyncio.to_thread(
+                write_results, part.folder, names, part.spool, summary, config.output_file
+            )
+        )
     except OSError as error:
         return AssessmentFailed(f"the results of {role} cannot be written: {error.strerror}")
     return summary
@@ -1193,8 +1313,14 @@ def _tell_cost(account: Account | None) -> dict[str, Any]:
     return {"cost_usd": account.spent_usd, "max_cost": account.spent_up}
 
 
-def _write_results(part: _Part, summary: dict[str, Any], output_file: str | None) -> None:
-    path = part.folder / RESULTS_NAME
-    write_document(path, {part.role: part.name}, chain(part.spool, [summary]))
+def write_results(
+    folder: Path,
+    participants: Mapping[str, str],
+    spool: Spool,
+    summary: Mapping[str, Any],
+    output_file: str | None,
+) -> None:
+    """Write a participant's result files. Raises OSError."""
+    write_document(folder / RESULTS_NAME, participants, chain(spool, [summary]))
     if output_file:
-        replace_file(part.folder / output_file, part.spool.lines())
+        replace_file(folder / output_file, spool.lines())

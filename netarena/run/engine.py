@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -79,6 +80,7 @@ ABSENT_AFTER = 5
 
 clock = time.monotonic
 Report = Callable[[Query, Episode], Awaitable[None]]
+Order = Callable[[Iterable[Card]], list[Card]]
 Answered = Callable[[AgentFailed | None], None]
 #: Calls a function with arguments and awaits its result.
 Aside = Callable[..., Awaitable[Any]]
@@ -519,8 +521,11 @@ class Run:
         places: Places,
         report: Report,
         purse: Account | None = None,
+        order: Order | None = None,
     ) -> None:
+        """``order`` arranges the queries; by default ``order_queries`` does."""
         self.purse = purse
+        self.order: Order = order or partial(order_queries, seed=seed)
         self.application = application
         self.config = config
         self.seed = seed
@@ -553,7 +558,7 @@ class Run:
         self.deadline = deadline
         self._deck = deck
         # round by round, so that a run that ends early has asked all queries about equally often
-        cards = order_queries(self.past.choose(deck.cards, self.seed), self.seed)
+        cards = self.order(self.past.choose(deck.cards, self.seed))
         rounds = range(1, self.config.repeats + 1)
         ordered = [card._replace(repeat=repeat) for repeat in rounds for card in cards]
         past = self.past.episodes

@@ -193,6 +193,13 @@ class Application(ABC):
         del start
         return self.generate(config, seed)
 
+    def generate_at(self, config: Config, seed: int, indices: Sequence[int]) -> Iterator[Query]:
+        """Draw the queries with these ascending ``indices``."""
+        wanted = set(indices)
+        if wanted:
+            drawn = self.generate_from(config, seed, indices[0])
+            yield from (query for query in drawn if query.index in wanted)
+
     def size(self, config: Config) -> int:
         """Return the number of queries that ``generate`` draws, without drawing all of them.
 
@@ -485,8 +492,11 @@ class Labelled(Application):
         return self.generate_from(config, seed, 0)
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
+        return self.generate_at(config, seed, range(start, self.size(config)))
+
+    def generate_at(self, config: Config, seed: int, indices: Sequence[int]) -> Iterator[Query]:
         draw, labels = self.drawer(config), [*self.labels(config)]
-        for index in range(start, config.num_queries * len(labels)):
+        for index in indices:
             label = labels[index % len(labels)]
             drawn = draw(label, self.rng(config, seed, index))
             yield Query(
