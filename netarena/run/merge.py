@@ -47,7 +47,7 @@ from netarena.run.journal import (
 )
 from netarena.run.result import Spool, replace_file, write_json
 from netarena.run.shard import Shard, order_indices
-from netarena.task.application import Application, load
+from netarena.task.application import Application, explain_version, load
 from netarena.task.failure import Losses
 from netarena.task.identity import Secrecy
 
@@ -260,11 +260,8 @@ def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
     if config.seed is None or told.get("secrecy", Secrecy.OPEN) != Secrecy.OPEN:
         raise ConfigError("SHARD", f"{folder} is no run of 'netarena run --seed S --shard I/N'")
     if told.get("version") != application.version_of(config):
-        raise ConfigError(
-            "SHARD",
-            f"{folder} {application.lacks(str(told.get('version')))}: merge with the release that "
-            "ran it",
-        )
+        why = explain_version(application, str(told.get("version")))
+        raise ConfigError("SHARD", f"{folder} {why}: merge with the release that ran it")
     if told.get("prompt_version", 1) != application.prompt_version:
         raise ConfigError(
             "SHARD",

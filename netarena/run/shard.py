@@ -16,7 +16,7 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.run.engine import order_queries
 from netarena.run.query_store import Card
-from netarena.task.application import Application
+from netarena.task.application import Application, indices_of
 
 MOST_SHARDS = 100_000
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -35,7 +35,7 @@ def order_indices(application: Application, config: Config, seed: int) -> list[i
     Draws no query. Raises ConfigError if the config cannot be drawn.
     """
     labels = [*application.labels(config)]
-    places = [_Place(k, labels[k % len(labels)]) for k in application.indices(config)]
+    places = [_Place(k, labels[k % len(labels)]) for k in indices_of(application, config)]
     return [place.at for place in order_queries(places, seed)]
 
 
