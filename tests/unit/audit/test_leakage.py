@@ -140,16 +140,16 @@ def test_candidates_of_different_roles_are_not_compared():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_without_a_signal_tests_reject_about_as_often_as_they_say():
-    """Of 8 sets of evidence without a signal, a test of 5 % rejects 3 or more in 0.6 %."""
+    """Of 4 sets of evidence without a signal, a test of 5 % rejects 2 or more in 1.4 %."""
     rejected = {"top-1": 0, "anything": 0}
     uppers = []
-    for seed in range(8):
+    for seed in range(4):
         report = examine(make(40, 100 + seed))
         for question in rejected:
             rejected[question] += any(question in words for words in report.missed)
         uppers += [one.within.value for one in report.found]
-    assert max(rejected.values()) < 3, rejected
-    assert np.mean(uppers) == pytest.approx(0.5, abs=0.03)
+    assert max(rejected.values()) < 2, rejected
+    assert np.mean(uppers) == pytest.approx(0.5, abs=0.04)
 
 
 def test_power_grows_with_the_number_of_queries():

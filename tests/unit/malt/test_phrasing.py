@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,18 @@ def draw(phrasing: str, number: int = 4, **config: Any) -> Iterator[Any]:
     )
 
 
+@cache
+def drawn(phrasing: str, number: int = 3) -> tuple[Any, ...]:
+    """Queries of the shipped grammar, drawn once for all tests of this module."""
+    return tuple(draw(phrasing, number))
+
+
 def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
     return Writer(shipped(), Draft(), random.Random(seed), held_out=held_out)
 
 
 def test_phrasing_changes_the_text_only() -> None:
-    canonical, varied, held_out = (list(draw(how)) for how in ("canonical", "varied", "held_out"))
+    canonical, varied, held_out = map(drawn, ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
         # canonical text names its place, whose network alone may be edited near it
         assert two.actions == three.actions
@@ -101,7 +108,7 @@ def test_phrasing_changes_the_text_only() -> None:
 
 
 def test_texts_match_the_stored_digest() -> None:
-    lines = "\n".join(query.text for how in ("varied", "held_out") for query in draw(how, 3))
+    lines = "\n".join(query.text for how in ("varied", "held_out") for query in drawn(how))
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == GOLDEN
 
 
@@ -118,7 +125,7 @@ def test_only_the_last_of_several_nodes_is_described() -> None:
 def test_held_out_productions_are_used_in_held_out_text_only() -> None:
     varied: Counter[str] = Counter()
     held = {one.id for one, held in shipped().productions() if held}
-    for query in draw("varied", 3):
+    for query in drawn("varied"):
         _phrase_again(query, varied)
         used: Counter[str] = Counter()
         _phrase_again(query, used, held_out=True)
@@ -191,7 +198,7 @@ def test_twelve_operations_have_ten_thousand_shapes() -> None:
 @pytest.mark.slow
 def test_nodes_are_rarely_named() -> None:
     named = total = 0
-    for query in draw("varied", 8):
+    for query in drawn("varied"):
         for action in query.actions:
             if action.kind in {"count", "list", "rank"}:
                 total += 1
