@@ -53,8 +53,10 @@ def _choose_application(name: str | None) -> str:
     envvar="MODEL_NAME",
     metavar="M",
     show_envvar=True,
-    help="A language model as LiteLLM writes it, PROVIDER/MODEL; keys come from the provider's "
-    "own variables (OPENAI_API_KEY, …).",
+    help=(
+        "A language model in LiteLLM's form PROVIDER/MODEL. API keys come from the provider's "
+        "own variables (OPENAI_API_KEY, …)."
+    ),
 )
 @click.option(
     "--strategy",
@@ -67,14 +69,14 @@ def _choose_application(name: str | None) -> str:
     envvar="MODEL_API_BASE",
     metavar="URL",
     show_envvar=True,
-    help="Where the model is served, for servers of your own.",
+    help="Base URL of the model's API, for your own servers.",
 )
 @click.option(
     "--parameter",
     "parameters",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Of each call to the model, as temperature=0; repeatable.",
+    help="Parameter of each call to the model, such as temperature=0; repeatable.",
 )
 @click.option(
     "--no-stream",
@@ -82,12 +84,16 @@ def _choose_application(name: str | None) -> str:
     flag_value=False,
     type=bool,
     default=True,
-    help="Ask the model for whole answers, not piece by piece.",
+    help="Request complete answers instead of streams.",
 )
 @timeout_option(
     270.0, "For one reply of a model, retries included; green agents wait 280 s by default."
 )
-@click.option("--application", metavar="APP", help="Needed where several are installed.")
+@click.option(
+    "--application",
+    metavar="APP",
+    help="Application that a scripted agent plays; required if several are installed.",
+)
 @click.option("--role", help="The participant's role, if not the application's own.")
 @click.option(
     "--seed",
@@ -106,7 +112,7 @@ def _choose_application(name: str | None) -> str:
     "--until-stdin-closes",
     is_flag=True,
     hidden=True,
-    help="End with whoever holds the other end of standard input.",
+    help="Exit when standard input is closed.",
 )
 def command(**options: Any) -> None:
     """Serve a baseline agent over A2A, for NetArena's green agents to examine."""
@@ -159,7 +165,9 @@ def _serve(  # noqa: PLR0913 -- one argument per option
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     if strategy in LANGUAGE:
         if model is None:
-            raise ConfigError("--model", f"{strategy} needs one (or MODEL_NAME to be set)")
+            raise ConfigError(
+                "--model", f"{strategy} needs a model: give --model or set MODEL_NAME"
+            )
         if seed is not None or pairs:
             raise ConfigError(
                 "--seed", f"and --set only apply to scripted agents, not to {strategy}"
@@ -226,7 +234,8 @@ def _scripted(
     # The other agents draw the assessment's queries, so they need its seed.
     if seed is None and strategy not in {"noop", "hostile", "parser", "heuristic"}:
         raise ConfigError(
-            "--seed", f"{strategy} needs the assessment's seed, the one in its summary"
+            "--seed",
+            f"{strategy} needs the assessment's seed, which its summary shows",
         )
 
     from netarena.agent.interface import Brief, load_agent

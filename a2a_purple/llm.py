@@ -140,7 +140,7 @@ class LanguageModel:
             async for piece in pieces:
                 if isinstance(piece, Reply):
                     return piece
-        raise AssertionError("a stream ends with the reply, or raises")
+        raise AssertionError("the model's stream ended without a reply")
 
     async def stream(
         self, prompt: str, *, context_id: str, timeout_s: float

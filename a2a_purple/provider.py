@@ -323,8 +323,9 @@ class Provider:
         except Exception:  # noqa: BLE001 -- LiteLLM's own errors; all say that it knows no such model
             raise ConfigError(
                 "--model",
-                f"{self.model!r} names no provider: write PROVIDER/MODEL as LiteLLM does, for "
-                "example openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.1, or "
+                f"{self.model!r} does not name a provider: write PROVIDER/MODEL in LiteLLM's "
+                "form, for example openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, "
+                "ollama/llama3.1, or "
                 "openai/NAME with --api-base for any server that speaks the OpenAI API",
             ) from None
         missing = litellm.validate_environment(self.model)["missing_keys"]
@@ -437,7 +438,7 @@ class Provider:
             raise
         except TimeoutError:
             raise AgentFailed(
-                FailureReason.TIMEOUT, "no whole answer of the model in time"
+                FailureReason.TIMEOUT, "the model did not complete its answer in time"
             ) from None
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
             raise self._sort(error, way, left_s) from None
@@ -469,7 +470,7 @@ class Provider:
 
     @staticmethod
     def _final(words: str) -> AgentFailed:
-        return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused: {words}")
+        return AgentFailed(FailureReason.TASK_FAILED, f"the provider refused the request: {words}")
 
     def _check(self, stream: _Stream) -> None:
         """Refuse an empty or incomplete answer. Raises _Trouble and AgentFailed."""
@@ -481,7 +482,9 @@ class Provider:
                 raise _CutOff("the answer was cut off")
             return
         if stream.finish == "content_filter":
-            raise AgentFailed(FailureReason.TASK_FAILED, "the provider's content filter refused")
+            raise AgentFailed(
+                FailureReason.TASK_FAILED, "the provider's content filter blocked the answer"
+            )
         if stream.finish == "length":
             detail = "the answer ended before its first word: max_tokens is too small"
             raise AgentFailed(FailureReason.TASK_FAILED, detail)

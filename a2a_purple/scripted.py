@@ -188,7 +188,7 @@ class Noop(_Scripted):
 def _require(brief: Brief, agent: str) -> None:
     """Raise ConfigError if the application does not have the agent."""
     if not brief.application.baselines.offers(agent):
-        raise ConfigError("agent", f"{brief.application.name} has no {agent} agent")
+        raise ConfigError("agent", f"{brief.application.name} does not have a {agent} agent")
 
 
 class Heuristic(_Scripted):
@@ -292,7 +292,10 @@ class Eager(_Scripted):
         """Raises ConfigError if the config has no tickets, since only these have a declaration."""
         super().__init__(brief)
         if brief.config.briefing is not Briefing.TICKET:
-            raise ConfigError("agent", "eager declares the end: it needs briefing=ticket")
+            raise ConfigError(
+                "agent",
+                "eager needs --set briefing=ticket, because only tickets have an end to declare",
+            )
 
     def _answer(self, context: str, prompt: str) -> str:
         del context, prompt

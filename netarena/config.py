@@ -139,7 +139,7 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(where, f"must be the digits of a seed as text, not {_short(text)}")
     number = told.get("seed")
     if isinstance(number, int | float) and float(number) != float(text):
-        raise ConfigError(where, f"{text} and the seed {number} differ: leave one out")
+        raise ConfigError(where, f"{text} and the seed {number} differ: omit one")
     return told | {"seed": int(text)}
 
 
@@ -206,7 +206,7 @@ class Config(Record):
     @classmethod
     def _briefings(cls, value: Briefing) -> Briefing:
         if value not in cls.BRIEFINGS:
-            raise ValueError(f"this application has {', '.join(cls.BRIEFINGS)} alone")
+            raise ValueError(f"must be one of {', '.join(cls.BRIEFINGS)} here")
         return value
 
     @field_validator("complexity_level", mode="before")
@@ -283,7 +283,11 @@ class Config(Record):
                 path = find(key, known)
                 settled[key] = str(path) if _holds_any(path) else None
                 if settled[key] is None:
-                    log.warning("config.%s: no %s here: what ships takes its place", key, known)
+                    log.warning(
+                        "config.%s: there is no %s here; the built-in manifests are used",
+                        key,
+                        known,
+                    )
         return settled
 
     def input_paths(self) -> dict[str, str]:

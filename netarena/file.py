@@ -51,7 +51,7 @@ def open_regular(path: Path) -> BinaryIO:
     os.close(handle)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:

@@ -545,7 +545,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
             else storable(item, depth + 1)
             for key, item in value.items()
         }
-    raise ValueError(f"{type(value).__name__} is no JSON value: {value!r:.80}")
+    raise ValueError(f"{type(value).__name__} is not a JSON value: {value!r:.80}")
 
 
 def write_jsonl(records: Iterable[Record]) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _tracer() -> Any:
         return None
     protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), _SPOKEN)
     if protocol != _SPOKEN:
-        log.warning("no traces: %s is spoken alone, not %s", _SPOKEN, protocol)
+        log.warning("no traces: only %s is supported, not %s", _SPOKEN, protocol)
         return None
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
     # it logs each attempt; this module reports the outcome once
@@ -127,7 +127,7 @@ def _tell_loss(exporter: Any) -> Any:
         result = export(spans)
         if result is not SpanExportResult.SUCCESS and not told.is_set():
             told.set()
-            log.warning("traces: the collector that OTEL_EXPORTER_OTLP_ENDPOINT names takes none")
+            log.warning("traces: the collector at OTEL_EXPORTER_OTLP_ENDPOINT refused the spans")
         return result
 
     exporter.export = exporting
@@ -140,7 +140,7 @@ def _flush(processor: Any) -> None:
     sending.start()
     sending.join(FLUSH_S)
     if sending.is_alive():
-        log.warning("traces: the last spans were not taken within %g s", FLUSH_S)
+        log.warning("traces: the collector did not accept the last spans within %g s", FLUSH_S)
 
 
 def carrier() -> dict[str, str]:

@@ -196,7 +196,7 @@ def draw(
             world = _finish(mix(draft, rng), rng)
             if world is not None:
                 return world
-    raise RuntimeError(f"no healthy backbone of {routers} routers in {_TRIES} draws")
+    raise RuntimeError(f"no valid backbone of {routers} routers in {_TRIES} draws")
 
 
 class _Walled(NamedTuple):

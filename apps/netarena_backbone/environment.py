@@ -55,7 +55,9 @@ class BackboneEnvironment(Networked):
             ValueError,
             StopIteration,
         ) as error:  # a file of queries may contain anything
-            raise EnvironmentFailed(f"no query of a backbone: {error}", proven_ours=True) from None
+            raise EnvironmentFailed(
+                f"this is not a backbone query: {error}", proven_ours=True
+            ) from None
         self._net = await self._warm.begin_backbone(setup, self._emulator)
         await self._net.build()
         parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
@@ -72,7 +74,8 @@ class BackboneEnvironment(Networked):
         while wrong := _unlike(computed, wanted, state := await self._opened.observe(known)):
             if time.monotonic() > deadline:
                 raise EnvironmentFailed(
-                    f"the network with {parts} is not as computed: {wrong}", evidence=state
+                    f"the network with {parts} does not match the computed state: {wrong}",
+                    evidence=state,
                 )
             await asyncio.sleep(_PAUSE_S)  # daemons may not have found each other yet
         return state

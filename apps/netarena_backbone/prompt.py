@@ -162,14 +162,14 @@ def document(case: Case) -> Iterator[str]:
     )
     yield (
         f"Hosts send packets of up to {world.packet_bytes} bytes; links may carry longer ones. "
-        f"Pings have 84 and {world.packet_bytes} bytes and are never fragmented. They work as "
-        "listed here; all others fail by design. A zone is in its own list if its machines reach "
-        "each other:"
+        f"Pings are tested with IP packets of 84 and {world.packet_bytes} bytes that must not be "
+        "fragmented (DF is set). They work as listed here; all others fail by design. Machines of "
+        "one zone reach each other only if the zone is in its own list:"
     )
     yield from _pings(world, wanted)
     yield (
-        "Services, by name and by address. Only hosts of the listed zones reach them, by design. "
-        "The zone of the service is in the list if its other hosts reach it, too:"
+        "Services. Each must answer under its name and under its address, and only for hosts of "
+        "the listed zones. The other hosts of its own zone may use it only if that zone is listed:"
     )
     yield from _services(world, wanted)
     yield (
@@ -293,7 +293,8 @@ def _services(world: World, wanted: Facts) -> Iterator[str]:
             if service.name == "dns":
                 yield (
                     f"- name server: {service.address} on {host.name}, udp port 53, with the names "
-                    "of our hosts: for all our own zones; queries from other zones are not tested"
+                    "of our services: for all our own zones; queries from other zones are not "
+                    "tested"
                 )
 
 

@@ -117,7 +117,7 @@ def _draw_fitting(
         if faults is not None:
             return world, _draw_related(room, label, faults, rng)
     size = "" if config.routers is None else f" of {config.routers} routers"
-    raise ConfigError("config.error_types", f"{label} does not fit into a backbone{size}")
+    raise ConfigError("config.error_types", f"{label} cannot be injected into a backbone{size}")
 
 
 def _draw_related(

@@ -195,7 +195,7 @@ def judge(
                 Finding(
                     rule="daemon_ended",
                     element=daemon,
-                    detail=f"{daemon} has ended in this step.",
+                    detail=f"{daemon} terminated in this step.",
                 )
                 for daemon in ended
             ),
@@ -254,7 +254,7 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 def read(state: State) -> Observation:
     """Parse a state; raises TypeError if it is not an object."""
     if not isinstance(state, dict):
-        raise TypeError(f"no state of a backbone: {state!r:.80}")
+        raise TypeError(f"this is not a backbone state: {state!r:.80}")
     return Observation.model_validate(cast("dict[str, Any]", state))
 
 

@@ -41,17 +41,17 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "A user on {source} can ping {target}.",
         ),
         ("full", FAILS): (
-            "Large transfers between {source} and {target} hang.",
-            "A backup from {source} to {target} stops after a few small packets.",
+            "Pings of full size from {source} to {target} get no answer.",
+            "The monitoring on {source} reports that large packets do not reach {target}.",
         ),
-        ("full", WORKS): ("A backup from {source} to {target} has completed.",),
+        ("full", WORKS): ("Pings of full size from {source} to {target} are answered.",),
         ("service", FAILS): (
-            "On {source}, {target} does not answer.",
-            "Users of {source} cannot connect to {target}.",
+            "{source} gets no answer from the service {target}.",
+            "Users of {source} cannot use the service {target}.",
         ),
         ("service", WORKS): (
-            "On {source}, {target} answers.",
-            "Users of {source} can connect to {target}.",
+            "{source} gets answers from the service {target}.",
+            "Users of {source} can use the service {target}.",
         ),
         ("way", ""): (
             "A traceroute from {source} to {target} shows {value}.",
@@ -136,4 +136,8 @@ def _tell(fact: Fact, now: Facts, rng: random.Random) -> str:
     value = now.get(fact, "no route" if fact.sort == "route" else FAILS)
     known = fact.sort in {"way", "route"}
     words = rng.choice(_SEEN[fact.sort, "" if known else value])
-    return words.format(source=fact.source, target=fact.target, value=value)
+    target = fact.target
+    if fact.sort == "service":
+        protocol, name, port = target.split()
+        target = f"{name} ({protocol} port {port})"
+    return words.format(source=fact.source, target=target, value=value)

@@ -283,7 +283,9 @@ class Kubernetes(Reactive):
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._cell is None:
-            raise EnvironmentFailed("the application is not entered", proven_ours=True)
+            raise EnvironmentFailed(
+                "the application is not started: use it inside 'async with'", proven_ours=True
+            )
         shop = cast("KubernetesConfig", config)
         if (taken := self._taken(shop)) is not None:
             raise EnvironmentFailed(taken, proven_ours=True)

@@ -47,7 +47,8 @@ def tell_catalogue(world: World, plan: Plan) -> str:
         f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). Only the "
         f"labels show team and role; the name does not.{_tell_key(world)} Its service has the "
         f"application's name. The namespace is labelled {_labels(world.labels)}. Each service is "
-        "listed with the applications that must be able to connect to its first port:"
+        "listed below with the applications that must be able to connect to its first port. "
+        "Semicolons separate the items of a list, and 'except' applies only to its own item:"
     )
     return "\n".join(
         (
@@ -64,8 +65,8 @@ def tell_catalogue(world: World, plan: Plan) -> str:
 _REST = (
     "All connections between applications that are not listed here must be blocked, also within a "
     "team. Some policies are prepared for later: they name pods, labels, ports or namespaces that "
-    "do not exist yet, or have rules that do not apply. Such entries are correct as long as the "
-    "connections are as listed here."
+    "do not exist yet, or contain rules that match no traffic. Leave such entries unchanged. A "
+    "further connection that is listed without a port uses the first port of the service."
 )
 
 
@@ -74,7 +75,11 @@ def _tell_key(world: World) -> str:
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
-    return f" The label {min(keys)} of its pod has its name and identifies it." if keys else ""
+    return (
+        f" The pod's label {min(keys)} holds the application's name, which is unique."
+        if keys
+        else ""
+    )
 
 
 def tell_names(

@@ -122,12 +122,16 @@ class Deployed(ABC):
     async def save(self) -> int:
         """Save the current state and return its number for ``put_back``. Raises
         EnvironmentFailed."""
-        raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
+        raise EnvironmentFailed(
+            "this cluster does not support restoring an earlier state", proven_ours=True
+        )
 
     async def put_back(self, number: int) -> None:
         """Restore a state saved with ``save``. Raises EnvironmentFailed."""
         del number
-        raise EnvironmentFailed("this cluster cannot be set back", proven_ours=True)
+        raise EnvironmentFailed(
+            "this cluster does not support restoring an earlier state", proven_ours=True
+        )
 
     @abstractmethod
     async def close(self) -> None:

@@ -59,16 +59,16 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def _sizes(cls, value: tuple[int, int] | None, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("world") == "standard":
-            raise ValueError("only with world=varied")
+            raise ValueError("is available only with world=varied")
         if value is not None and value[0] > value[1]:
-            raise ValueError("the least first, then the most")
+            raise ValueError("must be [minimum, maximum], the minimum first")
         return value
 
     @field_validator("microservice_dir")
     @classmethod
     def _one_world(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("world") == "varied":
-            raise ValueError("only with world=standard, which it replaces")
+            raise ValueError("is available only with world=standard, whose workloads it replaces")
         return value
 
     @classmethod

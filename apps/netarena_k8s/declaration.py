@@ -21,11 +21,12 @@ DONE = "done"
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
-        "extra": "an ingress rule or peer must not exist (example: a rule allows a foreign caller)",
+        "extra": "an ingress rule or peer must not exist (example: a rule allows a caller that is "
+        "not intended)",
         "peer": "the podSelector of an ingress peer selects the wrong pods (example: app=till1 "
         "instead of app=till)",
         "namespace": "an ingress peer selects the wrong namespaces (example: namespaceSelector "
-        "team=shop, which this namespace is not labelled with)",
+        "team=shop, a label that the namespace lacks)",
         "address": "an ingress rule has an ipBlock instead of pods (example: 10.0.0.0/8)",
         "port": "an ingress port has the wrong number, name or range (example: the service's port "
         "instead of the pod's port)",
@@ -92,7 +93,7 @@ def read_claim(info: str, body: str) -> str | None:
 def _read_cause(line: str) -> Cause:
     found = _CAUSE.fullmatch(line)
     if found is None:
-        raise ReplyRefused(f"the declaration has a line that is no cause: {_FORM}")
+        raise ReplyRefused(f"the declaration has a line that is not a cause: {_FORM}")
     return Cause(found[1], found[2])
 
 

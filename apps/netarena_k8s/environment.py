@@ -37,7 +37,7 @@ class KubernetesEnvironment(Environment):
         try:
             world, faults = world_of(self._query), faults_of(self._query)
         except ValueError as error:  # A file of queries may contain anything.
-            raise EnvironmentFailed(f"no query of k8s: {error}", proven_ours=True) from None
+            raise EnvironmentFailed(f"this is not a k8s query: {error}", proven_ours=True) from None
         self._deployed = await self._cluster.deploy(world)
         self._kubectl = Kubectl(self._cell, self._deployed.access, self._deployed.admit)
         _verify("healthy", world, await self._deployed.healthy(), world.intended)
@@ -51,9 +51,11 @@ class KubernetesEnvironment(Environment):
     async def execute(self, move: Move) -> Execution:
         """Run a command line in the sandbox. Raises EnvironmentFailed if it could not run."""
         if not isinstance(move, str):
-            raise TypeError("a move of k8s is a command line")
+            raise TypeError("a move of k8s must be a command line as text")
         if self._deployed is None or self._kubectl is None:
-            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         if self._direct and (asked := read_patch(move)) is not None:
             told = await self._deployed.patch(*asked)
             if told is not None:
@@ -69,7 +71,9 @@ class KubernetesEnvironment(Environment):
         the intended policies must then fail too.
         """
         if self._deployed is None:
-            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         loop = asyncio.get_running_loop()
         begin = loop.time()
         sight = await self._deployed.look()
@@ -83,12 +87,16 @@ class KubernetesEnvironment(Environment):
     async def snapshot(self) -> int:
         """Save all objects of the embedded cluster with their versions."""
         if self._deployed is None:
-            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         return await self._deployed.save()
 
     async def restore(self, snapshot: object) -> None:
         if self._deployed is None or not isinstance(snapshot, int):
-            raise EnvironmentFailed("the shop is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         await self._deployed.put_back(snapshot)
 
     async def close(self) -> None:
@@ -101,18 +109,18 @@ def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> No
     """Check a state. Raises EnvironmentFailed with the first pair or object that differs."""
     if sight.disagreement:
         raise EnvironmentFailed(
-            f"the {what} shop is not what its policies say: {sight.disagreement[0]}",
+            f"the {what} state does not match its policies: {sight.disagreement[0]}",
             evidence=make_state(sight),
         )
     for pair, should, does in zip(world.pairs, wanted, sight.reached, strict=True):
         if should != does:
             words = "works" if does else "does not work"
             raise EnvironmentFailed(
-                f"the {what} shop is not as it should be: {pair.source} -> {pair.target} {words}",
+                f"the {what} state was not reached: {pair.source} -> {pair.target} {words}",
                 evidence=make_state(sight),
             )
     if sight.others:
         raise EnvironmentFailed(
-            f"the {what} shop is not as it was deployed: {sight.others[0]}",
+            f"the {what} state has other objects than were deployed: {sight.others[0]}",
             evidence=make_state(sight),
         )

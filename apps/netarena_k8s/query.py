@@ -70,7 +70,7 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     if others and (given or not found):
         raise ConfigError(
             "config.error_types",
-            f"the policies of {KEY} have no room for {', '.join(others)}: leave them out",
+            f"the policies of {KEY} do not support the kinds {', '.join(others)}: leave them out",
         )
     return found
 
@@ -88,7 +88,8 @@ def _fitting(
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
         _log.warning(
-            "microservice_dir %s: its policies have no room for %s: %d of %d combinations are "
+            "microservice_dir %s: its policies do not support the kinds %s: %d of %d combinations "
+            "are "
             "drawn; name error_types for others",
             Path(folder).name,
             ", ".join(others),
@@ -142,7 +143,7 @@ def drawer(config: KubernetesConfig) -> Drawer:
             if faults_ is not None:
                 return broken(CATALOGUE, label, _TEXT, world, tuple(map(action_of, faults_)))
         raise ConfigError(
-            "config.error_types", f"{label} does not show in the policies of this world"
+            "config.error_types", f"{label} has no measurable effect on the policies of this world"
         )
 
     return draw_one

@@ -175,7 +175,7 @@ class _Block:
             run = len(bare) - len(bare.lstrip(self._mark))
             if run >= self._length:
                 if run < len(bare):
-                    raise ReplyRefused(f"a code block begins in an open one of its kind: {_FORM}")
+                    raise ReplyRefused(f"a code block starts inside another code block: {_FORM}")
                 return first.strip(), self._joined(lines), place + len(raw)
             if bare.endswith(fence) and tries < _MAX_TRIES:
                 tries += 1
@@ -184,7 +184,7 @@ class _Block:
                     return first.strip(), body, place + len(raw)
             lines.append(line)
             place = after
-        raise ReplyRefused(f"the code block has no end, and may be cut off: {_FORM}")
+        raise ReplyRefused(f"the code block has no closing backticks and may be truncated: {_FORM}")
 
     def _line(self, place: int) -> tuple[str, int]:
         """Return the line that starts at ``place``, and the start of the next one."""
@@ -209,7 +209,7 @@ def _untagged(line: str) -> str:
         return line[tag.end() :]
     first, _, rest = line.partition(" ")
     if first.lower() in _TAGS - {"kubectl"} and not rest.startswith("-"):
-        raise ReplyRefused(f"a command goes on a line of its own, below the backticks: {_FORM}")
+        raise ReplyRefused(f"the command must start on its own line, below the backticks: {_FORM}")
     return line
 
 
@@ -222,7 +222,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
     marked = _TAG.match(info)
     tag = marked[1].lower() if marked else ""
     if len(info.split()) > 1 and tag not in _TAGS and not info.startswith("{"):
-        raise ReplyRefused(f"a command goes on a line of its own, below the backticks: {_FORM}")
+        raise ReplyRefused(f"the command must start on its own line, below the backticks: {_FORM}")
     command = body.strip()
     if len(command) > MAX_COMMAND_BYTES:
         return command
@@ -238,7 +238,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
     texts = [text for line in lines for text in line.texts]
     for fence in _INNER_FENCE.finditer(command):
         if not any(begin <= fence.start() and fence.end() <= end for begin, end in texts):
-            raise ReplyRefused(f"there is a code block in the command: {_FORM}")
+            raise ReplyRefused(f"the command contains a code block: {_FORM}")
     if command and all(command[line.start :].lstrip().startswith("#") for line in lines):
         raise ReplyRefused(f"the command is a comment: {_FORM}")
     return command
@@ -296,7 +296,7 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
             return Found(_checked(command), start, end, keeps)
         except ReplyRefused as refused:
             return Found("", start, end, keeps, str(refused))
-    raise ReplyRefused(f"the reply holds no command: {_FORM}")
+    raise ReplyRefused(f"the reply contains no command: {_FORM}")
 
 
 def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
@@ -344,7 +344,7 @@ def _checked(command: str) -> str:
     except UnicodeEncodeError:
         raise ReplyRefused("the command is not valid Unicode text") from None
     if "\0" in command:
-        raise ReplyRefused("the command holds a NUL character, which no command can")
+        raise ReplyRefused("the command contains a NUL character, which is not allowed")
     if size > MAX_COMMAND_BYTES:
         raise ReplyRefused(f"the command has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
     if lacks := command_line.lacks(command):

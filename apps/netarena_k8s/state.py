@@ -111,7 +111,7 @@ def policies_of(state: State) -> tuple[Policy, ...]:
 def fields(state: State) -> dict[str, Any]:
     """Return a state as a dictionary. Raises TypeError if it is not one."""
     if not isinstance(state, dict):
-        raise TypeError(f"no state of a shop: {state!r:.80}")
+        raise TypeError(f"this is not a k8s state: {state!r:.80}")
     return state
 
 

@@ -95,7 +95,7 @@ class Update(Record):
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.to_bps is None) == (self.times is None):
-            raise ValueError("exactly one of to_bps and times")
+            raise ValueError("give exactly one of to_bps and times")
         return self
 
 
@@ -138,7 +138,7 @@ class Condition(Record):
             allowed = " or ".join(sorted(_COMPARISONS[self.measure]))
             raise ValueError(f"{self.measure} is compared by {allowed}, once")
         if (self.kind is not None) != (self.measure == "children"):
-            raise ValueError("children, and nothing else, are counted of a kind")
+            raise ValueError("kind must be given with measure children, and only then")
         return self
 
 

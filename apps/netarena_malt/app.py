@@ -199,7 +199,9 @@ class Malt(Labelled):
     def environment(self, query: Query, config: Config) -> Environment:
         del config
         if self._sandboxes is None:
-            raise EnvironmentFailed("the application is not entered", proven_ours=True)
+            raise EnvironmentFailed(
+                "the application is not started: use it inside 'async with'", proven_ours=True
+            )
         return MaltEnvironment(query, self._sandboxes)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:

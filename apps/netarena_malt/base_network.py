@@ -270,14 +270,14 @@ class Parameters(Record):
     def _whole(cls, value: Any) -> Any:
         for bps in value.values() if isinstance(value, dict) else (value,):
             if not bps.is_integer():
-                raise ValueError(f"{bps} is no whole number of bps, for which alone sums are exact")
+                raise ValueError(f"{bps} must be a whole number of bps, so that sums are exact")
         return value
 
     @field_validator("agg_stages", "spine_stages")
     @classmethod
     def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("each stage once")
+            raise ValueError("must name each stage only once")
         return value
 
     @property
@@ -368,7 +368,9 @@ def base_of_parameters(parameters: Parameters) -> Base:
         graph = build(topology, shared=True)
         for name in topology.exceptions_bps:
             if graph.nodes.get(name, {}).get("type") != [EK_PORT]:
-                raise ConfigError("topology", f"exceptions_bps: there is no port {name!r:.80}")
+                raise ConfigError(
+                    "topology", f"exceptions_bps: the network has no port {name!r:.80}"
+                )
         _check_sums(graph)
         return Base(graph, key, topology=topology)
 
@@ -387,7 +389,7 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
     def make() -> Base:
         graph, found = read_model(Path(path))
         if found != digest:
-            raise ConfigError("topology", f"{Path(path).name} changes while it is read")
+            raise ConfigError("topology", f"{Path(path).name} was changed while it was read")
         _check_sums(graph)
         return Base(graph, {"path": path, "sha256": digest, "nodes": len(graph)}, fault="")
 
@@ -417,7 +419,9 @@ def digest_of(path: str) -> str:
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
-        raise ConfigError("topology", f"{Path(path).name} is not there, or no file") from None
+        raise ConfigError(
+            "topology", f"{Path(path).name} does not exist or is not a regular file"
+        ) from None
     return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 

@@ -48,7 +48,7 @@ def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
         graph.remove_nodes_from([*descendants(graph, name), name])
     for name, attributes, parents in edits.get("add", ()):
         if name in graph:
-            raise ValueError(f"{name!r} is there already")
+            raise ValueError(f"{name!r} already exists")
         if missing := [parent for parent in parents if parent not in graph]:
             raise KeyError(missing[0])
         graph.add_node(name, name=name, **_copied(attributes))

@@ -166,11 +166,13 @@ class MaltEnvironment(Environment):
     async def execute(self, move: Move) -> Execution:
         """Run the program. Raises EnvironmentFailed if the sandbox, not the program, failed."""
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
-            raise TypeError('a move of malt is {"code": text}')
+            raise TypeError('a move of malt must be {"code": text}')
         request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
         self.waiting = True
         if self._taken is None:
-            raise EnvironmentFailed("the environment is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         result = await self._taken[1].run(request, self._begun)
         # In a thread, since the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)

@@ -234,7 +234,7 @@ class _Reader:
         absent = {entry[:-1] for entry in self.signatures[symbol] if entry.endswith("?")}
         needs = frozenset(self._mentions(symbol, part.parts)) & absent
         if not needs:
-            raise ValueError("brackets must hold an operand that may be absent")
+            raise ValueError("brackets must contain an operand that may be absent")
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
@@ -310,7 +310,7 @@ def _parse(text: str) -> Iterator[Part]:
             else:
                 option.append(part)
     if option is not None:
-        raise ValueError("a bracket is never closed")
+        raise ValueError("an opening bracket has no closing bracket")
 
 
 @lru_cache(maxsize=1)
@@ -388,7 +388,7 @@ def _verify_new(one: Production, known: Iterable[Production]) -> None:
         )
     for other in known:
         if " ".join(one.text.split()) == " ".join(other.text.split()):
-            raise ValueError(f"is {other.id} again")
+            raise ValueError(f"repeats the production {other.id}")
 
 
 def _pack_entries(path: Path, text: str) -> dict[str, Any]:

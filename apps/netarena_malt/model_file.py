@@ -112,7 +112,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the bytes of a model file. Raises ConfigError."""
     try:
         if not path.is_file():
-            raise ConfigError("topology", f"{path.name} is not there, or no file")
+            raise ConfigError("topology", f"{path.name} does not exist or is not a regular file")
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError("topology", f"{path.name} has more than {MAX_BYTES >> 20} MiB")
         return path.read_bytes()
@@ -298,7 +298,7 @@ def _read_json(text: str, model: _Model) -> None:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:

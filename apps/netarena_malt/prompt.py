@@ -171,7 +171,7 @@ def _describe_kind(name: str) -> str:
     return (
         f"- {kind.noun}: type {list(kind.types)!r}; "
         f"{attributes or 'no further attribute'}; "
-        f"{f'contained in {parents}' if parents else 'contained in nothing'}"
+        f"{f'parents: {parents}' if parents else 'no parent'}"
     )
 
 

@@ -164,7 +164,9 @@ class MaltConfig(Config):
                 known = "" if first["loc"][0] in Parameters.model_fields else f"; known are {known}"
                 raise ValueError(f"{where}: {first['msg']}{known}") from None
         if not (isinstance(value, Parameters) or (isinstance(value, str) and value)):
-            raise ValueError("'released', an object of parameters, or the path of a model file")
+            raise ValueError(
+                "must be 'released', an object of parameters, or the path of a model file"
+            )
         return value
 
     def input_paths(self) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         lines = [_QUOTED.sub("", line, count=1) for line in lines]
         definitions = _find_definitions(lines)
     if not definitions:
-        raise ReplyRefused(f"the reply defines no process_graph: {_FORM}")
+        raise ReplyRefused(f"the reply does not define process_graph: {_FORM}")
     blocks, closers = _scan(lines)
     tries = 0
     for block in sorted(blocks, reverse=True):

@@ -94,7 +94,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
         yield Finding(
             rule="number of changes",
             element=element,
-            detail=f"More was changed than any task asks for: {words} and far more.",
+            detail=f"More elements were changed than any task requires: {words} and far more.",
         )
         return
     if not changes:

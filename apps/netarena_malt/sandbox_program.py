@@ -272,7 +272,7 @@ def _run(code: str, graph: Any) -> Any:
     exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the point
     process: Callable[[Any], Any] | None = module.__dict__.get("process_graph")
     if not callable(process):
-        raise UnusableError("the program ran but defined no function process_graph")
+        raise UnusableError("the program ran but did not define a function process_graph")
     return process(graph)
 
 
@@ -634,7 +634,9 @@ class Plain:
             return self._series(item, depth)
         if isinstance(item, _NUMBERS_TOO):
             return self._number(item)
-        raise UnusableError(f"{self.where} holds a {type(item).__name__}, which is no JSON value")
+        raise UnusableError(
+            f"{self.where} holds a {type(item).__name__}, which is not a JSON value"
+        )
 
     def key(self, key: Any) -> str:
         """Return ``key`` as the name of a member. Raises UnusableError."""

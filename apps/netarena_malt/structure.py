@@ -50,7 +50,7 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
             yield Finding(
                 rule="edges join nodes",
                 element=name,
-                detail=f"There are edges of {name!r}, and no such node.",
+                detail=f"Edges name the node {name!r}, which does not exist.",
             )
         return
     if not name or attributes.get("name") != name:
@@ -65,8 +65,10 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
         yield Finding(
             rule="node kinds",
             element=name,
-            detail=f"Node {name!r} is of type {short(attributes.get('type'))}, which is no kind "
-            "of this network.",
+            detail=(
+                f"Node {name!r} is of type {short(attributes.get('type'))}, which is not a "
+                "node kind of this network."
+            ),
         )
         return
     if surplus := attributes.keys() - {"name", "type", *kind.attributes}:

@@ -30,8 +30,8 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "translation": "packets get another address (example: DNAT in iptables)",
         "forwarding": "the router's forwarding is disabled (example: net.ipv4.ip_forward is 0)",
         "setting": "another kernel setting is wrong (example: icmp_echo_ignore_all is 1)",
-        "guard": "separation or isolation that is intended is missing or bypassed (example: the "
-        "DROP rule between two separated subnets has been deleted)",
+        "guard": "a block that must separate or isolate machines is missing or bypassed (example: "
+        "the DROP rule between two separated subnets has been deleted)",
     }
 )
 #: The same for backbones.
@@ -45,7 +45,7 @@ BACKBONE_WORDS: Mapping[str, str] = MappingProxyType(
         "session": "a BGP session is not established (example: a wrong password)",
         "policy": "routes from or to another AS are accepted, preferred or announced wrongly "
         "(example: a prefix list denies a prefix that must be announced)",
-        "reflection": "routes of iBGP do not reach a router or cannot be used there (example: "
+        "reflection": "iBGP routes do not reach a router or cannot be used there (example: "
         "next-hop-self is missing)",
         "static": "a static or kernel route is wrong or must not exist (example: a blackhole)",
         "filter": "packets are dropped that must pass, or pass although they must be dropped "
@@ -222,7 +222,7 @@ def read_causes(named: Sequence[Mapping[str, object]]) -> list[Cause]:
 
 def _read_cause(place: object, what: object) -> Cause:
     if not isinstance(place, str) or not isinstance(what, str):
-        raise ReplyRefused('a cause is an object {"place": "<machine>", "what": "<word>"}')
+        raise ReplyRefused('a cause must be an object {"place": "<machine>", "what": "<word>"}')
     try:
         place.encode()
     except UnicodeEncodeError:

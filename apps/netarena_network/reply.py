@@ -88,7 +88,7 @@ def _find(reply: str, start: int, end: int) -> Found[Move]:
     commands = (said for said in objects if said.values.keys() >= _KEYS)
     said = _last(commands) or _last(_paired_lines(text)) or _last(iter(objects))
     if said is None:
-        raise ReplyRefused(f"the reply holds no object with machine and command: {_FORM}")
+        raise ReplyRefused(f"the reply contains no object with machine and command: {_FORM}")
     move: Move = {}
     why = ""
     try:
@@ -107,7 +107,7 @@ def _declaration(done: object, causes: object) -> Move:
     named = [] if causes is None else causes
     if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
         raise ReplyRefused(
-            "causes is a list of objects with place and what: "
+            "causes must be a list of objects with place and what: "
             '{"done": true, "causes": [{"place": "<machine>", "what": "<word>"}]}'
         )
     return make_move(read_causes(named))
@@ -124,7 +124,7 @@ def _move(machine: object, command: object) -> Move:
             raise ReplyRefused(f"{error}: {_FORM}") from None
     move: Move = {"machine": _checked(machine.strip(), "machine"), "command": command}
     if why := command_line.lacks(command):
-        raise ReplyRefused(f"the reply holds half a command ({why}): {_FORM}")
+        raise ReplyRefused(f"the command is incomplete ({why}): {_FORM}")
     return move
 
 
@@ -141,7 +141,7 @@ def _checked(text: str, what: str = "command") -> str:
     except UnicodeEncodeError:
         raise ReplyRefused(f"the {what} is not valid Unicode text") from None
     if "\0" in text:
-        raise ReplyRefused(f"the {what} holds a NUL character, which no command can")
+        raise ReplyRefused(f"the {what} contains a NUL character, which is not allowed")
     if size > MAX_COMMAND_BYTES:
         raise ReplyRefused(f"the {what} has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
     return text

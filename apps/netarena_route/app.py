@@ -316,7 +316,9 @@ class Route(Reactive):
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
-            raise EnvironmentFailed("the application is not entered", proven_ours=True)
+            raise EnvironmentFailed(
+                "the application is not started: use it inside 'async with'", proven_ours=True
+            )
         kind = backbone_live.BackboneEnvironment if _is_backbone(query) else RouteEnvironment
         return kind(query, cast("RouteConfig", config), self._warm)
 

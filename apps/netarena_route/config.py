@@ -114,7 +114,9 @@ class RouteConfig(FaultConfig):
         _, switches = ends_of(info.data.get("num_switches", 1), DRAWN_SWITCHES)
         hosts = 1 if value is None else ends_of(value, DRAWN_HOSTS)[1]
         if switches * hosts > MAX_HOSTS:
-            raise ValueError(f"at most {MAX_HOSTS} hosts in all, with num_switches {switches}")
+            raise ValueError(
+                f"at most {MAX_HOSTS} hosts are allowed in total, with num_switches {switches}"
+            )
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:

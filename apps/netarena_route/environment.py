@@ -56,7 +56,7 @@ class Networked(Environment):
         Raises EnvironmentFailed if the network's process has ended.
         """
         if not isinstance(move, dict):
-            raise TypeError('a move of route is {"machine": name, "command": text}')
+            raise TypeError('a move of route must be {"machine": name, "command": text}')
         asked, command = str(move["machine"]), str(move["command"])
         machine, refusal = self._find(asked)
         if machine is None or refusal:
@@ -77,7 +77,9 @@ class Networked(Environment):
     @property
     def _opened(self) -> Net:
         if self._net is None:
-            raise EnvironmentFailed("the network is not open", proven_ours=True)
+            raise EnvironmentFailed(
+                "the environment is not open: call open() first", proven_ours=True
+            )
         return self._net
 
 
@@ -96,7 +98,9 @@ class RouteEnvironment(Networked):
         try:
             self._world, faults = world_of(self._query), faults_of(self._query)
         except ValueError as error:  # a file of queries may contain anything
-            raise EnvironmentFailed(f"no query of routing: {error}", proven_ours=True) from None
+            raise EnvironmentFailed(
+                f"this is not a route query: {error}", proven_ours=True
+            ) from None
         wanted = expected(self._world, faults)
         self._net = await self._warm.begin(self._world, self._emulator)
         commands = [one for each in faults for one in each.inject]
@@ -105,7 +109,8 @@ class RouteEnvironment(Networked):
         if difference := _difference(self._world, wanted, fields(state)["matrix"]):
             parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
             raise EnvironmentFailed(
-                f"the faults do not show as they should: {parts}: {difference}", evidence=state
+                f"the faults do not have their expected effect: {parts}: {difference}",
+                evidence=state,
             )
         return state
 

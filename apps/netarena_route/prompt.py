@@ -69,14 +69,15 @@ def tell_intent(world: World) -> str:
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
     lines = [
         f"- Hosts of these subnets must not reach each other, in either direction: {pairs}.",
-        "- Each other pair of machines must work, except as the table of the reserve says."
+        "- All other pairs of machines must reach each other in both directions. For a machine in "
+        "the table below, only the table applies."
         if world.reserve
-        else "- Each other pair of machines must work.",
+        else "- All other pairs of machines must reach each other in both directions.",
         "- The router separates these subnets with filters, policy rules or routing tables.",
-        "- Other filters, unreachable routes and settings that fit these lines are correct, too.",
+        "- Other filters, routes and settings are correct if all pings are as intended.",
     ]
     if any(entry.startswith("-P FORWARD DROP") for entry in world.router.filters):
-        lines.append("- The router forwards only traffic that a filter accepts.")
+        lines.append("- By design, the router forwards only traffic that a filter accepts.")
     if any(" lookup " in entry for entry in world.router.rules):
         lines.append(
             "- The router routes the traffic that enters an interface with a table of that "
@@ -100,7 +101,7 @@ def _tell_reserve(world: World) -> Iterator[str]:
         f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}. Configuration of any "
         "kind, on any machine, may isolate them: an interface that is down, a filter, a policy "
         "rule, a route, an address or a setting. This isolation is correct and must remain. "
-        "Forwarding may be disabled on a router interface for it; note that setting "
+        "Forwarding may be disabled on a router interface to isolate such a host; note that "
         "net.ipv4.ip_forward sets the forwarding of all interfaces. Intended pings:"
     )
     yield "  | machine | is reached by | reaches |"

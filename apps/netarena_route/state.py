@@ -117,7 +117,11 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
                 if [machine, address] not in old["stolen"]
             ),
             *(
-                Finding(rule="switch_touched", element="switches", detail=f"Not as built: {line}")
+                Finding(
+                    rule="switch_touched",
+                    element="switches",
+                    detail=f"A switch differs from its initial state: {line}",
+                )
                 for line in new["switches"]
                 if line not in old["switches"]
             ),
@@ -164,7 +168,7 @@ def leftover(episode: Episode) -> list[str]:
 def fields(state: State) -> dict[str, Any]:
     """Return a state as a dict; raises TypeError if it is not an object."""
     if not isinstance(state, dict):
-        raise TypeError(f"no state of a network: {state!r:.80}")
+        raise TypeError(f"this is not a route state: {state!r:.80}")
     return state
 
 

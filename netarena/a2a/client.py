@@ -295,7 +295,7 @@ class A2AAgent:
         connect = cast("Callable[[str, bool], Client]", self._connect)
         reply = await _exchange(connect(url, False), message)
         if self._streaming:
-            log.warning("agent %s: its card promises streams, and it gives none", self._name)
+            log.warning("agent %s: its card declares streaming, but it does not stream", self._name)
             self._streaming = False
             self._clients = {each: connect(each, False) for each in self._clients}
         return reply
@@ -317,8 +317,8 @@ class A2AAgent:
             self._urls = (url,)
         else:
             log.warning(
-                "agent %s: %s takes no messages; %s, the path that its card names, answered, and "
-                "may be another agent",
+                "agent %s: %s does not accept messages; the path in its card, %s, answered and "
+                "may belong to another agent",
                 self._name,
                 _without_query(self._url),
                 _without_query(url),
@@ -449,7 +449,7 @@ async def _persist(
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except TimeoutError:
-            detail = f"no whole reply within {timeout_s:g} s"
+            detail = f"no complete reply within {timeout_s:g} s"
             raise AgentFailed(FailureReason.TIMEOUT, detail) from None
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
             last = _unavailable(error)
@@ -484,7 +484,9 @@ def _unavailable(error: Exception) -> Unavailable:
         raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
     # the SDK's parsers raise pydantic, protobuf, KeyError, TypeError and RecursionError
     log.debug("not the protocol", exc_info=error)
-    raise AgentFailed(FailureReason.MALFORMED, f"not the protocol: {_short(error)}") from error
+    raise AgentFailed(
+        FailureReason.MALFORMED, f"the answer is not valid A2A: {_short(error)}"
+    ) from error
 
 
 class _NoEvent(AgentFailed):
@@ -704,7 +706,7 @@ class _Collector:
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
         text = self.text()
         if not text:
-            raise AgentFailed(FailureReason.MALFORMED, "the reply holds no text")
+            raise AgentFailed(FailureReason.MALFORMED, "the reply contains no text")
         return Reply(text=text, metadata=self.metadata)
 
 

@@ -86,7 +86,7 @@ class Reader(h11.Connection):
             # data is read as it comes: these bytes are the size of a chunk, or trailers
             waiting, _ = self.trailing_data
             if len(waiting) > _MAX_BETWEEN:
-                raise h11.RemoteProtocolError("too much between chunks", 431)
+                raise h11.RemoteProtocolError("too many bytes between chunks", 431)
         return event
 
     def _check_head(self) -> None:
@@ -94,7 +94,7 @@ class Reader(h11.Connection):
         end = _END_OF_HEAD.search(waiting)
         size = end.end() if end else len(waiting)
         if size > MAX_HEAD or waiting.count(b"\n", 0, size) > MAX_HEAD_LINES:
-            raise h11.RemoteProtocolError("the head is too large", 431)
+            raise h11.RemoteProtocolError("the header is too large", 431)
 
 
 class Connection(H11Protocol):

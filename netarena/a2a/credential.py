@@ -119,7 +119,9 @@ def read_seed_secret(environ: Mapping[str, str]) -> str | None:
     for key in _SEED_KEYS:
         if key in secrets:
             if not isinstance(secrets[key], str) or not secrets[key].strip():
-                raise ConfigError(f"{SECRETS}.{key}", "must be text that is not empty")
+                raise ConfigError(f"{SECRETS}.{key}", "must be non-empty text")
             return str(secrets[key])
-    log.warning("%s has no key %s: seeds are not secret", SECRETS, " or ".join(_SEED_KEYS))
+    log.warning(
+        "%s has no key %s: seeds of this service are not secret", SECRETS, " or ".join(_SEED_KEYS)
+    )
     return None

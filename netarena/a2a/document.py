@@ -74,7 +74,7 @@ def parse_document(document: bytes) -> Any:
         raise ValueError(f"must be UTF-8: {error.reason} at byte {error.start}") from None
     _check_depth(document)
     if count_tokens(document) > MAX_TOKENS:
-        raise ValueError(f"must hold at most {MAX_TOKENS} values")
+        raise ValueError(f"must contain at most {MAX_TOKENS} values")
     try:
         return json.loads(
             text, parse_constant=_refuse_number, parse_float=_float, parse_int=_integer
@@ -96,7 +96,7 @@ def _check_depth(document: bytes) -> None:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise ValueError(f"must hold finite numbers, not {text[:_MAX_DIGITS]}")
+    raise ValueError(f"must contain finite numbers, not {text[:_MAX_DIGITS]}")
 
 
 def _float(text: str) -> float:
@@ -108,5 +108,5 @@ def _float(text: str) -> float:
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
-        raise ValueError(f"must hold whole numbers of at most {_MAX_DIGITS} digits")
+        raise ValueError(f"must contain whole numbers of at most {_MAX_DIGITS} digits")
     return int(text)

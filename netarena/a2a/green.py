@@ -130,7 +130,7 @@ class _Task:
                 if kind == "message":
                     said = _text(event.message.parts)
                     raise AssessmentFailed(
-                        f"the agent replied and started no assessment: {said:.300}: {TAKES_GREEN}"
+                        f"the agent replied but started no assessment: {said:.300}: {TAKES_GREEN}"
                     )
                 update = getattr(event, cast("str", kind))
                 task_id = task_id or (update.id if kind == "task" else update.task_id)
@@ -140,9 +140,7 @@ class _Task:
                     self._hear(update.status.message)
         except (A2AError, httpx.HTTPError) as error:
             if not task_id:
-                raise AssessmentFailed(
-                    f"the green agent did not take the request: {error}"
-                ) from None
+                raise AssessmentFailed(f"the green agent rejected the request: {error}") from None
             self._heard(f"the connection broke ({error}); looking for the task", {})
         return task_id
 
@@ -154,7 +152,9 @@ class _Task:
             except (A2AError, httpx.HTTPError) as error:
                 failed += 1
                 if failed == MOST_FAILED_LOOKS:
-                    raise AssessmentFailed(f"the green agent was lost: {error}") from None
+                    raise AssessmentFailed(
+                        f"the connection to the green agent was lost: {error}"
+                    ) from None
             else:
                 failed = 0
                 for artifact in task.artifacts:

@@ -151,7 +151,7 @@ class _Lookups:
             threading.Thread(target=run, name="look-up", daemon=True).start()
         except RuntimeError as error:
             end()
-            raise OSError(f"no thread for a look-up: {error}") from None
+            raise OSError(f"no thread could be started for a name lookup: {error}") from None
         return found
 
 
@@ -190,8 +190,8 @@ class Network(httpcore.AsyncNetworkBackend):
             if refused:
                 raise ConfigError(
                     f"participants.{role}",
-                    "must not lead to a link-local or metadata address, "
-                    "which netarena serve --allow-link-local allows",
+                    "must not resolve to a link-local or metadata address; to allow it, start "
+                    "netarena serve with --allow-link-local",
                 )
 
     async def _is_refused(self, url: str) -> bool:

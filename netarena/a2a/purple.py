@@ -121,7 +121,7 @@ class _AnswerExecutor(AgentExecutor):
             await updater.failed(updater.new_agent_message([Part(text=str(error))]))
             return
         except Exception as error:
-            log.exception("the agent broke")
+            log.exception("the agent raised an error")
             text = f"internal error: {type(error).__name__}"
             await updater.failed(updater.new_agent_message([Part(text=text)]))
             return

@@ -56,7 +56,7 @@ class EvalRequest:
             data = parse_document(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise ConfigError(
-                "request", f"must be one text with a JSON object: it {error}"
+                "request", f"must be one text with a JSON object; the given text {error}"
             ) from None
         if not isinstance(data, dict):
             raise ConfigError(
@@ -86,7 +86,7 @@ def _parse_own(value: Any, roles: Collection[str]) -> dict[str, dict[str, Any]]:
 def _parse_participants(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(
-            "participants", 'must be a JSON object {"<role>": "<url>"} of at least one'
+            "participants", 'must be a JSON object {"<role>": "<url>"} with at least one role'
         )
     if len(value) > MAX_PARTICIPANTS:
         raise ConfigError("participants", f"must be at most {MAX_PARTICIPANTS}, not {len(value)}")
@@ -126,7 +126,7 @@ def check_url(url: Any, field: str) -> str:
         raise ConfigError(field, "must be an http or https URL with a valid host and port")
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            field, "must hold no user name or password; set NETARENA_HEADERS_<ROLE> instead"
+            field, "must not contain a user name or password; set NETARENA_HEADERS_<ROLE> instead"
         )
     if parts.fragment:
         raise ConfigError(field, "must be a URL without a fragment")
@@ -175,7 +175,7 @@ class Place:
         if path == self.root:
             raise ConfigError("config.output_dir", "must name a folder")
         if taken := {*RESERVED_NAMES, LOCK_NAME}.intersection(path.relative_to(self.root).parts):
-            raise ConfigError("config.output_dir", f"must not lead through {min(taken)}")
+            raise ConfigError("config.output_dir", f"must not contain {min(taken)}")
         return path
 
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
@@ -213,7 +213,7 @@ def _below(base: Path, value: str, field: str) -> Path:
             if path.is_symlink():
                 raise ConfigError(field, f"must not lead through a symbolic link ({name})")
         except OSError as error:
-            raise ConfigError(field, f"is no usable path: {error.strerror}") from None
+            raise ConfigError(field, f"is not a usable path: {error.strerror}") from None
     return path
 
 
@@ -236,9 +236,7 @@ def read_config(
         values["time_budget_s"] = TIME_BUDGET_S
     values = without_seed_text(values)
     if secret_seed and values.get("seed") is not None:
-        raise ConfigError(
-            "config.seed", "must not be given: this service draws a seed for each task"
-        )
+        raise ConfigError("config.seed", "must be omitted: this service draws a seed for each task")
     if secret_seed:
         # a file of an earlier task would be an answer key
         values["regenerate_query"] = True
@@ -258,7 +256,7 @@ def read_config(
         if key == "benchmark_path":
             _check_file(path, place, f"config.{key}")
         elif path.name in RESERVED_NAMES:
-            raise ConfigError(f"config.{key}", "must not be a file of a run")
+            raise ConfigError(f"config.{key}", "must not be a file that a run writes")
         changes[key] = str(path)
     return config.model_copy(update=changes)
 
@@ -269,4 +267,4 @@ def _check_file(path: Path, place: Place, field: str) -> None:
         raise ConfigError(field, "must name a file, not a folder")
     if path.name in RESERVED_NAMES or path.name.startswith("."):
         names = ", ".join(RESERVED_NAMES)
-        raise ConfigError(field, f"must not be one of {names}, nor begin with a dot")
+        raise ConfigError(field, f"must not be one of {names}, and must not begin with a dot")

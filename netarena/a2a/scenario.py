@@ -167,7 +167,7 @@ class Scenario:
                 if self.application is None:
                     raise ConfigError(
                         f"{party.role}.exec",
-                        "is for scenarios whose green agent is an application, not a service",
+                        "is allowed only if the green agent is an application, not a service",
                     )
                 continue
             if party.endpoint is None:
@@ -196,7 +196,9 @@ def read_series(path: Path) -> dict[str, Scenario]:
     ):
         raise ConfigError("scenarios", f"must be a list of 1 to {MOST_SCENARIOS} paths of files")
     if more := sorted(data.keys() & {"green_agent", "participants", "config"}):
-        raise ConfigError("scenarios", f"stands alone: {more[0]} belongs in the files it names")
+        raise ConfigError(
+            "scenarios", f"must be the only key: move {more[0]} into the files that it names"
+        )
     folders = _name_apart([Path(name) for name in names])
     return {
         folder: read_scenario(path.parent / name)
@@ -237,7 +239,7 @@ def read_scenario(path: Path) -> Scenario:
     )
     roles = [party.role for party in participants]
     if twice := [role for role in roles if roles.count(role) > 1]:
-        raise ConfigError("participants", f"the role {twice[0]!r} is there twice")
+        raise ConfigError("participants", f"the role {twice[0]!r} is used twice")
     scenario = Scenario(
         name=path.stem,
         green=_party(green_table, "green_agent"),
@@ -267,7 +269,7 @@ def compose(
     parties = [green, *scenario.participants]
     if image is not None and all(images.get(one.role, one.image) for one in parties):
         raise ConfigError(
-            "--image", f"every agent has an image, so {image!r} has no use: write ROLE={image}"
+            "--image", f"all agents already have an image: to replace one, write ROLE={image}"
         )
     urls = {role: f"http://{_service(role)}:{IMAGE_PORT}/" for role in roles}
     services: dict[str, Any] = {
@@ -356,10 +358,14 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
     if endpoint is not None:
         check_url(endpoint, f"{role}.endpoint")
     if cmd is not None and endpoint is None and "application" not in table:
-        raise ConfigError(f"{role}.endpoint", "must say where the cmd will be reached")
+        raise ConfigError(
+            f"{role}.endpoint", "is missing: give the URL at which the cmd will serve"
+        )
     program = _text(table, "exec", role)
     if program is not None and (endpoint or cmd or role == "green_agent"):
-        raise ConfigError(f"{role}.exec", "is for a participant without endpoint and cmd")
+        raise ConfigError(
+            f"{role}.exec", "is allowed only for a participant without endpoint and cmd"
+        )
     env = table.get("env", {})
     names = list(env) if isinstance(env, dict) else [""]
     if not all(_NAME.fullmatch(name) and isinstance(env[name], str | int) for name in names):
@@ -403,7 +409,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError("scenario", f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("scenario", f"{path} is no TOML: {error}") from None
+        raise ConfigError("scenario", f"{path} is not valid TOML: {error}") from None
 
 
 def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:

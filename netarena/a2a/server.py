@@ -184,7 +184,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
             raise ConfigError(
                 "sandbox",
                 f"{check.name}: {check.detail}; {check.remedy or 'not on this machine'}, "
-                "or serve with --allow-unsandboxed",
+                "or start the service with --allow-unsandboxed",
             )
     credentials = load_credentials(environ)
     seed_secret = read_seed_secret(environ)
@@ -192,7 +192,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("out", f"cannot be made: {error.strerror}") from None
+        raise ConfigError("out", f"cannot be created: {error.strerror}") from None
     listener = listen(host, port)
     app = create_app(
         application,
@@ -342,7 +342,7 @@ class AssessmentExecutor(AgentExecutor):
                 return TaskState.TASK_STATE_COMPLETED, f"{said}; {why}"
             return TaskState.TASK_STATE_FAILED, why
         except Exception as error:
-            log.exception("task %s broke", task_id)
+            log.exception("task %s failed with an internal error", task_id)
             return TaskState.TASK_STATE_FAILED, f"internal error: {type(error).__name__}"
         finally:
             for agent in agents.values():
@@ -478,4 +478,4 @@ def _json_part(value: Mapping[str, Any]) -> Part:
 
 
 def _refuse_value(value: object) -> Sequence[object]:
-    raise TypeError(f"a result record holds a {type(value).__name__}")
+    raise TypeError(f"a result record contains a {type(value).__name__}")

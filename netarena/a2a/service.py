@@ -65,13 +65,15 @@ class _OneMessageEach(SimpleRequestContextBuilder):
     async def build(self, *args: Any, **how: Any) -> RequestContext:
         if how.get("task_id"):
             raise UnsupportedOperationError(
-                message="a task takes one message; leave taskId out to start another task"
+                message="a task accepts one message; omit taskId to start another task"
             )
         params = how.get("params")
         if params is not None and params.configuration.HasField("task_push_notification_config"):
             raise PushNotificationNotSupportedError(
-                message="push notifications are not supported, as the card says; leave the "
-                "configuration out and stream, or ask for the task"
+                message=(
+                    "push notifications are not supported (see the card); omit the "
+                    "configuration and use streaming or GetTask"
+                )
             )
         return await super().build(*args, **how)
 

@@ -166,7 +166,7 @@ class Handler(DefaultRequestHandler):
         if len(sizes) > 1 and sum(sizes) > MAX_LISTED_BYTES:
             raise InvalidParamsError(
                 message=f"the artifacts of this page have {sum(sizes)} bytes, more than "
-                f"{MAX_LISTED_BYTES}; ask for a smaller pageSize, or without includeArtifacts"
+                f"{MAX_LISTED_BYTES}; ask for a smaller pageSize, or omit includeArtifacts"
             )
         for task in page.tasks:
             task.CopyFrom(self._whole(task))

@@ -244,10 +244,12 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                 if not raw and len(piece) < _PIECE:
                     break
         except zlib.error:
-            raise AgentFailed(FailureReason.MALFORMED, "broken compression") from None
+            raise AgentFailed(FailureReason.MALFORMED, "the compressed reply is damaged") from None
         # zlib would keep everything after the end, and copy it each time
         if unpacker.eof and (raw or unpacker.unused_data):
-            raise AgentFailed(FailureReason.MALFORMED, "bytes after the compressed reply")
+            raise AgentFailed(
+                FailureReason.MALFORMED, "the compressed reply is followed by extra bytes"
+            )
 
     return unpack
 

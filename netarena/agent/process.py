@@ -122,7 +122,8 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
     """
     if await _taken(url):
         raise ConfigError(
-            name, f"something listens at {url} already: stop it, or take another port"
+            name,
+            f"{url} is already in use: stop the process that listens there, or choose another port",
         )
     transport, printed = await asyncio.get_running_loop().subprocess_exec(
         _Printed,

@@ -48,7 +48,10 @@ class TurnAgent:
         Raises ConfigError with the name of ``option`` if the program does not exist.
         """
         if shutil.which(command[0]) is None:
-            raise ConfigError(option, f"{command[0]!r} is no program that can be started")
+            raise ConfigError(
+                option,
+                f"{command[0]!r} was not found or is not executable: give the path of a program",
+            )
         self._command = command
         self._environ = environ
         self._info = AgentInfo(name=shlex.join(command))
@@ -77,7 +80,7 @@ class TurnAgent:
                 _write(transport, prompt)
                 await output.enough()
         except TimeoutError:
-            told = _told(f"no whole reply within {timeout_s:.3g} s", output.errors)
+            told = _told(f"no complete reply within {timeout_s:.3g} s", output.errors)
             raise AgentFailed(FailureReason.TIMEOUT, told) from None
         finally:
             await finish(_end(transport, output))

@@ -64,7 +64,7 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
             if loop.time() + _PAUSE_S >= deadline:
                 raise AssessmentFailed(
                     f"the agent at {url} could not be reached for {wait_s:g} s: {why}; start it, "
-                    "or wait longer for it (--wait)"
+                    "or raise --wait"
                 )
             await asyncio.sleep(_PAUSE_S)
 

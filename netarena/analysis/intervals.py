@@ -38,7 +38,7 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     [0.4902, 0.9433]
     """
     if not 0 <= successes <= n:
-        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+        raise ValueError(f"successes must be from 0 to {n}, not {successes}")
     if n == 0:
         return 0.0, 1.0
     share = successes / n
@@ -63,7 +63,7 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     [0.5521, 1.0]
     """
     if not 0 <= successes <= n:
-        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+        raise ValueError(f"successes must be from 0 to {n}, not {successes}")
     if n == 0:
         return 0.0, 1.0
     share = successes / n
@@ -81,7 +81,7 @@ def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float
     [0.4439, 0.9748]
     """
     if not 0 <= successes <= n:
-        raise ValueError(f"successes must be in 0 to {n}, not {successes}")
+        raise ValueError(f"successes must be from 0 to {n}, not {successes}")
     low, high = 0.0, 1.0
     if successes > 0:
         low = _solve(lambda p: _beta_share(p, successes, n - successes + 1), level / 2)
@@ -359,7 +359,7 @@ def overlap(first: tuple[float, float], second: tuple[float, float]) -> float:
 def _check_rates(*rates: float) -> None:
     for rate in rates:
         if not 0 <= rate <= 1:
-            raise ValueError(f"a rate is in 0 to 1, not {rate}")
+            raise ValueError(f"a rate must be from 0 to 1, not {rate}")
 
 
 def _z(probability: float) -> float:

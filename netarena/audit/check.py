@@ -195,7 +195,7 @@ def _draw(
     variants = _named(application.variants(config))
     labels = {name: len(application.labels(variant)) for name, variant in variants.items()}
     if not any(labels.values()):
-        raise ConfigError("config", "no query can be drawn from it")
+        raise ConfigError("config", "does not select any query; check error_types and levels")
     each = -(-total // sum(labels.values()))
     piles: list[list[list[Spot]]] = []
     for place, (name, number) in enumerate(labels.items()):
@@ -597,7 +597,7 @@ def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
         connection.send(batch)
         found: list[Checked] = connection.recv()
     except (EOFError, OSError) as error:
-        raise EnvironmentFailed("a worker of the audit ended before its work") from error
+        raise EnvironmentFailed("an audit worker process exited before it finished") from error
     return found
 
 

@@ -162,7 +162,7 @@ def examine(
     """
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
-        raise ValueError("there is no evidence with candidates")
+        raise ValueError("the evidence has no candidates")
     # OpenMP threads that wait for a busy processor cost more than they gain
     with threadpool_limits(1):
         return _examine(evidence, seed, told)

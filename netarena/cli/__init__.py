@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _refuse_empty_out(given: list[str]) -> None:
     """Raise ConfigError for an empty ``--out``, which click reads as the current folder."""
     if "--out=" in given or ("--out", "") in pairwise(given):
-        raise ConfigError("--out", "must not be empty; name a file or folder, or leave it out")
+        raise ConfigError("--out", "must not be empty; give a file or folder, or omit the option")
 
 
 def _drop_output() -> None:

@@ -57,16 +57,19 @@ class Choice:
         """Refuse an invalid choice before any world is built. Raises ConfigError."""
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
-                raise ConfigError("--agent-exec", "leaves no choice of another agent")
+                raise ConfigError(
+                    "--agent-exec", "cannot be combined with --agent, --agent-cmd or --agent-exec"
+                )
         elif self.command is not None:
             if self.over_a2a or self.agent:
-                raise ConfigError(
-                    "--agent-cmd", "leaves no choice of --agent, and needs no --over-a2a"
-                )
+                raise ConfigError("--agent-cmd", "cannot be combined with --agent or --over-a2a")
         elif self.url is not None:
             check_url(self.url, "--agent")
             if self.over_a2a:
-                raise ConfigError("--over-a2a", "is for named agents: a URL is talked to over A2A")
+                raise ConfigError(
+                    "--over-a2a",
+                    "is only for named agents: an agent at a URL is always reached over A2A",
+                )
         elif self.agent not in agent_names():
             known = ", ".join(agent_names()) or "none is installed"
             near = suggest(self.agent or "", agent_names())

@@ -37,7 +37,9 @@ def _orders(_: click.Context, option: click.Parameter, value: str | None) -> flo
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"a number from 1 on, or all, not {value!r}", param=option)
+        raise click.BadParameter(
+            f"must be a number of at least 1, or all, not {value!r}", param=option
+        )
     return int(value)
 
 
@@ -57,19 +59,25 @@ Examples:
     "--looks",
     type=click.IntRange(1),
     metavar="N",
-    help="Looks at each settled state, which must all be the same.  [default: the application's]",
+    help=(
+        "Number of observations of each settled state, which must all agree.  [default: the "
+        "application's]"
+    ),
 )
 @click.option(
     "--orders",
     callback=_orders,
     metavar="N|all",
-    help="Orders of the reference solution that are tried: the first ones, and the last.  "
+    help="Number of repair orders that are tried: the first ones, and the last.  "
     "[default: the application's]",
 )
 @click.option(
     "--traces",
     is_flag=True,
-    help="Test whether learners find what is wrong from what can be read without a probe.",
+    help=(
+        "Test whether timestamps, order and counters reveal the fault to a learner without any "
+        "probe (docs/traces.md)."
+    ),
 )
 @click.option(
     "--out",
@@ -81,14 +89,14 @@ Examples:
     "--evidence",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --traces: test the evidence in FILE, which --out wrote; open no world.",
+    help="With --traces: test the evidence in FILE, written by --out, without opening a world.",
 )
 @json_option("the result")
 @click.option(
     "--markdown",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Put the table into FILE, between its lines <!-- audit APP --> and <!-- /audit APP -->.",
+    help="Write the table into FILE between the lines <!-- audit APP --> and <!-- /audit APP -->.",
 )
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -118,7 +126,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     if "num_queries" in values:
         raise ConfigError("--set", "num_queries is per label; give --num-queries, the total here")
     if not traces and (out is not None or evidence is not None):
-        raise ConfigError("--out" if evidence is None else "--evidence", "goes with --traces")
+        raise ConfigError(
+            "--out" if evidence is None else "--evidence", "is allowed only with --traces"
+        )
     values.setdefault("complexity_level", list(app.config_type.LEVELS))
     if traces and Briefing.TICKET in app.config_type.BRIEFINGS:
         values.setdefault("briefing", Briefing.TICKET.value)
@@ -253,4 +263,4 @@ def _show(result: Audit) -> None:
             [(flaw.id, flaw.reason.value, flaw.detail) for flaw in result.flaws[:SHOWN]],
         )
     if result.retried:
-        click.echo(f"{result.retried} worlds were built a second time")
+        click.echo(f"{result.retried} worlds failed to build once and were rebuilt")

@@ -51,7 +51,7 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
 @click.option(
     "--application",
     metavar="APP",
-    help="Ask a fresh query of APP, and say whether its reply could be used.",
+    help="Send a fresh query of APP to the agent and report whether its reply is usable.",
 )
 @timeout_option(280.0, "For one reply, as agent_timeout_s in a run.")
 @json_option("the checks")
@@ -134,7 +134,9 @@ def _judge_card(card: Card, url: str) -> list[Check]:
         _told(
             "streaming",
             ok=card.streaming,
-            detail="the card says that it streams" if card.streaming else "it does not stream",
+            detail="the card declares streaming"
+            if card.streaming
+            else "the card does not declare streaming",
             remedy="replies that take minutes need it: gateways cut a silent request at 300 s",
         ),
         _told(
@@ -172,7 +174,7 @@ def _judge_stranger() -> Check:
         name="reply",
         ok=False,
         severity=Severity.NOTE,
-        detail="a scripted agent: it replies in the assessment that it was started for only",
+        detail="a scripted agent: it replies only in the assessment that it was started for",
         remedy="its card and protocol are right; run it with the seed, role and keys it was given",
     )
 
@@ -188,10 +190,10 @@ def _judge_form(application: Application, reply: Reply, why: str) -> Check:
             name="form",
             ok=False,
             severity=Severity.RUN,
-            detail=f"{application.title} could not use the reply",
+            detail=f"{application.title} could not read a command from the reply",
             remedy=str(error),
         )
-    return _told("form", ok=True, detail=f"{application.title} could use the reply")
+    return _told("form", ok=True, detail=f"{application.title} could read a command from the reply")
 
 
 async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerator[Check, None]:
@@ -225,7 +227,12 @@ def _judge_usage(reply: Reply) -> Check:
         detail = f"{usage.input_tokens} + {usage.output_tokens} tokens"
         return _told("tokens", ok=True, detail=detail)
     remedy = 'optional: metadata {"usage": {"input_tokens": N, "output_tokens": N}} of the reply'
-    return _told("tokens", ok=False, detail="it does not tell what a reply took", remedy=remedy)
+    return _told(
+        "tokens",
+        ok=False,
+        detail="the agent does not report the tokens or cost of a reply",
+        remedy=remedy,
+    )
 
 
 def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:

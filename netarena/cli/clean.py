@@ -21,5 +21,5 @@ def command(*, application: str) -> None:
     for line in done.removed:
         click.echo(line)
     for line in done.kept:
-        click.echo(f"netarena: stays: {line}", err=True)
+        click.echo(f"netarena: not removed: {line}", err=True)
     click.echo(f"netarena: {len(done.removed)} removed", err=True)

@@ -19,8 +19,10 @@ from netarena.errors import ConfigError
     "given",
     metavar="[ROLE=]IMAGE",
     multiple=True,
-    help="The image of ROLE (green_agent: the green agent), or of all agents that have none in "
-    "the file; repeatable.",
+    help=(
+        "Image of ROLE (green_agent for the green agent), or of all agents without one in the "
+        "file; repeatable."
+    ),
 )
 @file_option
 def command(*, scenario: Path, given: tuple[str, ...], out: Path | None) -> None:
@@ -45,7 +47,7 @@ def _read_images(given: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
         known = images.get(role) if equals else image
         if known is not None:
             about = f"the role {role!r}" if equals else "agents without an image"
-            raise ConfigError("--image", f"two images for {about}: {known!r} and {name!r}")
+            raise ConfigError("--image", f"{about} has two images: {known!r} and {name!r}")
         if equals:
             images[role] = name
         else:

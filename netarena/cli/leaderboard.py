@@ -25,7 +25,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
     for file in files:
         if file.is_dir():
             raise ConfigError(
-                "FILE", f"{str(file)!r} is a folder; name its result file: {file / RESULTS_NAME}"
+                "FILE", f"{str(file)!r} is a folder; give its result file: {file / RESULTS_NAME}"
             )
     standings = rank(files)
     for problem in standings.refused:
@@ -34,12 +34,12 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         click.echo(json_text(standings.model_dump(mode="json")))
         return
     if not standings.boards:
-        click.echo("no examined participant: green agents have no leaderboard")
+        click.echo("the files contain no examined participant (green agents are not ranked)")
     for board in standings.boards:
         _show(board)
     _show_overall(standings.overall)
     for name in standings.ungraded:
-        click.echo(f"no graded query: {plain(name)}")
+        click.echo(f"no graded query from: {plain(name)}")
 
 
 def _show(board: Board) -> None:
@@ -75,7 +75,10 @@ def _show(board: Board) -> None:
         )
     missing = sorted(set(floors_of(board.role)) - {entry.scripted for entry in board.ranking})
     if missing:
-        click.echo(f"no floor of {' and '.join(missing)} among the files (netarena run --agent)\n")
+        click.echo(
+            f"no results of the baselines {' and '.join(missing)} among the files (netarena run "
+            "--agent)\n"
+        )
     show_table(
         board.public_columns,
         [[_cell(cell) for cell in row] for row in board.public],

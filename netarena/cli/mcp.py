@@ -57,7 +57,7 @@ _HOST = "127.0.0.1"
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"Where results and journal go.  [default: {RUNS}/APP-SEED]",
+    help=f"Folder for results and journal.  [default: {RUNS}/APP-SEED]",
 )
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -81,7 +81,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
     if port and not http:
-        raise ConfigError("--port", "is for --http")
+        raise ConfigError("--port", "is allowed only with --http")
     name = read_name(name)
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)
     app = load(application)

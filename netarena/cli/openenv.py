@@ -23,7 +23,7 @@ from netarena.training.reward import PRESETS
 )  # fmt: skip
 @click.option(
     "--sessions", default=16, type=click.IntRange(1, 1024), show_default=True, metavar="N",
-    help="Maximum number of clients with a world.",
+    help="Maximum number of clients at the same time; each has its own world.",
 )  # fmt: skip
 @click.option(
     "--session-timeout", "session_timeout_s", default=600.0, show_default=True,
@@ -32,7 +32,7 @@ from netarena.training.reward import PRESETS
 )  # fmt: skip
 @click.option(
     "--rewards", default="default", type=NameChoice(tuple(PRESETS)), show_default=True,
-    help="Reward scheme of steps.",
+    help="Rewards of a step: a preset (docs/training.md).",
 )  # fmt: skip
 @click.option(
     "--set", "pairs", multiple=True, metavar="KEY=VALUE",

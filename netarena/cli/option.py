@@ -35,7 +35,12 @@ def config_options(command: F) -> F:
             metavar="N",
             help="Queries per label or error type; the total in audit.",
         ),
-        click.option("--seed", type=SEED, metavar="S", help="64 bits; drawn if not given."),
+        click.option(
+            "--seed",
+            type=SEED,
+            metavar="S",
+            help="Seed of the queries, up to 64 bits; drawn at random if not given.",
+        ),
         click.option(
             "--set",
             "pairs",
@@ -63,7 +68,10 @@ def address_options(command: F) -> F:
             default=9009,
             type=click.IntRange(0, 65_535),
             show_default=True,
-            help="Port to listen at; 0 takes a free one. The URL is told once it can be reached.",
+            help=(
+                "Port to listen at; 0 takes a free one. The URL is printed when the service is "
+                "ready."
+            ),
         ),
         click.option(
             "--card-url",
@@ -94,7 +102,7 @@ def wait_option(command: F) -> F:
         "wait_s",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="How long an agent may take to come up.  [default: 20 at a URL, 120 for a command]",
+        help="Seconds to wait for the agent to start.  [default: 20 at a URL, 120 for a command]",
     )(command)
 
 
@@ -109,7 +117,7 @@ def file_option(command: F) -> F:
         "--out",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write there instead of printing.",
+        help="Write to this file instead of standard output.",
     )(command)
 
 
@@ -166,7 +174,7 @@ def _check_text(field: str, value: Any) -> None:
         for item in value:
             _check_text(field, item)
     elif isinstance(value, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
-        raise ConfigError(field, "must hold neither NUL nor lone surrogates")
+        raise ConfigError(field, "must not contain NUL or lone surrogates")
 
 
 def _refuse_constant(name: str) -> Any:

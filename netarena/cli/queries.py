@@ -19,13 +19,13 @@ from netarena.task.identity import Secrecy, seal
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
-    "--query", "query_id", metavar="ID", help="This one query alone, by the id of a record."
+    "--query", "query_id", metavar="ID", help="Print only the query with this id, as in a record."
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"The folder of a run that asked it, or one above, where it is not below {RUNS}.",
+    help=f"With --query: folder of a run that asked this query, or its parent. [default: {RUNS}]",
 )
 @click.option("--public", is_flag=True, help="Leave ground truth out.")
 def command(  # noqa: PLR0913 -- one argument per option

@@ -22,7 +22,7 @@ SHOWN = 50
 @click.option(
     "--write",
     is_flag=True,
-    help="Replace results.json; what it was is kept as results.before-regrade.json.",
+    help="Replace results.json; the old one is saved as results.before-regrade.json.",
 )
 @json_option("the differences")
 def command(*, directory: Path, write: bool, as_json: bool) -> int:
@@ -48,7 +48,7 @@ def command(*, directory: Path, write: bool, as_json: bool) -> int:
         for result in results:
             _show(result)
         for path in kept:
-            click.echo(f"results.json written anew, before: {path}")
+            click.echo(f"results.json was rewritten; the old one: {path}")
     return 1 if any(result.differs for result in results) else 0
 
 

@@ -23,7 +23,7 @@ from netarena.report.markdown import render_markdown
     is_flag=True,
     help="List the queries that one of two runs solved and the other did not: --pairs A B.",
 )
-@click.option("--html", is_flag=True, help="One page with plots, for a browser; below 3 MB.")
+@click.option("--html", is_flag=True, help="Write one HTML page with plots, smaller than 3 MB.")
 @json_option("the report")
 @file_option
 def command(
@@ -37,7 +37,7 @@ def command(
     that asked alike are compared.
     """
     if html and as_json:
-        raise ConfigError("--html", "and --json exclude each other")
+        raise ConfigError("--html", "cannot be combined with --json")
     entrants = read_entrants(sources)
     if pairs:
         if html or len(entrants) != 2:

@@ -168,7 +168,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
             raise ConfigError(
                 "scenario",
-                "names its agents itself: do not give --agent, --query, --name or --until-interval",
+                "sets its agents: omit --agent, --query, --name and --until-interval",
             )
         from netarena.cli.scenario import run_scenario  # its A2A client is slow to import
 

@@ -67,7 +67,8 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     if asked is None or name != application.name:
         beginnings = " or ".join(f"{application.name}-{one}-" for one in application.versions())
         raise ConfigError(
-            "--query", f"{query_id!r} is no id of {application.name}: those begin with {beginnings}"
+            "--query",
+            f"{query_id!r} is not an id of {application.name}: its ids begin with {beginnings}",
         )
     shapes = [*_stored_runs(application, config, asked.shape_hash)]
     if config.shape_hash() == asked.shape_hash:
@@ -79,7 +80,7 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     if version not in has:
         raise ConfigError(
             "--query",
-            f"{query_id} {explain_version(application, version)}: ask the release that drew it",
+            f"{query_id} {explain_version(application, version)}: use the release that drew it",
         )
     if not shapes:
         words = application.versions()[version]
@@ -128,7 +129,8 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
             return shape, seed, index
     raise ConfigError(
         "--query",
-        f"{query_id} tells no seed, and no run below {RUNS} has it: give --seed, or --out with a "
+        f"{query_id} does not contain a seed, and no run below {RUNS} has it: give --seed, or "
+        "--out with a "
         f"folder whose {CONFIG_NAME} has it",
     )
 

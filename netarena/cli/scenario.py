@@ -141,10 +141,12 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",
-            "is for scenarios whose green agent is an application, not a service",
+            "is allowed only if the green agent is an application, not a service",
         )
     if scenario.green.endpoint is None:
-        raise ConfigError("green_agent.endpoint", "must be there (and cmd), or application")
+        raise ConfigError(
+            "green_agent.endpoint", "is missing: set endpoint (and cmd), or application"
+        )
     green = scenario.green.endpoint
     named = endpoints | scenario.ids()
 

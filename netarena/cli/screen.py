@@ -116,7 +116,7 @@ def show_result(participant: Mapping[str, Any]) -> None:
     if rows := pass_rows(summary):
         show_table([head.lower() for head in REPEATED_HEAD], rows)
     for unseen in unseen_text(summary):
-        console().print(f"Solvable unseen: {unseen}.\n", soft_wrap=True)
+        console().print(f"Solvable without observation: {unseen}.\n", soft_wrap=True)
     for title in ("level", "label"):
         groups = participant[f"by_{title}"]
         if len(groups) > 1:

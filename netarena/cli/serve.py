@@ -22,7 +22,7 @@ from netarena.task.application import load
     type=click.Path(file_okay=False, path_type=Path),
     metavar="ROOT",
     show_default=True,
-    help="Every task writes below ROOT.",
+    help="Folder below which every task writes its files.",
 )
 @click.option(
     "--data",
@@ -30,7 +30,7 @@ from netarena.task.application import load
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     show_default=True,
-    help="Tasks may read files below DIR, and below ROOT.",
+    help="Folder whose files tasks may read, in addition to ROOT.",
 )
 @click.option(
     "--max-episodes",
@@ -38,17 +38,17 @@ from netarena.task.application import load
     type=click.IntRange(1),
     metavar="N",
     show_default=True,
-    help="Worlds at a time, over all tasks.",
+    help="Maximum number of worlds at the same time, over all tasks.",
 )
 @click.option(
     "--allow-unsandboxed",
     is_flag=True,
-    help="Serve although a protection is missing that agents' code should run under.",
+    help="Serve even if the sandbox for agents' code is incomplete on this machine.",
 )
 @click.option(
     "--allow-link-local",
     is_flag=True,
-    help="Talk to participants at link-local addresses and at those of a cloud's metadata.",
+    help="Allow participants at link-local and cloud metadata addresses.",
 )
 def command(  # noqa: PLR0913 -- one argument per option
     *,

@@ -34,9 +34,14 @@ from netarena.training.sft import (
     metavar="N,N,N",
     default=",".join(map(str, PAPER_SIZES.values())),
     show_default=True,
-    help="Queries of level 1, 2 and 3; the mix is all of them.",
+    help="Number of queries of level 1, 2 and 3; the file mix contains all of them.",
 )
-@click.option("--seed", type=SEED, metavar="S", help="64 bits; drawn if not given.")
+@click.option(
+    "--seed",
+    type=SEED,
+    metavar="S",
+    help="Seed of the queries, up to 64 bits; drawn at random if not given.",
+)
 @click.option(
     "--set",
     "pairs",
@@ -49,13 +54,13 @@ from netarena.training.sft import (
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Use what an agent did in this run, if solved and safe, instead of the reference.",
+    help="Use an agent's solved and safe episodes in this run instead of the reference solution.",
 )
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The run whose queries are compared with the set.  [default: those of the same seed]",
+    help="Run whose queries are compared with the training set.  [default: those of the same seed]",
 )
 @click.option(
     "--out",
@@ -82,7 +87,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     app = load_for(application, training=True)
     values = read_pairs(pairs, seed=seed)
     if key := next((key for key in ("num_queries", "complexity_level") if key in values), None):
-        raise ConfigError(f"config.{key}", "is what --sizes says here")
+        raise ConfigError(f"config.{key}", "cannot be set here: use --sizes")
     config = app.config_type.parse(values)
     wanted = _read_sizes(sizes)
     drawn = secrets.randbits(SEED_BITS) if config.seed is None else config.seed

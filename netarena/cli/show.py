@@ -75,7 +75,7 @@ def command(  # noqa: PLR0913 -- one for each option
     ]
     if not shown:
         raise ConfigError(
-            "ID", f"{query!r} is no graded query there; netarena show DIR --all lists them"
+            "ID", f"{query!r} is not a graded query of this run; netarena show DIR --all lists them"
         )
     queries = {one.id: one for stored in run for one in stored.queries}
     for stored, episode in shown:

@@ -45,7 +45,7 @@ def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
         ) from None
     evidence = _collect(app, config, seed, total, out) if saved is None else _read(saved)
     if not any(one.candidates for one in evidence):
-        raise ConfigError("--traces", f"{app.name} has no evidence to read")
+        raise ConfigError("--traces", f"{app.name} does not support --traces")
     with Meter(f"audit {app.name} --traces") as meter:
         report = examine(evidence, seed, meter.tell)
     if as_json:
@@ -106,7 +106,7 @@ def _show(app: Application, seed: int, report: Report) -> None:
         (report.power_anything, "60 % balanced accuracy in anything wrong"),
     ):
         if power is not None:
-            click.echo(f"power to see {seen}: {power:.0%}")
+            click.echo(f"power to detect {seen}: {power:.0%}")
     click.echo()
     for kind in Kind:
         rows = [

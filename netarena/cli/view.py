@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     "out",
     type=click.Path(path_type=Path),
     metavar="OUT",
-    help="Write the pages to a new folder, for a web server, and end.",
+    help="Write the pages to a new folder for a web server, then exit.",
 )
 @click.option(
     "--episode",
     metavar="ID",
     help="With --static: one HTML file OUT of this episode; ID~K for its K-th repeat.",
 )
-@click.option("--public", is_flag=True, help="Leave out ground truth and all that reveals it.")
+@click.option("--public", is_flag=True, help="Omit ground truth and everything that reveals it.")
 def command(  # noqa: PLR0913 -- each is an option
     *,
     directories: tuple[Path, ...],
@@ -66,12 +66,12 @@ def command(  # noqa: PLR0913 -- each is an option
     from netarena.view.index import Library
 
     if episode is not None and out is None:
-        raise ConfigError("--episode", "needs --static OUT, the name of the file")
+        raise ConfigError("--episode", "needs --static OUT, the file to write")
     library = Library(directories, watch=out is None, public=public)
     if out is not None:
         if not public:
             click.echo(
-                "netarena: warning: this holds ground truth; --public leaves it out", err=True
+                "netarena: warning: the pages contain ground truth; --public omits it", err=True
             )
         _write(library, out, episode)
     else:

@@ -48,7 +48,7 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
         first = failed[0]
         raise ConfigError(
             "DIR|FILE",
-            f"the assessment in {first.source} failed: {first.failed}; there is no rate to report, "
+            f"the assessment in {first.source} failed: {first.failed}; it has no rates to report. "
             "netarena show lists its episodes",
         )
     participants = [_participant(entrant) for entrant in entrants]

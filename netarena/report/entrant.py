@@ -351,12 +351,12 @@ def _from_file(path: Path) -> list[Entrant]:
     for document in read_documents(path):
         *records, summary = document["results"] or [{}]
         if not isinstance(summary, dict):
-            raise ConfigError("file", f"{path}: the last of results is no summary")
+            raise ConfigError("file", f"{path}: the last entry of results is not a summary")
         for role, name in document["participants"].items():
             if role != GREEN:
                 entrants.append(_from_records(path, role, name, records, summary))
     if not entrants:
-        raise ConfigError("file", f"{path} names no participant that was examined")
+        raise ConfigError("file", f"{path} does not name an examined participant")
     return entrants
 
 
@@ -367,7 +367,7 @@ def _from_records(
     outlines, lost = [], []
     for number, record in enumerate(records):
         if not isinstance(record, dict):
-            raise ConfigError("file", f"{path}: record {number + 1} of results is no object")
+            raise ConfigError("file", f"{path}: record {number + 1} of results is not an object")
         outline = _outline(application, record, number)
         outlines.append(outline)
         if outline.outcome is not Outcome.INVALID and not (outline.correct and outline.safe):

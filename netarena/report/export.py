@@ -53,7 +53,7 @@ def export(
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):
-        raise ConfigError("--out", f"{there} is there already: --force writes over it")
+        raise ConfigError("--out", f"{there} already exists: add --force to overwrite it")
     for name, write in KINDS[kind](run, public):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,12 +32,14 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise ConfigError("file", f"{path} cannot be read: {error.strerror}") from None
     except UnicodeEncodeError:
-        raise ConfigError("file", f"{path} holds a lone surrogate, which is no text") from None
+        raise ConfigError(
+            "file", f"{path} contains a lone surrogate, which is not valid text"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError("file", f"{path} is not JSON: {error}") from None
     documents = content if isinstance(content, list) else [content]
     if not documents:
-        raise ConfigError("file", f"{path} holds no result")
+        raise ConfigError("file", f"{path} contains no result")
     for document in documents:
         if (
             not isinstance(document, dict)
@@ -45,7 +47,8 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
             or not isinstance(document.get("results"), list)
         ):
             raise ConfigError(
-                "file", f'{path} is no result file: {{"participants": {{...}}, "results": [...]}}'
+                "file",
+                f'{path} is not a result file: {{"participants": {{...}}, "results": [...]}}',
             )
         strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
         if strangers:
@@ -54,7 +57,8 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
             raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
         if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
             raise ConfigError(
-                "file", f"{path}: the role {paths[0]!r:.80} is a path to DuckDB: none begins so"
+                "file",
+                f"{path}: the role {paths[0]!r:.80} would be read as a path by DuckDB: rename it",
             )
         for key, value in summary_of(document).items():
             if not _fits(key, value):

@@ -287,7 +287,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         f"- Seed{'s' if 'seeds' in summary else ''}: {seed_text(summary)}",
         f"- Queries: {one['queries']}, graded {graded_of(summary)}",
         f"- Complete: {'yes' if summary['complete'] else 'no'}",
-        *(f"- Solvable unseen: {clean(text)}" for text in unseen_text(summary)),
+        *(f"- Solvable without observation: {clean(text)}" for text in unseen_text(summary)),
     ]
     if summary["not_run"]:
         counted = "each" if summary["not_run_counted"] else "not"
@@ -448,7 +448,7 @@ def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
     before, opened, rest = whole.partition(f"{first}\n")
     _, closed, after = rest.partition(f"{last}\n")
     if not opened or not closed or opened in after:
-        raise ValueError(f"there must be one line {first} and one line {last} below")
+        raise ValueError(f"must contain one line {first} and, below it, one line {last}")
     body = "\n".join(lines).strip("\n")
     return f"{before}{opened}\n{body}\n\n{closed}{after}"
 

@@ -102,7 +102,7 @@ def _pictures(
     try:
         return tuple(application.pictures.draw(query, episode, number))
     except Exception:
-        log.exception("drawing step %d of %s failed", number, query.id)
+        log.exception("drawing the picture of step %d of %s failed", number, query.id)
         return ()
 
 

@@ -80,10 +80,14 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
         # A folder ``earlier-N`` with a previous run is not that of a participant.
         places = [place for place in places if not (place / QUERIES_NAME).is_file()]
     if not places:
-        raise ConfigError("directory", f"{folder} holds no {JOURNAL_NAME}: no assessment ran there")
+        raise ConfigError(
+            "directory", f"{folder} has no {JOURNAL_NAME}: it is not the folder of a run"
+        )
     homes = [home for home in (folder, folder.parent) if (home / QUERIES_NAME).is_file()]
     if not homes:
-        raise ConfigError("directory", f"{folder} holds no {QUERIES_NAME}")
+        raise ConfigError(
+            "directory", f"{folder} has no {QUERIES_NAME}: it is not the folder of a run"
+        )
     return homes[0], places
 
 
@@ -106,7 +110,9 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
     past = read_journal(folder / JOURNAL_NAME)
     header = past.header
     if header is None:
-        raise ConfigError("directory", f"the journal in {folder} does not say what was run")
+        raise ConfigError(
+            "directory", f"the journal in {folder} does not name its application and config"
+        )
     application = load(header.application)
     config = application.config_type.parse(header.config)
     queries = tuple(past.choose(queries, header.seed))
@@ -114,6 +120,7 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
     if strange := next(iter(past.episodes.keys() - {ask for _, ask in stored.asks}), None):
         what = f"{strange.query_id} (repeat {strange.repeat})"
         raise ConfigError(
-            "directory", f"the journal in {folder} grades {what}, which is in no {QUERIES_NAME}"
+            "directory",
+            f"the journal in {folder} grades {what}, which {QUERIES_NAME} does not contain",
         )
     return stored

@@ -206,7 +206,9 @@ def read_queries(path: Path) -> Iterator[Query]:
             "benchmark_path", f"{path.name} cannot be read: {error.strerror}"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError("benchmark_path", f"{path.name} cannot be read: it is no text") from None
+        raise ConfigError(
+            "benchmark_path", f"{path.name} cannot be read: it is not UTF-8 text"
+        ) from None
 
 
 def choose_queries(
@@ -320,7 +322,10 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
     queries = read_queries(path)
     first = next(queries, None)
     if first is None:
-        raise ConfigError("benchmark_path", f"{path.name} holds no query; set regenerate_query")
+        raise ConfigError(
+            "benchmark_path",
+            f"{path.name} contains no query; set regenerate_query to draw new ones",
+        )
     seed = first.seed
     if config.seed is not None and config.seed != seed:
         raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
@@ -419,7 +424,10 @@ def _replace(
 def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
     """Refuse a selection of more queries than an assessment or a shard may have, or of none."""
     if not size:
-        raise ConfigError("config", "nothing can be drawn with these keys")
+        raise ConfigError(
+            "config",
+            "no query matches this config: check error_types, complexity_level and start_index",
+        )
     start = config.start_index or 0
     end = size if config.end_index is None else min(config.end_index, size)
     if start >= end:
@@ -441,7 +449,7 @@ def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
         raise ConfigError(
             "config.num_queries",
             f"{config.num_queries} of each of {labels} labels make {number:,} queries; at most "
-            f"{MOST_QUERIES:,} are allowed: num_queries of at most {MOST_QUERIES // labels}"
+            f"{MOST_QUERIES:,} are allowed: set num_queries to at most {MOST_QUERIES // labels}"
             + ("" if config.benchmark_path else ", or start_index and end_index"),
         )
     _check_repeats(config, end - start)
@@ -452,7 +460,7 @@ def _check_repeats(config: Config, queries: int) -> None:
         raise ConfigError(
             "config.repeats",
             f"{config.repeats} times {queries:,} queries are more than {MOST_QUERIES:,} episodes, "
-            f"the most: repeats of at most {MOST_QUERIES // queries}",
+            f"the maximum: set repeats to at most {MOST_QUERIES // queries}",
         )
 
 
@@ -472,7 +480,7 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
         chosen += 1
         if chosen > MOST_QUERIES:
             raise ConfigError(
-                "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the most"
+                "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the maximum"
             )
         _check_repeats(config, chosen)
         yield query
@@ -549,7 +557,11 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree wit
         if original is None:
             raise _strange(application, config, name, query.id)
         if query.model_copy(update={"id": original.id}) != original:
-            raise ConfigError("benchmark_path", f"{name} has query {query.id} altered by hand")
+            raise ConfigError(
+                "benchmark_path",
+                f"query {query.id} of {name} was changed by hand: set regenerate_query to draw "
+                "new ones",
+            )
         if (own, original.index) in seen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
         seen.add((own, original.index))
@@ -664,8 +676,8 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
     def refuse(what: str, old: Any, new: Any) -> NoReturn:
         # a service's run may belong to another client, so its participants and seed are not shown
         if secrecy is not Secrecy.OPEN:
-            raise ConfigError("resume", f"the run there has another {what}")
-        raise ConfigError("resume", f"the run there has {what} {old}, not {new}")
+            raise ConfigError("resume", f"the existing run has another {what}")
+        raise ConfigError("resume", f"the existing run has {what} {old}, not {new}")
 
     stands = config
     with suppress(ConfigError):  # if another version had other keys, the version is named
@@ -679,15 +691,15 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
         if what == "version" and secrecy is Secrecy.OPEN:
             raise ConfigError(
                 "resume",
-                f"the run there {explain_version(application, str(old))}: the release that began "
-                "it goes on with it, this one can report and regrade it",
+                f"the existing run {explain_version(application, str(old))}: continue it with the "
+                "release that started it; this release can report and regrade it",
             )
         refuse(what, old, new)
     if worded != application.prompt_version:
         refuse("prompt_version", worded, application.prompt_version)
     if secrecy is Secrecy.SEALED != kept:
         raise ConfigError(
-            "resume", "the run there was begun where ids tell the seed: ask for a new one"
+            "resume", "the existing run started without NETARENA_SEED: start a new run"
         )
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for key, value in given.items():
@@ -697,7 +709,8 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
         if key == "num_queries" and max(secrecy, kept) is Secrecy.OPEN:
             if isinstance(old, int) and value < old:
                 raise ConfigError(
-                    "resume", f"the run there has num_queries {old}: it can be raised, not lowered"
+                    "resume",
+                    f"the existing run has num_queries {old}, which can be raised but not lowered",
                 )
         elif key not in MAY_DIFFER and value != old:
             refuse(key, old, value)
@@ -1072,7 +1085,9 @@ async def _take_steps(
     done = False
     while not done:
         if deadline is not None and clock() >= deadline:
-            raise AssessmentFailed("no query could be graded; the time ended before the first ask")
+            raise AssessmentFailed(
+                "no query could be graded: the time ran out before the first prompt was sent"
+            )
         async with slots.turn(used_s):
             begin = clock()
             # finish a step even if cancelled: the file must not be closed during the thread's work
@@ -1177,7 +1192,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
         if past.header is None:
             journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         elif not past.header.same_run(head):
-            raise ConfigError("output_dir", f"{JOURNAL_NAME} there belongs to another run")
+            raise ConfigError("output_dir", f"{JOURNAL_NAME} belongs to another run")
         elif past.header.config.get("num_queries") != config.num_queries:
             journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         if past.silent:
@@ -1240,7 +1255,9 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         pump.tell("graded", role, record)
 
     if _left(deadline) <= 0:
-        return AssessmentFailed("no query could be graded; the time ended before the first ask")
+        return AssessmentFailed(
+            "no query could be graded: the time ran out before the first prompt was sent"
+        )
     try:
         asked = part.past.choose(deck.cards, telling.seed)
         pump.tell("planned", role, len(asked) * config.repeats)

@@ -316,7 +316,7 @@ class Play:
             self.failure = error
         except TimeoutError:
             self.failure = AgentFailed(
-                FailureReason.TIMEOUT, f"no whole reply within {timeout_s:.3g} s"
+                FailureReason.TIMEOUT, f"no complete reply within {timeout_s:.3g} s"
             )
         except Exception as error:  # noqa: BLE001 -- an agent in process may raise anything
             self.failure = AgentFailed(
@@ -399,7 +399,7 @@ class Play:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise EnvironmentFailed("the world was cancelled from inside") from error
+            raise EnvironmentFailed("the environment's task was cancelled unexpectedly") from error
         finally:
             total_s = clock() - begin
             ran_s = total_s if ran_s is None else ran_s
@@ -682,7 +682,7 @@ class Run:
         else:
             if state != world.state:
                 world.failed = EnvironmentFailed(
-                    "the world changed while it was waiting",
+                    "the world changed while no command was running",
                     evidence={"at first": world.state, "later": state},
                 )
         world.world_s += clock() - begin

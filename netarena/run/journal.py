@@ -147,7 +147,8 @@ class Past:
             return [by_id[self._latest(query.id)] for query in queries if query.seed == seed]
         except KeyError as error:
             raise ConfigError(
-                JOURNAL_NAME, f"asks the query {error.args[0]}, which is in no queries.jsonl"
+                JOURNAL_NAME,
+                f"asks the query {error.args[0]}, which queries.jsonl does not contain",
             ) from None
 
     def _latest(self, query_id: str) -> str:
@@ -230,7 +231,7 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
     try:
         return kind.model_validate(event[key])
     except KeyError:
-        raise ConfigError(path.name, f"holds an event without {key}") from None
+        raise ConfigError(path.name, f"contains an event without {key}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, (key, *first["loc"])))
@@ -364,8 +365,8 @@ class Allowance:
         if self._written <= self._most:
             return
         raise AssessmentFailed(
-            f"the assessment would write more than {self._most:,.0f} bytes to disk, the most "
-            "that is allowed; ask fewer queries"
+            f"the assessment would write more than {self._most:,.0f} bytes to disk, the allowed "
+            "maximum; run fewer queries"
         )
 
 

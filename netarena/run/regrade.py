@@ -94,7 +94,7 @@ def regrade(stored: Stored) -> Regrade:
             raise ConfigError(
                 "directory",
                 f"query {query.id} cannot be judged ({type(error).__name__}: {error}): its query "
-                "or its states were altered, or are of another version",
+                "or its states were changed or come from another version",
             ) from error
         result.steps += sum(judgement is not None for judgement in judgements)
         again = _conclude(stored, query, episode, judgements)
@@ -112,7 +112,9 @@ def write_results(result: Regrade) -> Path:
     """
     folder = result.stored.folder
     if all(episode.outcome is Outcome.INVALID for episode in result.episodes):
-        raise ConfigError("directory", f"{folder} has no graded query: there is nothing to write")
+        raise ConfigError(
+            "directory", f"{folder} has no graded query, so there is nothing to regrade"
+        )
     path, kept = folder / RESULTS_NAME, folder / BEFORE_NAME
     number = 2
     while kept.exists():

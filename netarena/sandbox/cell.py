@@ -245,12 +245,12 @@ class Cell(Forking):
                         await writer.drain()
                         line = await reader.readline()
         except (OSError, ValueError) as error:
-            raise EnvironmentFailed(f"a command's process does not answer: {error}") from None
+            raise EnvironmentFailed(f"the process of a command does not answer: {error}") from None
         finally:
             self._asking.discard(writer)
             writer.close()
         if not line.endswith(b"\n"):
-            raise EnvironmentFailed("a command's process has ended")
+            raise EnvironmentFailed("the process of a command has exited")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -485,7 +485,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
         with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
             socket.send_fds(telling, [b"!"], [listening.fileno()])
     except (namespace.NamespaceUnavailable, OSError) as error:
-        raise EnvironmentFailed(f"no cell: {error}", proven_ours=True) from None
+        raise EnvironmentFailed(f"no cell could be created: {error}", proven_ours=True) from None
     waited_for = select.poll()
     waited_for.register(telling, 0)  # poll reports a hang-up in any case
 

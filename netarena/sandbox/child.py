@@ -142,7 +142,9 @@ class Child:
                         start_new_session=True,  # Ctrl-C on the terminal must not reach it
                     )
             except OSError as error:
-                raise EnvironmentFailed(f"no process of ours: {error}", proven_ours=True) from None
+                raise EnvironmentFailed(
+                    f"no child process could be started: {error}", proven_ours=True
+                ) from None
             undo.pop_all()
 
     @property
@@ -232,7 +234,7 @@ class Forker:
         """
         async with self._starting:
             if self._child is not None and not self._alive:
-                _log.warning("a process has ended and is started again (%s)", self._failing)
+                _log.warning("a child process has exited and is restarted (%s)", self._failing)
                 await self._stop()
             if self._child is None:
                 await self._start()
@@ -288,7 +290,7 @@ class Forker:
                 raise self._failed(f"nothing was begun: {error}") from None
             else:
                 return
-        raise self._failed("nothing was begun: its process has ended")
+        raise self._failed("nothing was begun: the child process has exited")
 
     def kill(self, number: int) -> None:
         """Kill a forked process if it still runs; its end reports when it is gone."""
@@ -326,7 +328,7 @@ class Forker:
 
     def _send(self, message: dict[str, Any], attached: socket.socket | None = None) -> None:
         if self._child is None or not self._alive:
-            raise ConnectionError("its process has ended")
+            raise ConnectionError("the child process has exited")
         descriptors = [] if attached is None else [attached.fileno()]
         socket.send_fds(self._child.control, [json.dumps(message).encode()], descriptors)
 

@@ -416,7 +416,9 @@ class _Confinement:
             if time.monotonic() > deadline:
                 left = Counter(map(_standing, descendants(os.getpid())[0]))
                 told = ", ".join(f"{number} {state}" for state, number in sorted(left.items()))
-                raise EnvironmentFailed(f"a command does not die: {told or 'it has ended now'}")
+                raise EnvironmentFailed(
+                    f"a command's processes did not end after SIGKILL: {told or 'it has ended now'}"
+                )
             time.sleep(0.001)
 
     def _kill_all(self) -> None:

@@ -98,7 +98,9 @@ class Confined:
                         env=SHELL_ENVIRONMENT,
                     )
                 except OSError as error:
-                    raise EnvironmentFailed(f"no daemons: {error}", proven_ours=True) from None
+                    raise EnvironmentFailed(
+                        f"the daemons could not be started: {error}", proven_ours=True
+                    ) from None
         #: Name -> number of each process, after ``know``.
         self._processes: dict[str, int] = {}
 

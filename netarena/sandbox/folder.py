@@ -58,7 +58,7 @@ def _lock(folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # the previous owner of the lock may have removed it
         if not os.path.samestat(os.fstat(lock), folder.lstat()):
-            raise FileNotFoundError(f"{folder} is another by now")
+            raise FileNotFoundError(f"{folder} was replaced in the meantime")
         undo.pop_all()
         return lock
 

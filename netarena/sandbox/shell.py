@@ -354,7 +354,7 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     """
     limits = limits or ShellLimits()
     if problem := available():
-        raise EnvironmentFailed(f"no sandbox: {problem}", proven_ours=True)
+        raise EnvironmentFailed(f"the sandbox could not be started: {problem}", proven_ours=True)
     if "\0" in command or len(command.encode("utf-8", "replace")) > LONGEST_COMMAND_BYTES:
         return CommandResult("", None, stopped=NO_COMMAND)
     with contextlib.ExitStack() as stack:
@@ -613,7 +613,9 @@ class _Sandbox:
                 **user,
             )
         except OSError as error:
-            raise EnvironmentFailed(f"no sandbox: {error}", proven_ours=True) from None
+            raise EnvironmentFailed(
+                f"the sandbox could not be started: {error}", proven_ours=True
+            ) from None
         self._stack.callback(self._bury)
         for end in (output, told, program, *contents, *texts.values(), *masks.values()):
             _close(end)
@@ -638,11 +640,13 @@ class _Sandbox:
         text = b""
         while b"}" not in text:
             if not select.select([about], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise EnvironmentFailed("bubblewrap does not start", proven_ours=True)
+                raise EnvironmentFailed("bubblewrap did not start in time", proven_ours=True)
             if not (more := os.read(about, 4096)):
                 self._process.wait()
                 self._kept.read(self._output)
-                raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
+                raise EnvironmentFailed(
+                    f"the sandbox could not be started: {self._kept.text()}", proven_ours=True
+                )
             text += more
         return int(json.loads(text)["child-pid"])
 
@@ -659,7 +663,9 @@ class _Sandbox:
         code = self._process.wait()
         self._kept.read(self._output)
         if not self._begun():
-            raise EnvironmentFailed(f"no sandbox: {self._kept.text()}", proven_ours=True)
+            raise EnvironmentFailed(
+                f"the sandbox could not be started: {self._kept.text()}", proven_ours=True
+            )
         if stopped:
             return CommandResult(self._kept.text(), None, timed_out, stopped)
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code)
@@ -726,7 +732,7 @@ class _Sandbox:
         """
         self._send(signal.SIGKILL)
         if not select.select([self._life], [], [], END_S)[0]:
-            raise EnvironmentFailed("a command does not die")
+            raise EnvironmentFailed("a command's processes did not end after SIGKILL")
         # if the caller adopts orphans, this process must reap it
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child, os.WNOHANG)

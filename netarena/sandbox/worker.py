@@ -101,7 +101,7 @@ class Servant:
             hung = await self._hangs()
             raise EnvironmentFailed(
                 f"{self._name}: no answer to {do} after {self.answer_s:g} s"
-                + (", nor to anything: it was ended" if hung else ""),
+                + (", and to no other request: it was killed" if hung else ""),
                 proven_ours=hung and self._apart,
             ) from None
         if found is None:
@@ -111,7 +111,7 @@ class Servant:
         return found["ok"]
 
     def _ended(self) -> EnvironmentFailed:
-        return EnvironmentFailed(f"{self._name} has ended", proven_ours=self._apart)
+        return EnvironmentFailed(f"{self._name} has exited", proven_ours=self._apart)
 
     async def _order(self, within_s: float, do: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the process's answer; None if it has ended first. Raises TimeoutError."""
@@ -148,7 +148,7 @@ class Servant:
             )
             async with asyncio.timeout(self._start_s):
                 line = await reader.readline()
-            said = json.loads(line) if line else {"failed": "it has ended"}
+            said = json.loads(line) if line else {"failed": "it has exited"}
             if "failed" not in said:
                 self._reading = asyncio.create_task(self._read(reader))
         except TimeoutError:

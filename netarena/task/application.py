@@ -113,12 +113,16 @@ class Environment(ABC):
 
         Only for training. Raises EnvironmentFailed if the world cannot be set back exactly.
         """
-        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+        raise EnvironmentFailed(
+            "this application's worlds do not support restoring an earlier state", proven_ours=True
+        )
 
     async def restore(self, snapshot: object) -> None:
         """Return to the state of this world's own ``snapshot``. Raises EnvironmentFailed."""
         del snapshot
-        raise EnvironmentFailed("a world of this kind cannot be set back", proven_ours=True)
+        raise EnvironmentFailed(
+            "this application's worlds do not support restoring an earlier state", proven_ours=True
+        )
 
 
 class Application(ABC):
@@ -416,7 +420,7 @@ class Application(ABC):
             try:
                 failure = _of_ticket(query, episode) or self.failure(query, episode)
             except Exception:
-                log.exception("telling where %s went wrong failed", query.id)
+                log.exception("describing the failure of %s failed", query.id)
         judged = [step.judgement for step in episode.steps if step.judgement]
         noted = dict.fromkeys(name for judgement in judged for name in judgement.noted)
         if episode.claimed is not None and episode.correct:
@@ -424,7 +428,7 @@ class Application(ABC):
                 if self.tickets.leftover(query, episode):
                     noted[LEFTOVER] = None
             except Exception:
-                log.exception("telling what is left of %s failed", query.id)
+                log.exception("describing the remaining differences of %s failed", query.id)
         return episode.model_copy(update={"failure": failure, "noted": tuple(noted)})
 
     def brief(

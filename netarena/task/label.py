@@ -38,12 +38,13 @@ def read_labels(value: Any) -> tuple[str, ...] | None:
     if labels is None:
         return None
     if not isinstance(labels, list | tuple) or not labels:
-        raise ValueError(f"a list of kinds of fault, {JOINT} joins up to {MAX_PARTS}")
+        raise ValueError(f"must be a list of fault kinds; {JOINT} joins up to {MAX_PARTS} of them")
     for label in labels:
         parts = label.split(JOINT) if isinstance(label, str) else []
         if not 1 <= len(parts) <= MAX_PARTS or len(set(parts)) < len(parts):
             raise ValueError(
-                f"{label!r} is no kind of fault, nor up to {MAX_PARTS} different ones joined by "
+                f"{label!r} is not a fault kind, and not up to {MAX_PARTS} different ones joined "
+                "by "
                 f"{JOINT}"
             )
     first: dict[frozenset[str], str] = {}
@@ -71,7 +72,7 @@ class FaultConfig(Config):
     def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
         labels = read_labels(value)
         if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
-            raise ValueError("faults_0 is a false alarm, which briefing=ticket alone has")
+            raise ValueError("faults_0 is a false alarm, which only briefing=ticket has")
         return labels
 
 

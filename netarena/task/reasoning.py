@@ -129,9 +129,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         elif start:
             why = f"{why}; what stands before the end of a thought is not read"
         raise ReplyRefused(why)
-    raise ReplyRefused(
-        "the reply mixes thoughts and answers so that none can be told from the other"
-    )
+    raise ReplyRefused("the reply mixes reasoning and answer, so the answer cannot be identified")
 
 
 def ends_of(text: str) -> list[tuple[int, int]]:

@@ -148,12 +148,14 @@ def tell_ticket(
 def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
     """Return the causes of a declaration with lower-case words. Raises ReplyRefused."""
     if len(named) > MAX_CAUSES:
-        raise ReplyRefused(f"the declaration has {len(named)} causes; {MAX_CAUSES} are read")
+        raise ReplyRefused(
+            f"the declaration has {len(named)} causes; at most {MAX_CAUSES} are allowed"
+        )
     causes = [Cause(one.place, one.what.lower()) for one in named]
     for one in causes:
         if one.what not in words:
             raise ReplyRefused(
-                f"{one.what[:40]!a} is none of the words for causes: {', '.join(words)}"
+                f"{one.what[:40]!a} is not one of the words for causes: {', '.join(words)}"
             )
     return causes
 

@@ -181,8 +181,8 @@ class _Worker:
         except (EOFError, OSError):
             self.process.wait()
             return EnvironmentFailed(
-                f"a process with sessions has ended (status {self.process.returncode}); "
-                "make the environment again"
+                f"a process with sessions has exited (status {self.process.returncode}); create "
+                "the environment again"
             )
 
     def leave(self) -> None:

@@ -107,8 +107,8 @@ class Training(Environment[Reply, Prompt, Turns]):
         if self._task < 0:
             raise ConfigError(
                 "step",
-                "no episode has begun: plain HTTP requests share no session; connect to /ws and "
-                "reset first",
+                "no episode has started: plain HTTP requests do not share a session; connect to "
+                "/ws and call reset first",
             )
         acted = self._seat.act(action.text)
         step_count = self._turns.step_count + 1

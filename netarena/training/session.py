@@ -106,7 +106,7 @@ class Session:
     def query(self) -> Query:
         """Return the current query. Raises ConfigError if there is none."""
         if self._world is None:
-            raise ConfigError("session", "nothing is played: start one")
+            raise ConfigError("session", "no episode is running: call reset")
         return self._world.query
 
     @property
@@ -147,7 +147,7 @@ class Session:
         """Take one turn with this reply. Raises ConfigError if the episode is over."""
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
-            raise ConfigError("session", "the episode is over: start another one")
+            raise ConfigError("session", "the episode is over: call reset to start another one")
         taken = len(play.steps)
         self._prompt = asyncio.get_running_loop().create_future()
         reply.set_result(Reply(text=text))
@@ -181,7 +181,7 @@ class Session:
         episode is over.
         """
         if self._play is None or self._reply is None or self._reply.done():
-            raise ConfigError("session", "the episode is over: start another one")
+            raise ConfigError("session", "the episode is over: call reset to start another one")
         world = await self._environment.snapshot()
         return Snapshot(self._play.fork(), world, self._potential, dict(self._owed))
 
@@ -191,7 +191,7 @@ class Session:
         Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
         """
         if self._world is not snapshot.play.world:
-            raise ConfigError("snapshot", "is of another world")
+            raise ConfigError("snapshot", "comes from another world")
         await self._stop()
         await self._environment.restore(snapshot.world)
         self._potential, self._owed = snapshot.potential, dict(snapshot.owed)

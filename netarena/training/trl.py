@@ -140,7 +140,9 @@ def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
                 prompt, reply = (str(one["content"]) for one in line["messages"])
                 first = line["turn"] == 1
             except (ValueError, KeyError, TypeError):
-                raise ConfigError("set", f"{path}:{number}: is no line of netarena sft") from None
+                raise ConfigError(
+                    "set", f"{path}:{number}: is not a line written by netarena sft"
+                ) from None
             if first and turns:
                 yield turns
                 turns = []
@@ -175,7 +177,9 @@ def _call_of(
         values = _values(application, tool, reply)
         if values is not None and _reads(application, tool, values) == move:
             return tool.name, values
-    raise ConfigError("set", f"no tool of {application.name} says {reply[:80]!r}")
+    raise ConfigError(
+        "set", f"no tool call of {application.name} corresponds to the reply {reply[:80]!r}"
+    )
 
 
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:

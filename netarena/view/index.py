@@ -306,7 +306,7 @@ class Run:
         episode = self.read(entry)
         place = self._queries.get(episode.query_id)
         if place is None:
-            raise ConfigError("query", f"{episode.query_id} is in no {QUERIES_NAME}")
+            raise ConfigError("query", f"{episode.query_id} is not in {QUERIES_NAME}")
         query = _parse(Query, _read_at(self._queries_path, place), self._queries_path)
         if not self.public:
             return tell(self.application, query, episode)
@@ -512,7 +512,9 @@ class Library:
             raise ConfigError("--episode", f"no run here has a graded episode {name!r}")
         if len(found) > 1:
             titles = ", ".join(entry.run.title for entry in found)
-            raise ConfigError("--episode", f"{name!r} is in several runs ({titles}): name one DIR")
+            raise ConfigError(
+                "--episode", f"{name!r} is in several runs ({titles}): give only one DIR"
+            )
         return found[0]
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
@@ -583,7 +585,9 @@ def _read_header(folder: Path) -> Header:
             return Header.model_validate(event.get("header"))
         except ValidationError:
             break
-    raise ConfigError("directory", f"the journal in {folder} does not say what was run")
+    raise ConfigError(
+        "directory", f"the journal in {folder} does not name its application and config"
+    )
 
 
 def _read_event(line: bytes) -> _Line:
@@ -654,14 +658,14 @@ def _read_at(path: Path, place: Place) -> Any:
             file.seek(place.offset)
             return _load(file.read(place.size))
     except (OSError, ValueError):
-        raise ConfigError(path.name, "is not what it was: load the page again") from None
+        raise ConfigError(path.name, "has changed: reload the page") from None
 
 
 def _load(line: bytes) -> Any:
     try:
         return json.loads(line)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def _parse(kind: type[R], value: Any, path: Path) -> R:

@@ -23,7 +23,7 @@ def write_site(
     OSError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("--static", f"{out} is there already: name a new folder")
+        raise ConfigError("--static", f"{out} already exists: give a new folder name")
     library.catch_up()
     site = Site(library, live=False)
     paths = list(site.paths())
@@ -49,7 +49,7 @@ def write_episode(library: Library, name: str, out: Path) -> None:
         with out.open("xb") as file:
             file.write(content)
     except FileExistsError:
-        raise ConfigError("--static", f"{out} is there already: name a new file") from None
+        raise ConfigError("--static", f"{out} already exists: give a new file name") from None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -234,7 +234,7 @@ ROWS = (
         {"any": Error(-32601, "Method not found")}, Lost(MALFORMED, "Method not found")),
     Row("prassanna-ravishankar/a2a-registry#167", "a task that 1.0 has in a wrapping",
         card10(capabilities={}), {"send": v1("TASK_STATE_COMPLETED", "42")["task"]},
-        Lost(MALFORMED, "not the protocol")),
+        Lost(MALFORMED, "the answer is not valid A2A")),
     Row("mastra-ai/mastra#20708", "an error that is null", QUIET,
         {"send": {"error": None, "result": message03("42")}}, "42"),
 )  # fmt: skip

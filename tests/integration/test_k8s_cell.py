@@ -699,4 +699,6 @@ def test_process_that_does_not_die_is_reported_with_its_state(tmp_path: Path) ->
     )
     # asleep, or not so far yet
     state = r"\d (?:[A-Za-z] \([a-z ]+\)|gone)"
-    assert re.fullmatch(rf"a command does not die: {state}(, {state})*\n", done.stdout), done
+    assert re.fullmatch(
+        rf"a command's processes did not end after SIGKILL: {state}(, {state})*\n", done.stdout
+    ), done

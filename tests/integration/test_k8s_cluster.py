@@ -293,7 +293,9 @@ def test_namespace_with_foreign_objects_is_refused_unchanged(cluster):
             real(cluster) as one,
             standing(one.api, theirs("theirs"), theirs("frontend"), theirs("deny-all")),
         ):
-            with pytest.raises(ConfigError, match="NetworkPolicy deny-all that is not ours"):
+            with pytest.raises(
+                ConfigError, match="NetworkPolicy deny-all that NetArena did not create: delete it"
+            ):
                 async with real(cluster, "default"):
                     pass
             assert await names(one.api, "NetworkPolicy") == {"theirs", "frontend", "deny-all"}
@@ -323,11 +325,15 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
         ):
             async with real(cluster, "default") as fixed:
                 deployed = await fixed.deploy(SMALL)
-                with pytest.raises(ConfigError, match="another service of NetArena works in"):
+                with pytest.raises(
+                    ConfigError, match="another NetArena service is using namespace"
+                ):
                     await asyncio.to_thread(start_another, cluster)
                 # of somebody else, in the middle of an episode: no verdict, and it stays
                 async with standing(one.api, theirs("theirs")):
-                    with pytest.raises(EnvironmentFailed, match="theirs that is not ours") as told:
+                    with pytest.raises(
+                        EnvironmentFailed, match="theirs that NetArena did not create: delete it"
+                    ) as told:
                         await deployed.look()
                     assert told.value.proven_ours
                     await deployed.close()

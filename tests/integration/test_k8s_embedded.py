@@ -345,7 +345,7 @@ def test_hanging_server_is_killed_and_replaced():
             cluster.servant.answer_s = 0.5
             cluster.servant.sign_s = 0.5
             os.kill(hung, signal.SIGSTOP)
-            with pytest.raises(EnvironmentFailed, match=r"no answer to look.*ended") as failed:
+            with pytest.raises(EnvironmentFailed, match=r"no answer to look.*killed") as failed:
                 await one.look()
             assert failed.value.proven_ours
             cluster.servant.answer_s = 60.0
@@ -460,7 +460,7 @@ def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
         # nothing tells who wrote it: it is what the API makes of anything that is sent
         (found,) = (one["spec"] for one in seen["policies"] if one["name"] == "frontend")
         assert json.dumps(found) == '{"podSelector": {}, "policyTypes": ["Ingress"]}'
-        assert "no such order" in (await order("dance"))["failed"]
+        assert "unknown command" in (await order("dance"))["failed"]
         assert (await order("close"))["ok"] is None
         assert (await order("close"))["ok"] is None
         assert "KeyError" in (await order("look"))["failed"]

@@ -131,10 +131,10 @@ async def test_model_that_calls_tools_is_informed_that_it_has_none(plain, stub):
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("spent", "the provider refused: .*quota"),
-        ("key", "the provider refused: .*Incorrect API key provided: …"),
-        ("model", "the provider refused: .*does not exist"),
-        ("context", "the provider refused: .*maximum context length"),
+        ("spent", "the provider refused the request: .*quota"),
+        ("key", "the provider refused the request: .*Incorrect API key provided: …"),
+        ("model", "the provider refused the request: .*does not exist"),
+        ("context", "the provider refused the request: .*maximum context length"),
         ("filter", "content filter refused"),
         ("length", "max_tokens is too small"),
         ("half", "the answer was cut off: max_tokens"),

@@ -217,7 +217,7 @@ async def test_refused_request_form_is_replaced_from_then_on(stub, case):
 
 async def test_refusal_for_another_reason_changes_nothing(stub):
     asked = provider(stub)
-    with pytest.raises(AgentFailed, match=r"the provider refused: .*quota"):
+    with pytest.raises(AgentFailed, match=r"the provider refused the request: .*quota"):
         await ask(asked, "spent")
     assert asked._way == Way(usage=True)
 
@@ -225,7 +225,7 @@ async def test_refusal_for_another_reason_changes_nothing(stub):
 async def test_request_form_that_brings_no_answer_is_not_kept(stub):
     asked = provider(stub)
     system = Message(role="system", content="be brief")
-    with pytest.raises(AgentFailed, match=r"the provider refused: .*System role"):
+    with pytest.raises(AgentFailed, match=r"the provider refused the request: .*System role"):
         await ask(asked, "refused-in-any-way", system)
     assert len(stub.asked[-1]["messages"]) == 1
     assert asked._way == Way(usage=True)
@@ -233,7 +233,7 @@ async def test_request_form_that_brings_no_answer_is_not_kept(stub):
 
 @pytest.mark.parametrize("status", NOT_LOADING)
 async def test_refusal_that_mentions_loading_is_final(stub, status):
-    with pytest.raises(AgentFailed, match=r"the provider refused: .*loading"):
+    with pytest.raises(AgentFailed, match=r"the provider refused the request: .*loading"):
         await ask(provider(stub), f"not-loading-{status}")
 
 
@@ -303,7 +303,7 @@ async def test_unavailable_provider_is_retried_only_for_a_limited_time(stub, mon
 
 
 async def test_quota_that_resets_after_the_reply_deadline_is_an_error(stub):
-    with pytest.raises(AgentFailed, match=r"the provider refused: .*12h34m16s"):
+    with pytest.raises(AgentFailed, match=r"the provider refused the request: .*12h34m16s"):
         await ask(provider(stub), "tomorrow")
 
 

@@ -680,7 +680,10 @@ def test_network_that_differs_from_its_intended_state_is_refused(monkeypatch, re
         refused = net.ask("build", world=mad.model_dump(mode="json"), emulator="netns")
 
     names = f"{net.name('h1')} does not reach {net.name('h2')}"
-    assert answer == {"failed": f"RuntimeError: not as computed after 0.1 s: {names}"}
+    assert answer == {
+        "failed": "RuntimeError: the network does not match the computed state after 0.1 s: "
+        f"{names}"
+    }
     assert nothing["failed"].startswith("KeyError")
     assert "ip route add default via 10.0.0.1 onlink" in refused["failed"]
 
@@ -970,7 +973,7 @@ async def test_closed_network_leaves_nothing_behind(warm, emulator):
 
     assert children(warm.pid) == []
     await below.gone()
-    with pytest.raises(EnvironmentFailed, match="network's process"):
+    with pytest.raises(EnvironmentFailed, match="network's worker process"):
         await running
     with pytest.raises(EnvironmentFailed, match="owes an answer to run"):
         await net.observe()

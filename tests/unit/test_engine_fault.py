@@ -75,7 +75,7 @@ def test_unprintable_environment_error_is_recorded(methods, tmp_path: Path) -> N
 
 
 def test_state_that_json_cannot_hold_is_an_environment_failure(tmp_path: Path) -> None:
-    with pytest.raises(AssessmentFailed, match="bytes is no JSON value"):
+    with pytest.raises(AssessmentFailed, match="bytes is not a JSON value"):
         assess(toy_with(open=end_odd_state), Scripted(open_all), tmp_path)
 
 

@@ -276,7 +276,7 @@ async def test_stdio_server_plays_an_assessment(tmp_path: Path) -> None:
 
 def test_port_without_http_is_refused(capsys) -> None:
     assert main(["mcp", "toy", "--port", "8000"]) == 2
-    assert capsys.readouterr().err == "netarena: error: --port: is for --http\n"
+    assert capsys.readouterr().err == "netarena: error: --port: is allowed only with --http\n"
 
 
 def test_missing_sdk_is_reported_with_the_extra(monkeypatch, capsys) -> None:

@@ -104,7 +104,7 @@ def test_resume_asks_the_missing_episodes_of_each_repetition(
     assert told["summary"]["pass_all"]["3"]["queries"] == 6
     page = render_markdown(make_report(from_run([stored])))
     assert re.search(r"^\| 3 \| 100\.0 % \| [0-9. to]+ \| 6 \|$", page, re.MULTILINE)
-    with pytest.raises(ConfigError, match="the run there has repeats 3, not 4"):
+    with pytest.raises(ConfigError, match="the existing run has repeats 3, not 4"):
         assess(Toy(), agent, tmp_path, num_queries=2, seed=None, resume=True, repeats=4)
 
 
@@ -116,7 +116,7 @@ def test_resume_asks_the_missing_episodes_of_each_repetition(
         ({"repeats": 2.0}, r"config\.repeats: .*integer"),
         (
             {"num_queries": 20_000, "repeats": 3},
-            r"config\.repeats: 3 times 60,000 queries are more than 100,000 episodes.*at most 1",
+            r"config\.repeats: 3 times 60,000 queries are more than 100,000 .*at most 1",
         ),
         (
             {"num_queries": 20_000, "repeats": 51, "end_index": 2000},

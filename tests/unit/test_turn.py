@@ -128,7 +128,10 @@ def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
     [
         (["--agent-exec", "no-such-program-here"], "no program that can be started"),
         (["--agent-exec", ""], "must be a command"),
-        (["--agent-exec", "cat", "--agent", "oracle"], "leaves no choice of another agent"),
+        (
+            ["--agent-exec", "cat", "--agent", "oracle"],
+            "cannot be combined with --agent, --agent-cmd or --agent-exec",
+        ),
     ],
 )
 def test_program_that_cannot_be_an_agent_is_refused_before_the_run(

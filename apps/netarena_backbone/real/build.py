@@ -175,7 +175,7 @@ def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
     while running:
         ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise TimeoutError("the machines' commands do not end")
+            raise TimeoutError("the setup commands of the machines did not finish in time")
         for descriptor in ready:
             machine, process = running[descriptor]
             if chunk := os.read(descriptor, 4096):

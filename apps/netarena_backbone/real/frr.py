@@ -195,10 +195,10 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
             told, _ = one.communicate(timeout=max(0.0, deadline - time.monotonic()))
             if _SAVED not in told:
                 words = told.decode("utf-8", "replace")
-                raise EnvironmentFailed(f"vtysh saves no configuration: {words}")
+                raise EnvironmentFailed(f"vtysh did not save the configuration: {words}")
             file.chmod(_SAVED_MODE)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailed("vtysh does not end") from None
+        raise EnvironmentFailed("vtysh did not exit in time") from None
     finally:
         for _, one in running:
             one.kill()

@@ -200,11 +200,11 @@ def _asked(packet: bytes) -> tuple[str, int, int]:
     labels: list[str] = []
     while at < len(packet) and (size := packet[at]):
         if size > _LABEL_CHARS or len(labels) > 32:
-            raise ValueError("no name")
+            raise ValueError("the query has no name")
         labels.append(packet[at + 1 : at + 1 + size].decode("ascii"))
         at += 1 + size
     if at + 5 > len(packet):
-        raise ValueError("no question")
+        raise ValueError("the query has no question section")
     return ".".join(labels).lower(), int.from_bytes(packet[at + 1 : at + 3]), at + 5
 
 

@@ -101,7 +101,7 @@ class _Spare:
                 net = _subnet(block, max(length, block.prefixlen + 2), self._rng)
                 if not any(map(net.overlaps, self._used[block])):
                     return net
-        raise RuntimeError("no network is spare")
+        raise RuntimeError("no unused network is left")
 
 
 def _subnet(block: IPv4Network, length: int, rng: random.Random) -> IPv4Network:

@@ -60,7 +60,7 @@ class Plan:
             if found := _PORT.search(service):
                 ports[name] = {"port": int(found[2]), "protocol": found[1]}
         if not labels:
-            raise ValueError("the prompt tells of no application")
+            raise ValueError("the prompt lists no applications")
         return cls(labels, ports)
 
     def owners(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:

@@ -189,7 +189,7 @@ def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[s
         0
     ]
     if keys is None or not told:
-        raise ValueError("the prompt tells no plan of teams and roles")
+        raise ValueError("the prompt lists no teams and roles")
     bare = Plan(team_key=keys[1], role_key=keys[2], grants=())
     guests: dict[str, Guest] = {}
     partners: dict[str, Partner] = {}

@@ -225,7 +225,7 @@ class Gate:
         except Exception:  # noqa: BLE001 -- any error of the proxy itself
             if not self._broken:  # Log it only once, so that a client cannot fill the log.
                 self._broken = True
-                _LOG.exception("the way to the API server does not do what it should")
+                _LOG.exception("the proxy to the API server failed")
             return _hang_up(request)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

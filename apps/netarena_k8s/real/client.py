@@ -404,7 +404,9 @@ class Stream:
         while b"\n" not in self._rest:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
-                raise EnvironmentFailed(f"the command in pod {self._pod} ended", proven_ours=True)
+                raise EnvironmentFailed(
+                    f"the probe process in pod {self._pod} ended", proven_ours=True
+                )
             channel, data = message.data[0], message.data[1:]
             if channel in {_STDERR, _STATUS} and data:
                 words = data.decode(errors="replace").strip()

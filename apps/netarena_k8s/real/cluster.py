@@ -103,7 +103,10 @@ class RealCluster(Cluster):
     def api(self) -> Api:
         """The connection to the cluster. Raises EnvironmentFailed before the start."""
         if self._api is None:
-            raise EnvironmentFailed("the cluster is not started", proven_ours=True)
+            raise EnvironmentFailed(
+                "the cluster is not started: use the application inside 'async with'",
+                proven_ours=True,
+            )
         return self._api
 
     async def start(self) -> None:
@@ -155,7 +158,8 @@ class RealCluster(Cluster):
             where = f"in namespace {self._fixed}" if self._fixed else "in its namespaces"
             raise ConfigError(
                 "cluster",
-                f"the kubeconfig may not, {where}: {', '.join(missing)} (docs/cluster.md)",
+                f"the kubeconfig lacks these permissions {where}: {', '.join(missing)} "
+                "(docs/cluster.md)",
             )
         if self._fixed:
             await lease.settle(self.api, self._fixed)
@@ -217,7 +221,7 @@ class RealCluster(Cluster):
             await self._make_healthy(shop)
         except Exception as error:
             if not isinstance(error, EnvironmentFailed):
-                log.exception("making %s as new failed", shop.namespace)
+                log.exception("restoring the initial state of %s failed", shop.namespace)
             await self._discard(shop)
             return False
         return True
@@ -281,7 +285,7 @@ class RealCluster(Cluster):
             except EnvironmentFailed:  # The API is unavailable; try again next time.
                 continue
             except Exception:
-                log.exception("looking after namespaces failed")
+                log.exception("maintaining the namespaces failed")
 
     async def _stay(self) -> None:
         """Renew the sign of life of all namespaces."""
@@ -335,7 +339,9 @@ async def clean(context: str) -> Cleaned:
     try:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
         if any(one.endswith(LISTENING) for one in done.kept):
-            log.warning("services are silent: listening for them for %.0f s", LISTEN_S)
+            log.warning(
+                "other services have stopped reporting: waiting %.0f s for their reports", LISTEN_S
+            )
             await asyncio.sleep(LISTEN_S)
             more = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
             done = Cleaned(removed=(*done.removed, *more.removed), kept=more.kept)

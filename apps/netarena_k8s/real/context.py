@@ -31,7 +31,9 @@ def current_context(paths: str) -> str | None:
     for config in found:
         if isinstance(config.get("current-context"), str) and config["current-context"]:
             return str(config["current-context"])
-    raise ConfigError("KUBECONFIG", f"{paths} has no current-context: kubectl config use-context …")
+    raise ConfigError(
+        "KUBECONFIG", f"{paths} has no current-context: set one with kubectl config use-context …"
+    )
 
 
 def namespace_of(name: str, paths: str) -> str:
@@ -74,6 +76,6 @@ def _read(paths: str) -> list[Mapping[str, Any]]:
         except (yaml.YAMLError, UnicodeDecodeError):
             raise ConfigError("KUBECONFIG", f"{path} is not YAML") from None
         if not isinstance(config, Mapping) or not isinstance(config.get("contexts") or [], list):
-            raise ConfigError("KUBECONFIG", f"{path} is no kubeconfig")
+            raise ConfigError("KUBECONFIG", f"{path} is not a kubeconfig")
         found.append(config)
     return found

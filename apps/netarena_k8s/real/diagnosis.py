@@ -41,7 +41,9 @@ def check(config: KubernetesConfig) -> None:
     if config.cluster == EMBEDDED:
         for key, default in (("namespace", None), ("images", "standin")):
             if getattr(config, key) != default:
-                raise ConfigError(f"config.{key}", "is for a real cluster: set cluster too")
+                raise ConfigError(
+                    f"config.{key}", "is available only on a real cluster: set cluster too"
+                )
         return
     if config.images != "standin" and config.microservice_dir is None:
         raise ConfigError(
@@ -51,18 +53,20 @@ def check(config: KubernetesConfig) -> None:
         )
     if config.namespace and config.world == "varied":
         raise ConfigError(
-            "config.world", "must be standard in one namespace: varied draws its labels too"
+            "config.world",
+            "must be standard with namespace, because varied also draws the namespace's labels",
         )
     if config.namespace == _ELSEWHERE and any(
         "namespace_peer" in label for label in config.error_types or ()
     ):
         raise ConfigError(
             "config.error_types",
-            f"namespace_peer takes {_ELSEWHERE} for another namespace: name another than that",
+            f"namespace_peer takes {_ELSEWHERE} as its other namespace: choose another name",
         )
     if config.namespace and config.concurrency > 1:
         raise ConfigError(
-            "config.concurrency", "must be 1 in one namespace: leave namespace out for more"
+            "config.concurrency",
+            "must be 1 with namespace: omit namespace to run more episodes at once",
         )
     check_context(config.cluster, kubeconfig_paths())
     folder = config.microservice_dir

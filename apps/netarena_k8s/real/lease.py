@@ -256,8 +256,8 @@ async def _free(api: Api, namespace: str) -> Claim | None:
             raise _taken(namespace)
         if first is None:
             log.warning(
-                "namespace %s is claimed; %s: waiting until it is again (every %.0f s), or was "
-                "silent for %.0f s",
+                "namespace %s is leased; %s: waiting for its next renewal (every %.0f s) or for "
+                "%.0f s without one",
                 *(namespace, why, RENEW_S, SILENT_S),
             )
             first = there.notes
@@ -317,14 +317,16 @@ async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
 
 
 def _taken(namespace: str) -> ConfigError:
-    return ConfigError("namespace", f"another service of NetArena works in {namespace} just now")
+    return ConfigError(
+        "namespace", f"another NetArena service is using namespace {namespace} just now"
+    )
 
 
 def _crossing(namespace: str, kind: str, name: str) -> ConfigError:
     return ConfigError(
         "namespace",
-        f"{namespace} has a {kind} {name} that is not ours: delete it, or leave the key out and "
-        "each episode gets a namespace of its own",
+        f"{namespace} has a {kind} {name} that NetArena did not create: delete it, or omit the "
+        "key so that each episode gets its own namespace",
     )
 
 

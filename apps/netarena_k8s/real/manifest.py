@@ -68,7 +68,7 @@ def app_manifests(
         elif app.name in workloads:
             yield _written(app, namespace, image, workloads[app.name])
         else:
-            raise EnvironmentFailed(f"no manifest has a workload {app.name}", proven_ours=True)
+            raise EnvironmentFailed(f"the manifests have no workload {app.name}", proven_ours=True)
 
 
 def policy_manifests(world: World, namespace: str) -> list[Manifest]:

@@ -180,7 +180,9 @@ class Meter:
         }
         stream = self._streams.get(source)
         if stream is None:
-            raise EnvironmentFailed(f"nothing measures from {source}", proven_ours=True)
+            raise EnvironmentFailed(
+                f"no probe process is running in pod {source}", proven_ours=True
+            )
         try:
             line = await stream.ask(json.dumps(request).encode(), _ANSWER_S)
             return _read(line, self._rounds, len(targets))
@@ -203,7 +205,7 @@ def _read(line: bytes, number: int, targets: int) -> Round:
     answer = json.loads(line)
     found = tuple(Finding(one["dns"], one["connection"]) for one in answer["found"])
     if answer["id"] != number or len(found) != targets:
-        raise ValueError("an answer to another question")
+        raise ValueError("the probe answered another request")
     return Round(found, int(answer["slowest_ms"]))
 
 

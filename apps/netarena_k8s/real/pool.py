@@ -98,7 +98,9 @@ class Pool:
             try:
                 while (place := self._place(waiter)) >= 0:
                     if self._stopped:
-                        raise EnvironmentFailed("the cluster is stopped", proven_ours=True)
+                        raise EnvironmentFailed(
+                            "the cluster connection is already closed", proven_ours=True
+                        )
                     wants = place == 0 and self._is_due(waiter)
                     before = self._waiters[: self._waiters.index(waiter)]
                     if wants and self._room() > sum(one.short for one in before):

@@ -290,7 +290,7 @@ class Shop:
                     return sight
             if loop.time() > patience:
                 raise EnvironmentFailed(
-                    f"namespace {self.namespace} does not settle",
+                    f"namespace {self.namespace} did not settle in time",
                     evidence={
                         "reached": digits(found.reached),
                         "predicted": digits(predicted),
@@ -344,7 +344,8 @@ class Shop:
                 others.append(f"{name} was {what if name in self._deployed else 'created'}")
         if others and await self._is_gone():
             raise EnvironmentFailed(
-                f"namespace {self.namespace} was taken or deleted, and not by the agent",
+                f"namespace {self.namespace} was deleted or leased by another process, not by the "
+                "agent",
                 evidence=sorted(others),
                 proven_ours=True,
             )
@@ -424,7 +425,8 @@ class Shop:
             known = {policy.name for policy in self.world.policies}
             for name in sorted({one["metadata"]["name"] for one in listed} - known):
                 raise EnvironmentFailed(
-                    f"namespace {self.namespace} has a NetworkPolicy {name} that is not ours",
+                    f"namespace {self.namespace} has a NetworkPolicy {name} that NetArena did not "
+                    "create: delete it",
                     proven_ours=True,
                 )
 
@@ -678,7 +680,9 @@ class RealShop(Deployed):
         # Checked afterwards, because a command may end before the proxy has found out why its
         # request failed.
         if self._gate.failures:
-            raise EnvironmentFailed("the cluster's API was away during a command", proven_ours=True)
+            raise EnvironmentFailed(
+                "the cluster's API did not answer during a command", proven_ours=True
+            )
         return sight
 
     async def healthy(self) -> Sight:
@@ -765,7 +769,7 @@ class RealShop(Deployed):
             longest_s = max(longest_s, loop.time() - put)
             if sight.disagreement:
                 raise EnvironmentFailed(
-                    "the cluster does not enforce policies that are not the agent's: "
+                    "the cluster does not enforce network policies: "
                     + "; ".join(sight.disagreement),
                     evidence=make_state(sight),
                     proven_ours=True,

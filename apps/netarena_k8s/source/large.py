@@ -88,7 +88,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
         # Two decoys for one application may together allow what neither allows by itself.
         if found.intended == bare.intended:
             return found
-    raise RuntimeError("no decoys leave this shop as it is intended")
+    raise RuntimeError("no decoy policies fit this world without changing its connections")
 
 
 def _leaving(

@@ -24,7 +24,7 @@ class Block:
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
         if form is None:
-            raise ValueError(f"{text[:80]!r} is no block of addresses")
+            raise ValueError(f"{text[:80]!r} is not an address block")
         self._text = text
         plain = _ZEROS.sub("", text)
         address, _, length = plain.partition("/")

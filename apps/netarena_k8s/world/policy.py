@@ -401,7 +401,7 @@ def _holds(expression: Manifest, labels: Labels) -> bool:
             return key in labels
         case "DoesNotExist":
             return key not in labels
-    raise ValueError(f"operator {expression['operator']!r} is none of label selectors")
+    raise ValueError(f"operator {expression['operator']!r} is not an operator of label selectors")
 
 
 def in_block(block: Manifest, ip: str) -> bool:

@@ -145,13 +145,17 @@ class Net:
             within_s = _ANSWER_S + _ANSWER_PER_PAIR_S * self._endpoints**2
         async with self._busy:
             if self._unanswered:
-                raise EnvironmentFailed(f"the network still owes an answer to {self._unanswered}")
+                raise EnvironmentFailed(
+                    f"the network's worker process has not yet answered {self._unanswered}"
+                )
             self._unanswered = do
             try:
                 async with asyncio.timeout(within_s):
                     answer = await self._life.ask({"do": do, **arguments})
             except TimeoutError:
-                raise EnvironmentFailed(f"no answer to {do} after {within_s:g} s") from None
+                raise EnvironmentFailed(
+                    f"the network's worker process did not answer {do} after {within_s:g} s"
+                ) from None
             self._unanswered = ""
         self.cpu_s = answer["cpu_s"]
         if "failed" in answer:
@@ -175,12 +179,14 @@ class _Life:
             await self._writer.drain()
             line = await self._reader.readline()
         except (OSError, ValueError) as error:
-            raise EnvironmentFailed(f"the network's process does not answer: {error}") from None
+            raise EnvironmentFailed(
+                f"the network's worker process does not answer: {error}"
+            ) from None
         if not line.endswith(b"\n"):
             # The process has died and closed its socket; the zygote reports its end at once.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
-            raise EnvironmentFailed(f"the network's process ended{self._last_words()}")
+            raise EnvironmentFailed(f"the network's worker process exited{self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -200,7 +206,8 @@ class _Life:
             await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
         except TimeoutError:
             raise EnvironmentFailed(
-                f"a network's process lives {_CLOSE_S:g} s after it was killed", proven_ours=True
+                f"a network's worker process still runs {_CLOSE_S:g} s after SIGKILL",
+                proven_ours=True,
             ) from None
 
 

@@ -181,7 +181,7 @@ class Netlink:
         for found, number, content in self._receive():
             if number == self._sequence and found != _ERROR:
                 return content
-        raise OSError("netlink: no answer")
+        raise OSError("netlink: the kernel did not answer")
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
         """Yield all entries of a kind (GET…), each as header and attributes."""
@@ -520,7 +520,7 @@ def neighbours_refused() -> int:
             if found.get(_NDTA_NAME, b"").rstrip(b"\0") == b"arp_cache" and _NDTA_STATS in found:
                 (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
                 return int(refused)
-    raise OSError("the kernel tells no neighbour table")
+    raise OSError("the kernel returned no ARP table")
 
 
 def queue_drops() -> int:

@@ -157,7 +157,7 @@ class Echo:
             if self._passes():
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError("the kernel does not pass a packet to itself")
+                raise TimeoutError("the kernel did not deliver a loopback packet")
 
     def _passes(self) -> bool:
         """Return whether a datagram comes back in time."""

@@ -443,7 +443,8 @@ class Worker:
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"not as computed after {HEALTHY_S:g} s: {self._first_wrong(wanted, seen)}"
+                    f"the network does not match the computed state after {HEALTHY_S:g} s: "
+                    f"{self._first_wrong(wanted, seen)}"
                 )
             time.sleep(pause_s)  # other networks may keep the kernel busy
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -486,7 +487,7 @@ class Worker:
                 if not any("0" in row for row in found.rows):
                     return found
                 raise EnvironmentFailed(
-                    f"the kernel's neighbour table was full for {ROOM_S:g} s",
+                    f"the kernel's ARP table was full for {ROOM_S:g} s",
                     proven_ours=others,
                 )
             self._keep_calm()

@@ -91,7 +91,7 @@ class Plan:
             for name, own, interface in _HOST.findall(hosts):
                 machines[name] = {interface: IPv4Interface(own)}
         if not ports:
-            raise ValueError("the prompt holds no address plan")
+            raise ValueError("the prompt contains no address plan")
         told = next(
             (line for line in prompt.splitlines() if "must not reach each other, in" in line), ""
         )

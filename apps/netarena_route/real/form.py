@@ -123,7 +123,7 @@ def _clean_route(item: Item) -> Item:
     values = dict(item.values)
     values.pop(_RTA_CACHEINFO, None)
     if _RTA_MULTIPATH in values:
-        raise ValueError("a route of several next hops has no form")
+        raise ValueError("routes with several next hops are not supported")
     header = (*item.header[:8], item.header[8] & _ONLINK)
     return Item(header, item.port, tuple(sorted(values.items())))
 

@@ -519,7 +519,7 @@ FIRST_ANSWERS = {
     "a reply": (replying(message03("42")), None),
     "an error": ("500 Oops", "HTTP 500"),
     "no key": ("401 No", "HTTP 401"),
-    "nothing of the protocol": ("200 OK", "not the protocol"),
+    "nothing of the protocol": ("200 OK", "the answer is not valid A2A"),
 }
 
 
@@ -577,7 +577,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
         first, second, _ = (call.rpc["params"]["message"]["messageId"] for call in server.asks)
         assert first == second
     (told,) = caplog.messages
-    assert "promises streams, and it gives none" in told
+    assert "declares streaming, but it does not stream" in told
 
 
 async def test_broken_stream_is_requested_again():
@@ -633,8 +633,8 @@ async def test_answer_from_another_path_is_reported_once(caplog):
     await posts(script, "/agentA?key=secret", turns=2)
     (told,) = caplog.messages
     assert re.fullmatch(
-        r"agent old: http://\S+/agentA takes no messages; http://[^/]+/, the path that its card "
-        r"names, answered, and may be another agent",
+        r"agent old: http://\S+/agentA does not accept messages; the path in its card, "
+        r"http://[^/]+/, answered and may belong to another agent",
         told,
     )
 

@@ -54,12 +54,12 @@ def test_every_kind_of_line_end_is_escaped():
         (b"{", "must be JSON"),
         (b"[" * 100_000, "too deeply nested: at most 32 levels are allowed"),
         (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "too deeply nested"),
-        (b"[" + b"[]," * MAX_TOKENS + b"[]]", "must hold at most 10000 values"),
-        (b'["",' + b'"",' * MAX_TOKENS + b"0]", "must hold at most 10000 values"),
-        (b"NaN", "must hold finite numbers, not NaN"),
-        (b"[-Infinity]", "must hold finite numbers, not -Infinity"),
-        (b"1e999", "must hold finite numbers, not 1e999"),
-        (b"1" * 5000, "must hold whole numbers of at most 32 digits"),
+        (b"[" + b"[]," * MAX_TOKENS + b"[]]", "must contain at most 10000 values"),
+        (b'["",' + b'"",' * MAX_TOKENS + b"0]", "must contain at most 10000 values"),
+        (b"NaN", "must contain finite numbers, not NaN"),
+        (b"[-Infinity]", "must contain finite numbers, not -Infinity"),
+        (b"1e999", "must contain finite numbers, not 1e999"),
+        (b"1" * 5000, "must contain whole numbers of at most 32 digits"),
     ],
 )
 def test_invalid_document_is_refused_with_the_reason(raw, problem):

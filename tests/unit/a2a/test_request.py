@@ -150,9 +150,9 @@ def test_unknown_keys_are_refused_with_the_known_ones(place):
 
 def test_seed_is_refused_if_the_service_draws_it(place):
     assert read_config(Config, parse(seed=7), place).seed == 7
-    with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
+    with pytest.raises(ConfigError, match=r"config\.seed: must be omitted"):
         read_config(Config, parse(seed=7), place, secret_seed=True)
-    with pytest.raises(ConfigError, match=r"config\.seed: must not be given"):
+    with pytest.raises(ConfigError, match=r"config\.seed: must be omitted"):
         read_config(Config, parse(seed_text="7"), place, secret_seed=True)
     assert read_config(Config, parse(), place, secret_seed=True).seed is None
 
@@ -209,8 +209,9 @@ def test_missing_directory_of_the_reference_image_means_the_built_in_one(place, 
         read = read_config(BuiltIn, parse(microservice_dir=told), place)
         assert read.microservice_dir is None
         (line,) = caplog.messages
-        assert (
-            line == "config.microservice_dir: no /demo-of-nobody here: what ships takes its place"
+        assert line == (
+            "config.microservice_dir: there is no /demo-of-nobody here; "
+            "the built-in manifests are used"
         )
     caplog.clear()
     # another folder that is not there is a mistake, which its reader tells
@@ -277,7 +278,7 @@ def test_output_directory_with_the_name_of_a_run_file_is_refused(place, bad):
 
 def test_file_of_a_run_is_refused_as_input(place):
     config = parse(model="run/config.json")
-    with pytest.raises(ConfigError, match=r"^config\.model: must not be a file of a run"):
+    with pytest.raises(ConfigError, match=r"^config\.model: must not be a file that a run writes"):
         read_config(ModelConfig, config, place)
 
 

@@ -51,13 +51,13 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
     ("text", "words"),
     [
         ("green_agent = 1", "green_agent: must be a table [green_agent]"),
-        ("[", "is no TOML"),
+        ("[", "is not valid TOML"),
         (PURPLE, "green_agent: must be a table"),
         (GREEN, "participants: must be 1 to 16 tables"),
         (GREEN + "participants = 1", "participants: must be 1 to 16 tables"),
         (GREEN + "[[participants]]\n", "participants[0].role: (or name) must be text"),
         (GREEN + '[[participants]]\nrole = "../x"\n', "participants[0].role: (or name)"),
-        (GREEN + PURPLE + PURPLE, "participants: the role 'malt_operator' is there twice"),
+        (GREEN + PURPLE + PURPLE, "participants: the role 'malt_operator' is used twice"),
         (GREEN.replace("http", "ftp") + PURPLE, "green_agent.endpoint: must be an http"),
         (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be text, not int"),
         (GREEN + PURPLE + "env = 3\n", "malt_operator.env: must be a table"),
@@ -68,11 +68,11 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
         (GREEN + PURPLE + 'volumes = ["a:/b:rx"]\n', "malt_operator.volumes: must be a list"),
         (
             GREEN + '[[participants]]\nrole = "r"\nendpoint = "http://h"\nexec = "x"\n',
-            "r.exec: is for a participant without endpoint and cmd",
+            "r.exec: is allowed only for a participant without endpoint and cmd",
         ),
         (
             GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
-            "r.endpoint: must say where the cmd will be reached",
+            "r.endpoint: is missing: give the URL at which the cmd will serve",
         ),
         ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
         (GREEN + PURPLE + "config = 3\n", "malt_operator.config: must be a table of config keys"),
@@ -190,7 +190,10 @@ def test_roles_of_any_name_use_the_application_of_the_green_agent(
         ("scenarios = []", "scenarios: must be a list of 1 to 16 paths"),
         ("scenarios = [1]", "scenarios: must be a list of 1 to 16 paths"),
         ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 paths"),
-        ('scenarios = ["a.toml"]\n' + GREEN, "scenarios: stands alone: green_agent belongs in"),
+        (
+            'scenarios = ["a.toml"]\n' + GREEN,
+            "scenarios: must be the only key: move green_agent into",
+        ),
         ('scenarios = ["a.toml", "a.toml"]', "scenarios: names a.toml twice: use repeats"),
         ('scenarios = ["a.toml", "a"]', "scenarios: must name files whose names differ in more"),
         ('scenarios = ["none.toml"]', "none.toml cannot be read"),
@@ -291,7 +294,9 @@ def test_agent_known_only_by_id_needs_an_image(tmp_path):
     with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
         compose(read(tmp_path, text))
     assert compose(read(tmp_path, text), image="i")["services"]["r"]["image"] == "i"
-    with pytest.raises(ConfigError, match="every agent has an image, so 'i' has no use"):
+    with pytest.raises(
+        ConfigError, match="all agents already have an image: to replace one, write ROLE=i"
+    ):
         compose(read(tmp_path, text), image="i", images={"r": "own"})
 
 
@@ -318,7 +323,7 @@ def test_images_given_by_role_override_the_file(tmp_path, capsys):
         ),
         ("=p", "must be IMAGE or ROLE=IMAGE, not '=p'"),
         ("other=", "must be IMAGE or ROLE=IMAGE, not 'other='"),
-        ("green_agent=g2", "two images for the role 'green_agent'"),
+        ("green_agent=g2", "the role 'green_agent' has two images"),
     ):
         assert main(["compose", str(path), "--image", green, "--image", wrong]) == 2
         assert f"--image: {words}" in capsys.readouterr().err

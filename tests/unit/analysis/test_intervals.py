@@ -346,7 +346,7 @@ def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
 def test_numbers_for_what_is_no_difference_or_no_rate():
     assert unpaired_size(0.4, 0.4) is paired_size(0.4, 0.4) is None
     for size in (unpaired_size, paired_size):
-        with pytest.raises(ValueError, match=r"a rate is in 0 to 1, not 1\.5"):
+        with pytest.raises(ValueError, match=r"a rate must be from 0 to 1, not 1\.5"):
             size(1.5, 0.2)
 
 

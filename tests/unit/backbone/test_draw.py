@@ -66,5 +66,5 @@ def test_draws_are_repeated_until_a_world_fits(monkeypatch: pytest.MonkeyPatch) 
     world = draw(random.Random(1), 5, lambda one: len(one.outsiders) == 3)
     assert len(world.outsiders) == 3
     monkeypatch.setattr(module, "_TRIES", 3)
-    with pytest.raises(RuntimeError, match="no healthy backbone of 5 routers"):
+    with pytest.raises(RuntimeError, match="no valid backbone of 5 routers"):
         draw(random.Random(1), 5, lambda _: False)

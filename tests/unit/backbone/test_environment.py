@@ -53,6 +53,6 @@ def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     initial["world"][gone] = initial["world"][gone][1:]
     broken = query.model_copy(update={"initial": initial})
     environment = BackboneEnvironment(broken, config, cast("Any", None))
-    with pytest.raises(EnvironmentFailed, match="no query of a backbone") as failed:
+    with pytest.raises(EnvironmentFailed, match="not a backbone query") as failed:
         asyncio.run(environment.open())
     assert failed.value.proven_ours

@@ -1,4 +1,4 @@
-"""The table of faults in docs/backbone.md is that of the code.
+"""The table of faults in docs/evidence/backbone-faults.md is that of the code.
 
 ``python tests/unit/backbone/test_page.py`` writes it anew.
 """
@@ -12,7 +12,7 @@ from netarena_backbone.draw import draw
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 
-_PAGE = Path(__file__).parents[3] / "docs" / "backbone.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "backbone-faults.md"
 #: of worlds that together have room for every method
 _SEEDS = (35, 36)
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"

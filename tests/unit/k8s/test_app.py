@@ -29,7 +29,7 @@ def test_record_lists_the_pairs_broken_and_repaired_by_each_step() -> None:
         for policies in (faulty(world, [fault]), world.policies)
     ]
     steps = [
-        Step(prompt="", refused="the reply holds no command"),
+        Step(prompt="", refused="the reply contains no command"),
         *(
             Step(prompt="", move="kubectl x", executed=True, state=after,
                  judgement=app.judge(query, states[0], before, after))
@@ -43,7 +43,7 @@ def test_record_lists_the_pairs_broken_and_repaired_by_each_step() -> None:
     )  # fmt: skip
     record = app.record(query, episode)
     refused, repaired, undone = record["results"]
-    assert refused["llm_command"] == "No command: the reply holds no command"
+    assert refused["llm_command"] == "No command: the reply contains no command"
     assert refused["healed"] == []
     assert [tuple(pair) for pair in repaired["healed"]] == list(fault.broken)
     assert repaired["mismatch_summary"] == "No mismatch."
@@ -102,7 +102,7 @@ def test_public_scenarios_of_the_reference_use_the_standard_world(
     for folder in ("/microservices-demo", "//microservices-demo", "/microservices-demo/."):
         caplog.clear()
         told = KubernetesConfig.parse({**public, "microservice_dir": folder})
-        assert "no /microservices-demo here: what ships takes its place" in caplog.text
+        assert "no /microservices-demo here; the built-in manifests are used" in caplog.text
         assert told.microservice_dir is None
         assert told.shape() == KubernetesConfig.parse(public).shape()
     # a varied world replaces nothing then

@@ -1,4 +1,4 @@
-"""The table of faults in docs/k8s-faults.md matches the code.
+"""The table of faults in docs/evidence/k8s-faults.md matches the code.
 
 ``python tests/unit/k8s/test_fault_page.py`` rewrites it.
 """
@@ -11,7 +11,7 @@ from netarena.report.markdown import replace_section, table
 from netarena_k8s.fault.subtle import KINDS_OF_LARGE
 from netarena_k8s.fault.table import KINDS, PAPER_KINDS, WORDS, WORDS_OF_LARGE
 
-_PAGE = Path(__file__).parents[3] / "docs" / "k8s-faults.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "k8s-faults.md"
 
 
 def _page() -> str:

@@ -117,7 +117,7 @@ def test_prompt_contains_report_and_history_within_the_size_limit():
     steps = [
         Step(prompt="", move="kubectl get netpol", output="x" * 9_000, executed=True,
              state=start, judgement=judge(world, start, start, start)),
-        Step(prompt="", refused="the reply holds no command"),
+        Step(prompt="", refused="the reply contains no command"),
         *[Step(prompt="", move=f"kubectl {n}", output="y" * 9_000, executed=True,
                state=healthy, judgement=verdict) for n in range(40)],
     ]  # fmt: skip
@@ -134,4 +134,4 @@ def test_prompt_contains_report_and_history_within_the_size_limit():
     assert "characters left out" in text
     assert "kubectl patch networkpolicy ledger-in" in text
     assert "Command: kubectl get netpol\nOutput:\nxxx" in text
-    assert "Turn 2: the reply holds no command" in text
+    assert "Turn 2: the reply contains no command" in text

@@ -79,4 +79,4 @@ def test_stopped_command_is_judged_by_its_output(output: str, nothing: bool) -> 
 
 
 def test_turn_without_a_command_has_no_effect() -> None:
-    assert came_to_nothing(Step(prompt="", refused="the reply holds no command"))
+    assert came_to_nothing(Step(prompt="", refused="the reply contains no command"))

@@ -186,7 +186,7 @@ def test_update_sets_or_multiplies_exactly_the_selected_nodes(graph: Graph) -> N
 
 @pytest.mark.parametrize("both", [{}, {"to_bps": 1e9, "times": 2.0}])
 def test_update_needs_exactly_one_new_value(both: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="exactly one of to_bps and times"):
+    with pytest.raises(ValidationError, match="give exactly one of to_bps and times"):
         Update(select=Selection(name="x"), **both)
 
 
@@ -393,7 +393,7 @@ def test_loop_iterates_in_order_of_names(graph: Graph) -> None:
     graph.add_node("a", **{**graph.nodes[TWO], "name": "a"})
     graph.add_edge("ju1.a1.m1", "a", type="RK_CONTAINS")
     once = PORT.model_copy(update={"name": "only", "parents": ("$1",)})
-    with pytest.raises(ValueError, match="'only' is there already"):
+    with pytest.raises(ValueError, match="'only' already exists"):
         effect(
             graph, act("each", Loop(select=IN_BLOCK, then=(act("add", Addition(nodes=(once,))),)))
         )

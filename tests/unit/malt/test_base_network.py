@@ -107,7 +107,7 @@ def test_any_parameters_give_queries_or_name_the_impossible_labels(
         ({"ports": 3.5}, "ports: "),
         ({"racks": 3}, "racks: Extra inputs are not permitted; known are name, jupiter_type, sup"),
         ({"agg_stages": []}, "agg_stages: "),
-        ({"agg_stages": [2, 2]}, "agg_stages: Value error, each stage once"),
+        ({"agg_stages": [2, 2]}, "agg_stages: Value error, must name each stage only once"),
         ({"capacity_bps": float("inf")}, "capacity_bps: "),
         ({"capacity_bps": 1e9 / 3}, "capacity_bps: Value error, 333333333.3333333 is no whole"),
         ({"exceptions_bps": {"x": 1.1}}, "exceptions_bps: Value error, 1.1 is no whole number"),

@@ -69,7 +69,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
         ("descending", "by {capacity}", "{capacity} needs the operand exact"),
         ("remove", "remove {victims", "stray '{'"),
         ("remove", "remove {}{victims}", "stray '{}'"),
-        ("remove", "remove [{victims}", "a bracket is never closed"),
+        ("remove", "remove [{victims}", "an opening bracket has no closing bracket"),
         ("remove", "remove ]{victims}", "stray ']'"),
         ("remove", " ", "must be text"),
         ("remove", 7, "must be text"),

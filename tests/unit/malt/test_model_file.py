@@ -192,7 +192,7 @@ def test_broken_rule_is_reported_with_the_entity(tmp_path: Path, spoil, says) ->
 
 def test_duplicate_entity_and_dangling_edge_are_refused(tmp_path: Path) -> None:
     entity = TEXT[: TEXT.index("\nentity", 9)]
-    assert "EK_JUPITER of this name is there already" in refusal(tmp_path, f"{TEXT}\n{entity}")
+    assert "EK_JUPITER of this name already exists" in refusal(tmp_path, f"{TEXT}\n{entity}")
     other = entity.replace("EK_JUPITER", "EK_RACK").replace("LAB", "FAB")
     assert "jupiter_type is 'LAB' and 'FAB'" in refusal(tmp_path, f"{TEXT}\n{other}")
     data = json.loads(JSON)

@@ -39,7 +39,7 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
         (
             ["--strategy", "react"],
-            "--model: react needs one (or MODEL_NAME to be set)",
+            "--model: react needs a model: give --model or set MODEL_NAME",
         ),
         (
             ["--model", "openai/m", "--seed", "1"],
@@ -63,7 +63,7 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
         (
             ["--strategy", "oracle"],
-            "--seed: oracle needs the assessment's seed, the one in its summary",
+            "--seed: oracle needs the assessment's seed, which its summary shows",
         ),
         (
             ["--strategy", "oracle", "--seed", "1", "--set", "num_queries"],

@@ -133,7 +133,7 @@ def test_malformed_result_file_is_read_or_refused(
 def test_path_without_a_run_or_result_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a folder of a run nor a result file"):
         read_entrants([tmp_path / "nowhere"])
-    with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):
+    with pytest.raises(ConfigError, match=r"has no journal\.jsonl"):
         read_entrants([tmp_path])
 
 

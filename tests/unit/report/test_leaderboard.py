@@ -152,11 +152,11 @@ def test_list_of_several_results_is_read(tmp_path):
     ("text", "message"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no result"),
+        ("[]", "contains no result"),
         ("[" * 100_000, "is not JSON"),
         ('{"participants": {}, "results": [NaN]}', "NaN is not JSON"),
-        ("3", "is no result file"),
-        ('{"participants": {}}', "is no result file"),
+        ("3", "is not a result file"),
+        ('{"participants": {}}', "is not a result file"),
         ('{"participants": {"a": 1}, "results": []}', "must map a role to text"),
         ('{"participants": {"a": "b"}, "results": [{"avg_safety": "x"}]}', "avg_safety"),
         ('{"participants": {"a": "b"}, "results": [{"graded": -1}]}', "graded"),
@@ -300,7 +300,7 @@ def test_invalid_file_is_reported_and_the_others_are_ranked(tmp_path):
     said = "\n".join(standings.refused)
     for path in (pipe, "/dev/zero", text, *odd, tmp_path):
         assert f"file: {path}" in said
-    assert said.count("it is no regular file") == 2
+    assert said.count("it is not a regular file") == 2
     assert len(standings.refused) == 6
 
 

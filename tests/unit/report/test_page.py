@@ -114,7 +114,7 @@ def test_report_command_writes_the_page(
     assert main(["report", str(tmp_path), "--html", "--out", str(out)]) == 0
     assert out.read_text().startswith("<!doctype html>")
     assert main(["report", str(tmp_path), "--html", "--json"]) == 2
-    assert "--html: and --json exclude each other" in capsys.readouterr().err
+    assert "--html: cannot be combined with --json" in capsys.readouterr().err
 
 
 def test_names_in_plots_are_not_truncated_before_they_differ() -> None:

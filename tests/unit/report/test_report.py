@@ -106,9 +106,9 @@ class Known(Lamp):
 def test_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Known())
     words = "the scripted agent blanket solves such queries without a model"
-    assert f"- Solvable unseen: {words}\n" in render_markdown(report)
+    assert f"- Solvable without observation: {words}\n" in render_markdown(report)
     show_result(report["participants"][0])
-    assert f"Solvable unseen: {words}.\n" in capsys.readouterr().out
+    assert f"Solvable without observation: {words}.\n" in capsys.readouterr().out
     assert words in render_html(report)
     (from_file,) = read_entrants([tmp_path / "results.json"])
     assert words in render_markdown(make_report([from_file]))

@@ -81,7 +81,7 @@ def test_failing_picture_does_not_fail_the_page(
     assert [len(turn.pictures) for turn in told.turns[:3]] == [1, 0, 1]
     assert [one.word for one in told.turns[0].turned] == ["broke"]
     assert [one.word for one in told.turns[2].turned] == ["healed"]
-    assert "drawing step 2" in caplog.text
+    assert "drawing the picture of step 2" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_show_prints_each_repetition(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["nothing"], "'nothing' is no graded query there"),
+        (["nothing"], "'nothing' is not a graded query of this run"),
         (["--role", "nobody"], "has no participant 'nobody'"),
     ],
 )

@@ -202,7 +202,7 @@ def test_random_and_blanket_replies_can_be_parsed() -> None:
 
 
 def test_environment_before_entering_the_application_fails() -> None:
-    with pytest.raises(EnvironmentFailed, match="not entered"):
+    with pytest.raises(EnvironmentFailed, match="not started"):
         APP.environment(draw()[0], RouteConfig.parse({}))
     asyncio.run(APP.__aexit__(None, None, None))
 

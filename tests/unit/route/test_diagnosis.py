@@ -110,7 +110,7 @@ def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> N
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         check(RouteConfig())
     # nor where the sandbox does not work
-    lack(bubblewrap="no sandbox: no rights")
+    lack(bubblewrap="the sandbox could not be started: no rights")
     assert [each.name for each in diagnose()] == ["user namespaces", "namespaces", "bubblewrap"]
 
 
@@ -275,7 +275,8 @@ def test_each_need_is_tried_in_a_separate_network_namespace(
 
 
 @pytest.mark.parametrize(
-    "ends", [EnvironmentFailed("no sandbox: no rights"), CommandResult("no sandbox: no rights", 1)]
+    "ends",
+    [EnvironmentFailed("not started: no rights"), CommandResult("not started: no rights", 1)],
 )
 def test_broken_sandbox_is_reported(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> CommandResult:

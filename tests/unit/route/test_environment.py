@@ -98,7 +98,7 @@ def test_matrix_of_another_size_is_refused(query: Query) -> None:
 
 def test_malformed_query_file_is_refused(query: Query) -> None:
     foreign = query.model_copy(update={"initial": {"world": 3}})
-    with pytest.raises(EnvironmentFailed, match="no query of routing") as caught:
+    with pytest.raises(EnvironmentFailed, match="not a route query") as caught:
         asyncio.run(environment(foreign, Network(query)).open())
     assert caught.value.proven_ours
 

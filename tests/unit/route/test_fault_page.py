@@ -1,4 +1,4 @@
-"""The table of faults in docs/route-faults.md is that of the code.
+"""The table of faults in docs/evidence/route-faults.md is that of the code.
 
 ``python tests/unit/route/test_fault_page.py`` writes it anew.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from netarena_route.fault.method import Method, Scope
 from netarena_route.fault.table import ALL_KINDS, KINDS, PAPER_KINDS
 
-_PAGE = Path(__file__).parents[3] / "docs" / "route-faults.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "route-faults.md"
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
 _WHERE = {Scope.ROUTER: "router", Scope.HOST: "host", Scope.TWIN: "host"}
 #: how the page writes what is drawn

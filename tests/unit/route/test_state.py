@@ -172,7 +172,7 @@ def test_verdict_agrees_with_its_definition(bits: list[int]) -> None:
 
 
 def test_state_of_another_form_raises_type_error() -> None:
-    with pytest.raises(TypeError, match="no state of a network"):
+    with pytest.raises(TypeError, match="not a route state"):
         judge(WORLD, None, state(HEALTHY))
 
 

@@ -185,7 +185,7 @@ def test_run_whose_queries_could_not_be_written_starts_again(
 )
 def test_resume_with_different_queries_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
-    with pytest.raises(ConfigError, match="resume: the run there has"):
+    with pytest.raises(ConfigError, match="resume: the existing run has"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
 
 
@@ -223,7 +223,7 @@ def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> No
 
 def test_run_is_never_reduced(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
-    with pytest.raises(ConfigError, match="num_queries 2: it can be raised, not lowered"):
+    with pytest.raises(ConfigError, match="num_queries 2, which can be raised but not lowered"):
         assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
 
 
@@ -231,7 +231,7 @@ def test_run_is_never_reduced(tmp_path: Path) -> None:
 def test_run_of_a_service_is_not_extended(secrecy: Secrecy, tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, secrecy=secrecy)
     for taken_up in (secrecy, Secrecy.OPEN):
-        with pytest.raises(ConfigError, match="resume: the run there"):
+        with pytest.raises(ConfigError, match="resume: the existing run"):
             assess(
                 Toy(), Scripted(open_all), tmp_path, num_queries=2, resume=True, secrecy=taken_up
             )
@@ -334,9 +334,12 @@ def test_only_requested_queries_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "make 300,000 queries; at most 100,000 are allowed: num_queries of at most 33333, or"),
+        (
+            {},
+            "make 300,000 queries; at most 100,000 are allowed: set num_queries to at most 33333,",
+        ),
         ({"start_index": 7, "end_index": 200_000}, "make 199,993 queries; at most 100,000"),
-        ({"end_index": 1, "benchmark_path": "q.jsonl"}, "num_queries of at most 33333$"),
+        ({"end_index": 1, "benchmark_path": "q.jsonl"}, "num_queries to at most 33333$"),
         ({"start_index": 300_000}, "300000 to 300000 selects none of the 300000"),
     ],
 )
@@ -458,7 +461,7 @@ def test_query_file_must_be_a_regular_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
-        with pytest.raises(ConfigError, match=r"benchmark_path: .* it is no regular file"):
+        with pytest.raises(ConfigError, match=r"benchmark_path: .* it is not a regular file"):
             assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
 
 
@@ -737,7 +740,9 @@ def test_run_is_resumed_with_the_version_of_its_config(tmp_path: Path) -> None:
     assert verdicts(again) == verdicts(first)
     assert again[-1]["version"] == "2"
     assert all(record["id"].startswith("toy-2-") for record in again[:-1])
-    with pytest.raises(ConfigError, match=r"resume: the run there was drawn by version 2 .*lacks"):
+    with pytest.raises(
+        ConfigError, match=r"resume: the existing run was drawn by version 2 .*lacks"
+    ):
         assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
 
 
@@ -748,7 +753,7 @@ def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: P
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "old")
     for results, version in ((first, 1), (assess(Worded(), Scripted(open_all), tmp_path)[0], 2)):
         assert {one["prompt_version"] for one in results} == {version}
-    with pytest.raises(ConfigError, match="resume: the run there has prompt_version 1, not 2"):
+    with pytest.raises(ConfigError, match="resume: the existing run has prompt_version 1, not 2"):
         assess(Worded(), Scripted(open_all), tmp_path / "old", resume=True)
     path = tmp_path / "journal.jsonl"
     header = read_journal(path).header
@@ -767,7 +772,7 @@ def test_run_cannot_be_resumed_with_another_role(tmp_path: Path) -> None:
     async def run() -> None:
         await conduct(Toy(), config, {"bob": Scripted(open_all)}, out=tmp_path)
 
-    with pytest.raises(ConfigError, match=r"resume: the run there has participants"):
+    with pytest.raises(ConfigError, match=r"resume: the existing run has participants"):
         asyncio.run(run())
 
 
@@ -798,7 +803,7 @@ def test_query_file_altered_by_hand_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="twice"):
         assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path))
     path.write_text(lines[0].replace("Open them all", "Leave them"))
-    with pytest.raises(ConfigError, match="altered by hand"):
+    with pytest.raises(ConfigError, match="changed by hand: set regenerate_query"):
         assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
 
 

@@ -89,7 +89,7 @@ def test_silence_crashes_and_invalid_replies_count_against_the_agent(
     ("answer", "why"),
     [
         (lambda p, t: RuntimeError("no key"), "task_failed: RuntimeError: no key"),
-        (lambda p, t: forever(), "timeout: no whole reply within"),
+        (lambda p, t: forever(), "timeout: no complete reply within"),
         (lambda p, t: AgentFailed(FailureReason.MALFORMED, "<html>"), "malformed: <html>"),
     ],
     ids=["crash", "silence", "a gateway's page"],

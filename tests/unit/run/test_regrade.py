@@ -313,17 +313,17 @@ def test_killed_run_is_read_up_to_its_last_episode(tmp_path, installed):
 def test_invalid_run_directory_is_reported_with_the_reason(tmp_path, installed):
     with pytest.raises(ConfigError, match="is not a directory"):
         read_run(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"holds no journal\.jsonl"):
+    with pytest.raises(ConfigError, match=r"has no journal\.jsonl"):
         read_run(tmp_path)
     folder = examine(tmp_path / "run", Sweeper)
     (folder / "queries.jsonl").rename(folder / "gone")
-    with pytest.raises(ConfigError, match=r"holds no queries\.jsonl"):
+    with pytest.raises(ConfigError, match=r"has no queries\.jsonl"):
         read_run(folder)
     (folder / "queries.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="which is in no"):
+    with pytest.raises(ConfigError, match=r"which queries\.jsonl does not contain"):
         read_run(folder)
     (folder / "journal.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="does not say what was run"):
+    with pytest.raises(ConfigError, match="does not name its application and config"):
         read_run(folder)
     (folder / "journal.jsonl").write_text("no json\n")
     with pytest.raises(ConfigError, match="line 1"):

@@ -209,7 +209,7 @@ async def test_begin_while_the_forker_dies_reports_that_its_process_has_ended(
     try:
         await plays.start()
         monkeypatch.setattr("socket.send_fds", refuse)
-        with pytest.raises(EnvironmentFailed, match="its process has ended") as e:
+        with pytest.raises(EnvironmentFailed, match="the child process has exited") as e:
             await plays.begin()
         assert e.value.proven_ours
     finally:

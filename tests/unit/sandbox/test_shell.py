@@ -197,7 +197,9 @@ def test_sandbox_that_cannot_be_made_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, "echo no rights; exit 1")
-    with pytest.raises(EnvironmentFailed, match="no sandbox: no rights") as caught:
+    with pytest.raises(
+        EnvironmentFailed, match="the sandbox could not be started: no rights"
+    ) as caught:
         shell.run("true")
     assert caught.value.proven_ours
 
@@ -207,7 +209,7 @@ def test_sandbox_that_breaks_before_the_command_is_an_environment_failure(
 ) -> None:
     said = 'echo "{\\"child-pid\\": $$}" >&$info; echo broken; exit 1'
     _put_bubblewrap(tmp_path, monkeypatch, said)
-    with pytest.raises(EnvironmentFailed, match="no sandbox: broken"):
+    with pytest.raises(EnvironmentFailed, match="the sandbox could not be started: broken"):
         shell.run("true")
 
 
@@ -228,7 +230,7 @@ def test_bubblewrap_that_cannot_be_executed_is_an_environment_failure(
     (tmp_path / "bwrap").write_bytes(b"\x7fELF nothing")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(EnvironmentFailed, match="no sandbox"):
+    with pytest.raises(EnvironmentFailed, match="the sandbox could not be started"):
         shell.run("true")
 
 

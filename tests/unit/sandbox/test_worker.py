@@ -49,7 +49,7 @@ async def doubler(said: str = '{"ready": true, "size": 7}', **options):
 def test_worker_answers_orders_by_number_and_reports_refusals():
     async def scene():
         async with doubler() as servant:
-            with pytest.raises(EnvironmentFailed, match="the doubler has ended"):
+            with pytest.raises(EnvironmentFailed, match="the doubler has exited"):
                 await servant.ask("double", value=1)
             assert (await servant.start())["size"] == 7
             asked = [servant.ask("double", value=value) for value in range(20)]
@@ -67,13 +67,13 @@ def test_ended_worker_restarts_and_orders_to_its_earlier_life_fail(apart):
         async with doubler(apart=apart) as servant:
             await servant.start()
             first, life = servant.pid, servant.lives
-            with pytest.raises(EnvironmentFailed, match="has ended") as failed:
+            with pytest.raises(EnvironmentFailed, match="has exited") as failed:
                 await servant.ask("end", life=life)
             assert failed.value.proven_ours is apart
             await servant.start()
             assert servant.pid != first
             assert await servant.ask("double", value=2) == 4
-            with pytest.raises(EnvironmentFailed, match="has ended"):
+            with pytest.raises(EnvironmentFailed, match="has exited"):
                 await servant.ask("double", life=life, value=2)
 
     asyncio.run(scene())
@@ -100,7 +100,9 @@ def test_worker_that_answers_nothing_is_killed_and_restarts(sign_s):
         async with doubler(answer_s=0.05, sign_s=sign_s, apart=True) as servant:
             await servant.start()
             os.kill(servant.pid, signal.SIGSTOP)
-            with pytest.raises(EnvironmentFailed, match="nor to anything: it was ended") as failed:
+            with pytest.raises(
+                EnvironmentFailed, match="and to no other request: it was killed"
+            ) as failed:
                 await servant.ask("double", value=1)
             assert failed.value.proven_ours
             servant.answer_s = 60.0
@@ -114,7 +116,7 @@ def test_worker_that_answers_nothing_is_killed_and_restarts(sign_s):
     ("said", "why"),
     [
         ('{"failed": "no ruler"}', "the doubler does not start: no ruler"),
-        ('"', "the doubler does not start: it has ended"),
+        ('"', "the doubler does not start: it has exited"),
     ],
 )
 def test_worker_that_does_not_get_ready_gives_the_reason(said, why):

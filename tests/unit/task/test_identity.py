@@ -137,7 +137,7 @@ def test_service_reveals_no_key_of_another_run(tmp_path: Path, values: dict[str,
             Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SERVED, **values
         )  # fmt: skip
     changed = "seed" if values["seed"] else "num_queries"
-    assert str(caught.value) == f"resume: the run there has another {changed}"
+    assert str(caught.value) == f"resume: the existing run has another {changed}"
 
 
 def test_error_about_queries_of_another_config_reveals_no_seed(tmp_path: Path) -> None:

@@ -69,6 +69,6 @@ def test_wrong_keys_are_refused_as_in_one_process():
 def test_killed_process_is_reported():
     fleet = Fleet(2, "toy", CONFIG, processes=2)
     os.kill(fleet.pids[1], signal.SIGKILL)
-    with pytest.raises(EnvironmentFailed, match=r"has ended \(status -9\)"):
+    with pytest.raises(EnvironmentFailed, match=r"has exited \(status -9\)"):
         fleet.play(STARTS[:2])
     fleet.close()

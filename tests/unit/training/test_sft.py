@@ -143,7 +143,7 @@ def test_episodes_solved_safely_become_training_dialogues(tmp_path, capsys):
     ("arguments", "told"),
     [
         (["--sizes", "1,2"], "--sizes: must be 3 numbers N,N,N, not '1,2'"),
-        (["--set", "num_queries=3"], "config.num_queries: is what --sizes says here"),
+        (["--set", "num_queries=3"], "config.num_queries: cannot be set here: use --sizes"),
         (["--from", "nowhere"], "directory: nowhere is not a directory"),
     ],
 )

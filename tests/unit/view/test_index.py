@@ -130,7 +130,7 @@ def test_unreadable_line_is_reported_and_skipped(tmp_path: Path) -> None:
     # lone surrogates are no text, the rest of the line is
     assert run.tell(run.entries[1]).turns[0].step.output == "half ? a character"
     (folder / JOURNAL_NAME).write_text("")
-    with pytest.raises(ConfigError, match="not what it was"):
+    with pytest.raises(ConfigError, match="has changed: reload"):
         run.tell(run.entries[0])
 
 
@@ -179,7 +179,7 @@ def test_runs_with_the_same_name_have_different_slugs(tmp_path: Path) -> None:
     (tmp_path / "a" / "empty").mkdir()
     library = Library([tmp_path / "a", tmp_path / "b" / "run", tmp_path / "a" / "run"])
     assert [run.slug for run in library.runs] == ["other", "run", "run-2"]
-    with pytest.raises(ConfigError, match="holds no journal"):
+    with pytest.raises(ConfigError, match="has no journal"):
         Library([tmp_path])
     with pytest.raises(ConfigError, match="is not a directory"):
         Library([tmp_path / "nowhere"])

@@ -70,7 +70,7 @@ def parse_documents(
         depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             if isinstance(event, yaml.AliasEvent) and not aliases:
-                raise ValueError("aliases are not taken here")
+                raise ValueError("YAML aliases are not supported here")
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:

@@ -388,7 +388,7 @@ class Process:
                     await gone.life.end()
                 return None
             case unknown:
-                raise ValueError(f"no such order: {unknown}")
+                raise ValueError(f"unknown command: {unknown}")
 
 
 def main(descriptor: int) -> None:

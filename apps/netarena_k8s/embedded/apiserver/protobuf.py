@@ -67,7 +67,7 @@ def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
         elif wire == _BYTES:
             length, place = _varint(data, place)
             if place + length > len(data):
-                raise ValueError("cut short")
+                raise ValueError("the message is truncated")
             yield number, data[place : place + length]
             place += length
         else:
@@ -80,4 +80,4 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return value, place + shift + 1
-    raise ValueError("cut short")
+    raise ValueError("the message is truncated")

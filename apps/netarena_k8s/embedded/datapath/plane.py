@@ -317,7 +317,7 @@ class Planes:
                     network_.close()
                 return True
             case unknown:
-                raise ValueError(f"no order: {unknown!r}")
+                raise ValueError(f"unknown command: {unknown!r}")
 
 
 def _pod(told: dict[str, Any]) -> Pod:
@@ -335,7 +335,7 @@ def _settle(route: IPRoute, links: Sequence[int]) -> None:
     for index in links:
         while route.link("get", index=index)[0].get_attr("IFLA_OPERSTATE") != "UP":
             if time.monotonic() > deadline:
-                raise OSError("a cable is not up")
+                raise OSError("a link of the data plane is not up")
             time.sleep(_TICK_S)
 
 

@@ -262,7 +262,7 @@ class WiredShop(Deployed):
             if now == before:
                 return now
             if before is not None and time.monotonic() > deadline:
-                raise EnvironmentFailed("the data plane does not settle")
+                raise EnvironmentFailed("the data plane did not settle in time")
             before = now
 
     async def close(self) -> None:

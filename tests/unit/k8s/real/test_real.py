@@ -98,8 +98,8 @@ def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
     for text, told in (
         (b"a: [", "is not YAML"),
         (b"\xff\xfe\x00", "is not YAML"),
-        (b"- 1", "is no kubeconfig"),
-        (b"contexts: 5", "is no kubeconfig"),
+        (b"- 1", "is not a kubeconfig"),
+        (b"contexts: 5", "is not a kubeconfig"),
     ):
         broken.write_bytes(text)
         for read in (current_context, partial(check_context, "a"), partial(namespace_of, "a")):
@@ -203,7 +203,10 @@ def test_permissions_limited_to_a_namespace_are_reported_with_their_use(
     monkeypatch.setattr(client.Api, "get", get)
     (check,) = diagnosis.diagnose(os.environ)
     assert check.ok == bool(told)
-    words = told or "the kubeconfig may not, in namespaces that it makes: create namespaces"
+    words = (
+        told
+        or "the kubeconfig lacks these permissions in namespaces that it makes: create namespaces"
+    )
     assert words in check.detail
     assert check.remedy == ("" if told else "docs/cluster.md has the rights")
 
@@ -397,7 +400,7 @@ def test_own_workload_manifests_get_a_measuring_sidecar():
     assert own == {"name": "server", "image": "shop/web:1"}
     assert (beside["name"], beside["image"], beside["args"]) == (MEASURER, "standin:1", ["listen"])
     assert json.dumps(written) == before
-    with pytest.raises(EnvironmentFailed, match="no manifest has a workload web"):
+    with pytest.raises(EnvironmentFailed, match="the manifests have no workload web"):
         list(app_manifests(world, "shop", "standin:1", {}))
 
 
@@ -518,14 +521,26 @@ def test_leased_namespace_loses_only_objects_of_netarena():
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (thing("NetworkPolicy", "deny-all"), "NetworkPolicy deny-all that is not ours"),
-        (thing("Deployment", "shop"), "Deployment shop that is not ours"),
-        (thing("Service", "web"), "Service web that is not ours"),
-        (thing("Pod", "frontend"), "Pod frontend that is not ours"),
-        (made_by("StatefulSet", "frontend"), "Pod frontend-x that is not ours"),
-        (made_by("ReplicaSet", "shop-7f"), "Pod shop-7f-x that is not ours"),
-        (thing("ConfigMap", "netarena"), "ConfigMap netarena that is not ours"),
-        (thing("ConfigMap", "netarena", OURS), "ConfigMap netarena that is not ours"),
+        (
+            thing("NetworkPolicy", "deny-all"),
+            "NetworkPolicy deny-all that NetArena did not create: delete it",
+        ),
+        (thing("Deployment", "shop"), "Deployment shop that NetArena did not create: delete it"),
+        (thing("Service", "web"), "Service web that NetArena did not create: delete it"),
+        (thing("Pod", "frontend"), "Pod frontend that NetArena did not create: delete it"),
+        (
+            made_by("StatefulSet", "frontend"),
+            "Pod frontend-x that NetArena did not create: delete it",
+        ),
+        (made_by("ReplicaSet", "shop-7f"), "Pod shop-7f-x that NetArena did not create: delete it"),
+        (
+            thing("ConfigMap", "netarena"),
+            "ConfigMap netarena that NetArena did not create: delete it",
+        ),
+        (
+            thing("ConfigMap", "netarena", OURS),
+            "ConfigMap netarena that NetArena did not create: delete it",
+        ),
     ],
 )
 def test_namespace_in_use_is_refused_before_any_change(found, told):
@@ -561,7 +576,7 @@ def test_namespace_of_another_live_service_is_refused_after_its_heartbeat(monkey
         claimed(elsewhere(self_notes(NOW))),
         says=lambda notes, now: {**notes, HEARD_NOTE: str(int(now // 60 * 60))},
     )
-    with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+    with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
         asyncio.run(lease.settle(cast("Any", api), "ns"))
     assert api.now < NOW + SILENT_S
     assert ("ConfigMap", "netarena") in api.held
@@ -578,13 +593,13 @@ def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeyp
     assert api.held == {}
     assert api.now > NOW + SILENT_S
     (line,) = caplog.messages
-    assert line.startswith("namespace ns is claimed; its service was heard of 10 s ago: waiting")
+    assert line.startswith("namespace ns is leased; its service was heard of 10 s ago: waiting")
 
 
 def test_lease_of_a_service_that_came_meanwhile_is_not_taken():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
-    with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+    with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
         asyncio.run(lease.claim(api, "ns", ["web"]))
     assert api.held["ConfigMap", "netarena"] == there
 
@@ -714,7 +729,7 @@ def test_lease_taken_by_another_service_meanwhile_is_not_cleared():
         # another service starts there between the read and the removal
         api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
         api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
-        with pytest.raises(ConfigError, match="another service of NetArena works in ns"):
+        with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
             await lease.clear(api, there)
         await lease.vacate(api, "ns")
 
@@ -836,7 +851,7 @@ def test_background_work_continues_after_any_error(monkeypatch, caplog):
         await one.stop()
 
     asyncio.run(scene())
-    assert [record.message for record in caplog.records] == ["looking after namespaces failed"]
+    assert [record.message for record in caplog.records] == ["maintaining the namespaces failed"]
 
 
 @pytest.mark.parametrize("failure", [EnvironmentFailed("away"), RuntimeError("unforeseen")])
@@ -1714,7 +1729,9 @@ def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them()
         await one.renew()
         await enforcer.apply(render_policy(Policy(name="theirs", spec=SHUT), "shop"))
         there = enforcer._stored["theirs"]
-        with pytest.raises(EnvironmentFailed, match="NetworkPolicy theirs that is not ours"):
+        with pytest.raises(
+            EnvironmentFailed, match="NetworkPolicy theirs that NetArena did not create: delete it"
+        ):
             await one.renew()
         assert enforcer._stored["theirs"] is there
 

@@ -209,7 +209,9 @@ def test_new_network_is_healthy_when_each_intended_pair_has_worked(
     monkeypatch.setattr(worker, "HEALTHY_S", 0.0)
 
     if wrong:
-        with pytest.raises(RuntimeError, match=f"not as computed after 0 s: {wrong}"):
+        with pytest.raises(
+            RuntimeError, match=f"the network does not match the computed state after 0 s: {wrong}"
+        ):
             served._verify(served._world.intended)
     else:
         assert served._verify(served._world.intended) == 0.25 * len(rounds)
