@@ -68,7 +68,7 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def _one_world(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("world") == "varied":
-            raise ValueError("is available only with world=standard, whose workloads it replaces")
+            raise ValueError("is available only with world=standard")
         return value
 
     @classmethod

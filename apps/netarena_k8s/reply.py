@@ -113,7 +113,7 @@ _TAKES = {
 }
 #: end of a bare line whose command continues in the next lines
 _GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
-_HALF = "the reply holds half a command"
+_HALF = "the command is incomplete"
 
 
 def read_reply(reply: str) -> str:

@@ -43,8 +43,7 @@ def read_labels(value: Any) -> tuple[str, ...] | None:
         parts = label.split(JOINT) if isinstance(label, str) else []
         if not 1 <= len(parts) <= MAX_PARTS or len(set(parts)) < len(parts):
             raise ValueError(
-                f"{label!r} is not a fault kind, and not up to {MAX_PARTS} different ones joined "
-                "by "
+                f"{label!r} must be a fault kind, or up to {MAX_PARTS} different kinds joined by "
                 f"{JOINT}"
             )
     first: dict[frozenset[str], str] = {}

@@ -127,7 +127,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         if open_end:
             why = f"a thought is opened and never closed, and nothing in it is run; {why}"
         elif start:
-            why = f"{why}; what stands before the end of a thought is not read"
+            why = f"{why}; text before the end of the reasoning is not read"
         raise ReplyRefused(why)
     raise ReplyRefused("the reply mixes reasoning and answer, so the answer cannot be identified")
 

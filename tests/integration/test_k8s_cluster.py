@@ -735,7 +735,7 @@ def test_plug_in_that_is_also_wrong_about_the_intended_policies_gives_no_verdict
                 patched.setattr(workload_set.Meter, "measure", measure)
                 sight = await deployed.look()
                 assert sight.disagreement
-                with pytest.raises(EnvironmentFailed, match="does not enforce policies") as told:
+                with pytest.raises(EnvironmentFailed, match="not enforce network policies") as told:
                     await deployed.doubt(sight)
             assert told.value.proven_ours
             await deployed.close()

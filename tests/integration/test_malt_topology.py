@@ -103,7 +103,7 @@ async def test_network_above_the_limit_waits_until_another_is_released(malt):
 async def test_network_that_cannot_be_opened_occupies_no_slot(malt, tmp_path, model):
     query = draw(model)[0]
     (tmp_path / "model.textproto").unlink()
-    with pytest.raises(EnvironmentFailed, match="is not there"):
+    with pytest.raises(EnvironmentFailed, match="does not exist"):
         await malt.environment(query, malt.config_type()).open()
     assert not malt._sandboxes._uses
     assert base_of(draw("released")[0].initial) is released_base()

@@ -135,7 +135,7 @@ async def test_model_that_calls_tools_is_informed_that_it_has_none(plain, stub):
         ("key", "the provider refused the request: .*Incorrect API key provided: …"),
         ("model", "the provider refused the request: .*does not exist"),
         ("context", "the provider refused the request: .*maximum context length"),
-        ("filter", "content filter refused"),
+        ("filter", "content filter blocked"),
         ("length", "max_tokens is too small"),
         ("half", "the answer was cut off: max_tokens"),
         ("only-tools", "no answer in 5 tries: the model called a tool"),

@@ -439,7 +439,7 @@ def test_process_that_does_not_die_is_an_environment_failure(
     """A process that the kernel does not kill can only be reported."""
     monkeypatch.setattr(shell, "END_S", 0.0)
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
-    with pytest.raises(EnvironmentFailed, match="does not die"):
+    with pytest.raises(EnvironmentFailed, match="did not end after SIGKILL"):
         run("sleep 999", watch=lambda _: "enough")
 
 

@@ -235,7 +235,7 @@ def test_environment_that_broke_while_waiting_is_an_environment_failure(
 
     _, episodes = assess(toy_with(open=open_), Scripted(open_all), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
-    assert all("while it was waiting" in str(episode.evidence) for episode in episodes)
+    assert all("while no command was running" in str(episode.evidence) for episode in episodes)
 
 
 def test_full_disk_fails_the_assessment_and_leaves_complete_lines(

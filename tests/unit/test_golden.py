@@ -76,7 +76,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
 @pytest.mark.parametrize(
     ("name", "queries", "prompts"),
     [
-        ("malt", "85ae8b9ca002bccb", "b304c9fc88b88da7"),
+        ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
         ("route", "c0384b1e38b1560e", "bfa779871eb52362"),
         ("k8s", "7dd0758a355b04fe", "9332c7302bc68abc"),

@@ -126,7 +126,7 @@ def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--agent-exec", "no-such-program-here"], "no program that can be started"),
+        (["--agent-exec", "no-such-program-here"], "was not found or is not executable"),
         (["--agent-exec", ""], "must be a command"),
         (
             ["--agent-exec", "cat", "--agent", "oracle"],

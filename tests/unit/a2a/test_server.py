@@ -595,7 +595,7 @@ async def test_task_takes_one_message(tmp_path, line):
             }  # fmt: skip
             return await agent.rpc(line, "SendMessage", {"message": message})
 
-        assert "a task takes one message" in (await again())["error"]["message"]
+        assert "a task accepts one message" in (await again())["error"]["message"]
         assert state(await agent.get(task_id)) == "working"
         conduct.go.set()
         task = await agent.see(task_id, lambda task: state(task) != "working")

@@ -47,7 +47,7 @@ def make(number, seed, *, leak=0.0, wrong_leak=0.0, kind=Kind.TRACE, rule=False,
 
 
 def test_evidence_without_candidates_is_refused():
-    with pytest.raises(ValueError, match="no evidence"):
+    with pytest.raises(ValueError, match="no candidates"):
         examine([Evidence(id="q", label="", candidates=())])
 
 

@@ -194,7 +194,7 @@ def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) ->
     old = next(malt.generate(config, 5)).model_copy(update={"version": "4"})
     old = old.model_copy(update={"id": old.id.replace("malt-5-", "malt-4-")})
     for given in (config, malt.config_type(num_queries=1)):  # the same, set or not
-        with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: ask the rel"):
+        with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: use the rel"):
             choose_query(malt, given, old.id)
     queries = tmp_path / "queries.jsonl"
     queries.write_text(old.model_dump_json() + "\n")

@@ -159,7 +159,7 @@ def test_query_id_depends_on_the_network_and_not_on_its_path(tmp_path: Path) -> 
     assert len(set(hashes)) == 4
     two.write_text(as_json(foreign(2)))
     assert MaltConfig.parse({"topology": str(two)}).shape_hash() != hashes[0]
-    with pytest.raises(ConfigError, match="not there"):
+    with pytest.raises(ConfigError, match="does not exist"):
         MaltConfig.parse({"topology": str(tmp_path / "three")}).shape_hash()
 
 

@@ -69,7 +69,10 @@ def test_reply_with_a_command_declares_nothing(reply: str) -> None:
         ('{"done": true, "causes": ["p1_h2: route"]}', "causes must be a list of objects"),
         ('{"done": true, "causes": [{"place": "p1_h2"}]}', "causes must be a list of objects"),
         ('{"done": true, "causes": [{"place": 1, "what": "rule"}]}', "a cause must be an object"),
-        ('{"done": true, "causes": [{"place": "a", "what": "hex"}]}', "'hex' is none of the words"),
+        (
+            '{"done": true, "causes": [{"place": "a", "what": "hex"}]}',
+            "'hex' is not one of the words",
+        ),
         (
             json.dumps(make_move([Cause("a", "rule")] * (MAX_CAUSES + 1))),
             f"{MAX_CAUSES + 1} causes; at most {MAX_CAUSES} are allowed",

@@ -111,7 +111,7 @@ def test_result_files_below_a_directory_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "summary"),
     [
-        ("no object", None),
+        ("is not an object", None),
         ({"success": 1, "safe": "yes", "iterations": 1e9, "repeat": -1, "outcome": []}, None),
         ({"agent_input_tokens": -1, "agent_cost_usd": "x", "agent_time_s": "NaN"}, None),
         ({"id": ["x"], "level": {}, "failure_type": {}, "agent_info": 7}, None),

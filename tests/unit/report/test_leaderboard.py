@@ -276,13 +276,13 @@ def test_rate_outside_zero_to_one_is_refused(tmp_path, key, value):
 def test_text_with_a_lone_surrogate_is_refused(tmp_path, document):
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match="holds a lone surrogate"):
+    with pytest.raises(ConfigError, match="contains a lone surrogate"):
         rank([path])
 
 
 @pytest.mark.parametrize("role", ["$..*", "$.a", "/a"])
 def test_role_with_path_syntax_is_refused(tmp_path, role):
-    with pytest.raises(ConfigError, match=r"odd\.json: the role .* is a path"):
+    with pytest.raises(ConfigError, match=r"odd\.json: the role .* would be read as a path"):
         rank([write(tmp_path, "odd", summary(), role=role)])
 
 
@@ -391,7 +391,7 @@ def test_noop_agent_with_any_name_is_marked_as_the_floor(tmp_path, own, capsys):
     assert main(["leaderboard", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "my baseline (floor)" in shown
-    assert re.search(r"no floor of .*random among", shown)
+    assert re.search(r"no results of the baselines .*random among", shown)
 
 
 def test_limits_of_an_episode_are_a_column_and_not_a_group(tmp_path, capsys):

@@ -863,7 +863,7 @@ def test_queries_never_overwrite_another_file(name: str, tmp_path: Path) -> None
 
 def test_time_budget_that_ends_before_the_first_prompt_blames_no_agent(tmp_path: Path) -> None:
     agent = Scripted(open_all)
-    with pytest.raises(AssessmentFailed, match="time ended before the first ask"):
+    with pytest.raises(AssessmentFailed, match="time ran out before the first prompt"):
         assess(Toy(), agent, tmp_path, time_budget_s=1e-6)
     assert not agent.contexts
 

@@ -218,7 +218,7 @@ def test_sandbox_that_does_not_start_is_killed_and_an_environment_failure(
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
     monkeypatch.setattr(shell, "_START_S", 0.2)
-    with pytest.raises(EnvironmentFailed, match="does not start"):
+    with pytest.raises(EnvironmentFailed, match="did not start"):
         shell.run("true")
     if (tmp_path / "pid").exists():  # otherwise it was killed before it wrote its PID
         assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()

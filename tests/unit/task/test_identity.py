@@ -125,7 +125,7 @@ def test_participant_that_may_resume_keeps_the_seed_hidden_from_all(tmp_path: Pa
 
 def test_open_run_cannot_be_resumed_as_sealed(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
-    with pytest.raises(ConfigError, match=r"resume: .* ids tell the seed: ask for a new one"):
+    with pytest.raises(ConfigError, match=r"resume: .* without NETARENA_SEED: start a new run"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SEALED)
 
 

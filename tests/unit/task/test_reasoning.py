@@ -59,7 +59,7 @@ def test_answer_outside_the_reasoning_is_found(reply, value):
     ("reply", "why"),
     [
         ("a", "^no brackets$"),
-        ("<think>[x]</think>", "no brackets; what stands before the end of a thought"),
+        ("<think>[x]</think>", "no brackets; text before the end of the reasoning"),
         ("[x]</think>", "no brackets; what stands"),
         ("<think>[x]", "opened and never closed"),
         ("Well. <think>[x]", "opened and never closed"),

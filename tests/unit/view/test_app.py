@@ -177,7 +177,7 @@ def test_written_files_equal_the_served_pages(library: Library, tmp_path: Path) 
                 name = re.sub(r"[?#].*", "", target)
                 place = (tmp_path / "site" / path).parent / name
                 assert name in {"", "../../"} or place.resolve().is_file(), (path, target)
-    with pytest.raises(ConfigError, match="name a new folder"):
+    with pytest.raises(ConfigError, match="give a new folder"):
         write_site(library, tmp_path / "site")
 
 
@@ -220,7 +220,7 @@ def test_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.Mon
 def test_episode_is_written_as_one_file(library: Library, tmp_path: Path) -> None:
     out = tmp_path / "sub" / "episode.html"
     write_episode(library, "toy-1-abc-7-4", out)
-    with pytest.raises(ConfigError, match="name a new file"):
+    with pytest.raises(ConfigError, match="give a new file"):
         write_episode(library, "toy-1-abc-7-4", out)
     with pytest.raises(ConfigError, match="no run here"):
         write_episode(library, "toy-1-abc-7-4~2", out)

@@ -102,7 +102,7 @@ def test_checklist_operator_observes_first_and_never_repeats_a_command():
 
 
 def test_prompt_without_a_plan_raises_an_error():
-    with pytest.raises(ValueError, match="tells of no application"):
+    with pytest.raises(ValueError, match="lists no applications"):
         Plan.read("Hello.")
 
 

@@ -150,5 +150,5 @@ def test_documents_read_from_the_prompt_match_the_plan() -> None:
 def test_triage_prompt_without_a_plan_raises_an_error(prompt: str) -> None:
     operator = Triage()
     assert re.search("kubectl get deployments", operator.reply(prompt))
-    with pytest.raises(ValueError, match="no plan"):
+    with pytest.raises(ValueError, match="lists no teams"):
         operator.reply(f"{prompt}\nOutput:\n{pack(SHOP, {})}\n")

@@ -113,10 +113,10 @@ def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
         ({"namespace": "x"}, "set cluster too"),
         ({"images": "boutique"}, "set cluster too"),
         ({"cluster": "k", "images": "boutique"}, "set it to a checkout of microservices-demo"),
-        ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 in one namespace"),
+        ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 with namespace"),
         (
             {"cluster": "k", "namespace": "x", "world": "varied"},
-            "must be standard in one namespace",
+            "must be standard with namespace",
         ),
         (
             {"cluster": "k", "namespace": "default", "error_types": ["namespace_peer+add_ingress"]},
@@ -746,7 +746,7 @@ def test_second_of_two_concurrent_leases_is_refused():
         held = api.held["ConfigMap", "netarena"]["metadata"]
         held["annotations"] = elsewhere(self_notes(NOW))
         # no lease existed when this service checked
-        with pytest.raises(ConfigError, match="another service"):
+        with pytest.raises(ConfigError, match="another NetArena service"):
             await lease._make(api, "ns", ["web"])
         assert not await lease.renew(api, "ns")
 
@@ -1231,7 +1231,7 @@ def test_answer_to_another_probe_request_is_an_environment_failure(answer):
         pod = Answering(**answer)
         pod.may.set()
         (meter,), (measuring,) = measured_from(pod)
-        with pytest.raises(EnvironmentFailed, match="another question"):
+        with pytest.raises(EnvironmentFailed, match="another request"):
             await measuring
         assert pod.closed
         assert not meter._streams
@@ -1834,7 +1834,7 @@ def test_api_server_outage_during_a_command_is_an_environment_failure():
         enforcer.is_ready = False
         async with deployed.acting():
             await until(lambda: deployed._gate.failures)
-        with pytest.raises(EnvironmentFailed, match="away during a command") as told:
+        with pytest.raises(EnvironmentFailed, match="did not answer during a command") as told:
             await deployed.look()
         assert told.value.proven_ours
 
@@ -2164,7 +2164,7 @@ def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, 
         heard.append(spec)
         return heard.count(ODDLY_OPEN) < times and spec != ODDLY_OPEN
 
-    with pytest.raises(EnvironmentFailed, match="does not enforce policies that are not the agent"):
+    with pytest.raises(EnvironmentFailed, match="does not enforce network policies"):
         after_a_patch(hears, monkeypatch)
     assert heard.count(ODDLY_OPEN) == times
 

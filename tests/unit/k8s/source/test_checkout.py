@@ -291,7 +291,9 @@ def test_checkout_content_determines_the_hash_of_queries(shop):
 
 
 def test_checkout_replaces_only_the_standard_world(shop):
-    with pytest.raises(ConfigError, match=r"config\.microservice_dir: only with world=standard"):
+    with pytest.raises(
+        ConfigError, match=r"config\.microservice_dir: is available only with world=standard"
+    ):
         KubernetesConfig.parse({"microservice_dir": shop, "world": "varied"})
 
 

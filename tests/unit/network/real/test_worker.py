@@ -158,7 +158,7 @@ def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
     monkeypatch.setattr(worker.time, "sleep", pause)
     monkeypatch.setattr(worker, "ROOM_S", 0.0)
 
-    with pytest.raises(EnvironmentFailed, match="neighbour table was full") as caught:
+    with pytest.raises(EnvironmentFailed, match="ARP table was full") as caught:
         served._measure(math.inf)
     assert caught.value.proven_ours == others
     assert rounds.tries == 3
