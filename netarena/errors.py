@@ -66,7 +66,7 @@ class ReplyRefused(NetArenaError):
 class FailureReason(StrEnum):
     """Reason of an agent failure (``Episode.reason``)."""
 
-    TIMEOUT = "timeout"  # no whole reply within agent_timeout_s
+    TIMEOUT = "timeout"  # no complete reply within agent_timeout_s
     ENDPOINT = "endpoint"  # unreachable, connection lost, HTTP error
     TOO_LARGE = "too_large"  # more bytes than a reply may have
     MALFORMED = "malformed"  # protocol error: broken JSON, no text, a wrong card

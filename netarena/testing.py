@@ -604,7 +604,7 @@ class ApplicationContract:
 
         evidence = asyncio.run(read())
         if not evidence:
-            raise SkipTest(f"{self.application} has no evidence to read")
+            raise SkipTest(f"{self.application} does not support --traces")
         rules: defaultdict[str, set[float]] = defaultdict(set)
         for one in evidence:
             targets = {each.name for each in one.candidates if each.target}

@@ -222,7 +222,7 @@ def _add_entity(model: _Model, message: Mapping[str, Any], offset: int) -> None:
             raise _Wrong(f"entity {name!r}: name and type stand in id, not in {key:.80}", offset)
         attributes |= value
     if kind in model.nodes.get(name, {}).get("type", ()):
-        raise _Wrong(f"entity {name!r}: {kind} of this name is there already", offset)
+        raise _Wrong(f"entity {name!r}: {kind} of this name already exists", offset)
     model.add_node(name, attributes, offset)
 
 

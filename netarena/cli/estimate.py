@@ -102,7 +102,7 @@ def read_earlier(folder: Path) -> Earlier:
         if one.outcome is not Outcome.INVALID
     ]
     if not graded:
-        raise ConfigError("--estimate-from", f"{folder} holds no graded episode")
+        raise ConfigError("--estimate-from", f"{folder} has no graded episode")
     usages = [episode.usage for episode in graded if episode.usage]
     replies = sum(usage.replies for usage in usages)
     output = sum(usage.output_tokens for usage in usages) / replies if replies else None

@@ -26,7 +26,7 @@ from netarena.run.archive import read_run
     metavar="FOLDER",
     help="Folder for the files.  [default: DIR/export-KIND, with --public DIR/public-KIND]",
 )
-@click.option("--public", is_flag=True, help="Leave out ground truth and all that reveals it.")
+@click.option("--public", is_flag=True, help="Omit ground truth and everything that reveals it.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(*, directory: Path, kind: str, out: Path | None, public: bool, force: bool) -> None:
     """Write the run in DIR for other tools, from its journal, as far as it got."""
@@ -34,7 +34,7 @@ def command(*, directory: Path, kind: str, out: Path | None, public: bool, force
     folder = out or directory / f"{'public' if public else 'export'}-{kind}"
     files = export(run, kind, folder, public=public, force=force)
     if not public:
-        click.echo("netarena: warning: this holds ground truth; --public leaves it out", err=True)
+        click.echo("netarena: warning: the files contain ground truth; --public omits it", err=True)
     if kind == "atif":  # a file for each episode
         click.echo(f"{folder}: {len(files):,} trajectories")
         return

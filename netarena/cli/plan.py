@@ -25,27 +25,27 @@ def plan_options(command: F) -> F:
         click.option(
             "--estimate",
             is_flag=True,
-            help="Show queries, calls, tokens, cost, time and disk of the run; ask no agent.",
+            help="Print queries, calls, tokens, cost, time and disk space of the run, without an agent.",
         ),
         click.option(
             "--estimate-from",
             "earlier",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Like --estimate, with turns and output tokens of an earlier run.",
+            help="Like --estimate, but with the turns and output tokens of an earlier run.",
         ),
         click.option(
             "--fraction",
             type=click.FloatRange(0, 1, min_open=True),
             metavar="F",
-            help="Ask only this share of the queries, the same of each label, at least one.",
+            help="Ask only this fraction of the queries of each label, at least one per label.",
         ),
         click.option(
             "--max-cost",
             "limit_usd",
             type=click.FloatRange(0, min_open=True),
             metavar="USD",
-            help="End the run before its replies cost more; --resume goes on.",
+            help="Stop the run before its replies cost more; --resume continues it.",
         ),
         click.option(
             "--price",
@@ -88,7 +88,7 @@ class Plan:
         read = read_prices(prices)
         asks = estimate or earlier is not None
         if read and not asks and limit_usd is None:
-            raise ConfigError("--price", "is for --estimate and --max-cost: give one of them")
+            raise ConfigError("--price", "is allowed only with --estimate or --max-cost")
         return cls(asks, earlier, fraction, limit_usd, read)
 
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def refuse_with_service(plan: Plan) -> None:
     if plan.limit_usd is not None:
         raise ConfigError(
             "--max-cost",
-            "is for scenarios whose green agent is an application, not a service: write "
+            "is allowed only if the green agent is an application, not a service: write "
             "[green_agent] application = ...",
         )
 

@@ -729,7 +729,7 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
         return  # there is no run
     if kept != dict(own):
         told = f": {kept}, not {dict(own)}" if secrecy is Secrecy.OPEN else ""
-        raise ConfigError("resume", f"participants of the run there have another config{told}")
+        raise ConfigError("resume", f"participants of the existing run have another config{told}")
 
 
 def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:

@@ -154,8 +154,8 @@ def test_rejected_request_reports_the_reason(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--agent", "noop"], "scenario: names its agents itself"),
-        (["--verbose"], "--verbose: is for scenarios whose green agent is an application"),
-        (["--resume"], "--resume: is for scenarios whose green agent is an application"),
+        (["--verbose"], "--verbose: is allowed only if the green agent is an application"),
+        (["--resume"], "--resume: is allowed only if the green agent is an application"),
     ],
 )
 def test_conflicting_options_are_refused(tmp_path, capsys, arguments, words):

@@ -72,7 +72,7 @@ def test_fraction_is_the_beginning_of_the_whole_run(capsys: pytest.CaptureFixtur
         (["toy", "--fraction", "0"], "--fraction"),
         (["toy", "--fraction", "0.5", "--set", "end_index=2"], "cannot be combined with end_index"),
         (["toy", "--price", "1"], "--price: must be IN,OUT or ROLE=IN,OUT in USD per million"),
-        (["toy", "--price", "1,2"], "--price: is for --estimate and --max-cost"),
+        (["toy", "--price", "1,2"], "--price: is allowed only with --estimate or --max-cost"),
         (
             ["toy", "--agent-exec", "true", "--max-cost", "1"],
             "does not name a model: state it in USD per million tokens with --price toy_operator=",

@@ -254,9 +254,7 @@ async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, 
 
 
 async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch):
-    with pytest.raises(
-        ConfigError, match="parrot does not have a parser agent"
-    ):
+    with pytest.raises(ConfigError, match="parrot does not have a parser agent"):
         Parser(brief)
 
     def parse_task(self, prompt):
@@ -275,7 +273,5 @@ async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch)
 
 
 def test_an_application_without_a_checklist_has_no_heuristic_agent(brief):
-    with pytest.raises(
-        ConfigError, match="parrot does not have a heuristic agent"
-    ):
+    with pytest.raises(ConfigError, match="parrot does not have a heuristic agent"):
         Heuristic(brief)

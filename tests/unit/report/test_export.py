@@ -143,7 +143,7 @@ def test_existing_files_are_overwritten_only_with_force(
     out = ("export", str(run), "--to", kind, "--out", str(tmp_path / "out"))
     assert main([*out]) == 0
     told = capsys.readouterr()
-    assert "warning: the pages contain ground truth; --public omits it" in told.err
+    assert "warning: the files contain ground truth; --public omits it" in told.err
     files = sorted((tmp_path / "out").iterdir())
     if kind == "atif":
         assert told.out == f"{tmp_path / 'out'}: 6 trajectories\n"

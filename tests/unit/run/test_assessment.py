@@ -916,7 +916,7 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
         "zeroshot_cot",
     ]
     own = {}
-    with pytest.raises(ConfigError, match="participants of the run there have another config"):
+    with pytest.raises(ConfigError, match="participants of the existing run have another config"):
         asyncio.run(run(resume=True))
     own = {"thinks": {"seed": 3}}
     with pytest.raises(ConfigError, match=r"^thinks\.config\.seed: has one value"):
