@@ -25,7 +25,7 @@ def plan_options(command: F) -> F:
         click.option(
             "--estimate",
             is_flag=True,
-            help="Print queries, calls, tokens, cost, time and disk space of the run, without an agent.",
+            help="Print queries, calls, tokens, cost, time and disk space, without an agent.",
         ),
         click.option(
             "--estimate-from",
