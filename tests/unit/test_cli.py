@@ -791,7 +791,7 @@ def test_agent_cmd_that_cannot_start_is_reported_in_one_line(fake, capsys, comma
 
 def test_agent_cmd_excludes_the_agent_option(fake, capsys):
     assert run_lamp("--agent-cmd", "true {port}") == 2
-    assert "--agent-cmd: leaves no choice of --agent" in capsys.readouterr().err
+    assert "--agent-cmd: cannot be combined with --agent" in capsys.readouterr().err
 
 
 def test_agent_cmd_is_not_started_on_an_occupied_port(fake):
@@ -1266,7 +1266,7 @@ def test_leaderboard_ranks_runs(fake, capsys):
     out = capsys.readouterr().out
     assert out.index("sweeper") < out.index("idler")
     assert "no graded query from: empty.json" in out
-    assert "no floor of noop and random" in out
+    assert "no results of the baselines noop and random" in out
     assert main(["leaderboard", *files, "--json"]) == 0
     standings = json.loads(capsys.readouterr().out)
     assert [entry["id"] for entry in standings["boards"][0]["ranking"]] == ["sweeper", "idler"]

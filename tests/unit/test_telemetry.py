@@ -253,8 +253,8 @@ def test_agent_gets_no_trace_context_without_a_collector(monkeypatch) -> None:
     ("name", "value", "words"),
     [
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "100000", "max_export_batch_size must be"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf is supported, not grpc"),
-        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "http/protobuf is supported, not"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "only http/protobuf is supported, not grpc"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "only http/protobuf is supported, not"),
     ],
 )
 def test_run_continues_if_telemetry_cannot_be_set_up(

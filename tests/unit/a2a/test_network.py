@@ -100,7 +100,7 @@ def test_other_addresses_are_allowed(address):
 async def test_participant_at_a_refused_address_is_rejected(host):
     urls = {"fine": "http://127.0.0.1:9/", "role": f"http://{host}:80/x"}
     with names(metadata=METADATA, mixed=f"127.0.0.1 {METADATA}"):
-        with pytest.raises(ConfigError, match=r"participants\.role: must not lead to a link-local"):
+        with pytest.raises(ConfigError, match=r"participants\.role: must not resolve to a link"):
             await Network().check(urls)
         await Network(allow_link_local=True).check(urls)
 

@@ -272,7 +272,7 @@ def test_query_file_may_not_be_a_file_of_the_run(place, bad, anew):
     "bad", ["results.json", "a/journal.jsonl/b", "/run/config.json", "run/.lock/x", "queries.jsonl"]
 )
 def test_output_directory_with_the_name_of_a_run_file_is_refused(place, bad):
-    with pytest.raises(ConfigError, match=r"^config\.output_dir: must not lead through "):
+    with pytest.raises(ConfigError, match=r"^config\.output_dir: must not contain "):
         place.output_dir(bad, "t")
 
 

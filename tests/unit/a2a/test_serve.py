@@ -30,7 +30,7 @@ def served(monkeypatch):
 
 
 def test_service_without_a_sandbox_is_refused_with_the_reason(served, tmp_path):
-    with pytest.raises(ConfigError, match=r"sandbox: cage: none; x, or serve with --allow-unsand"):
+    with pytest.raises(ConfigError, match=r"sandbox: cage: none; x, or start the service"):
         serve(Unprotected(), port=0, out=tmp_path)
     assert not served
 

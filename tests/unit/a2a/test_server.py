@@ -432,8 +432,8 @@ async def test_participant_at_a_link_local_address_is_rejected_unless_allowed(tm
         task = await agent.send(request)
     assert state(task) == "rejected"
     assert said(task) == (
-        "participants.b: must not lead to a link-local or metadata address, "
-        "which netarena serve --allow-link-local allows"
+        "participants.b: must not resolve to a link-local or metadata address; "
+        "to allow it, start netarena serve with --allow-link-local"
     )
     assert not conduct.calls
     async with green(conduct, tmp_path, allow_link_local=True) as agent:

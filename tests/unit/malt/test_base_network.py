@@ -109,8 +109,8 @@ def test_any_parameters_give_queries_or_name_the_impossible_labels(
         ({"agg_stages": []}, "agg_stages: "),
         ({"agg_stages": [2, 2]}, "agg_stages: Value error, must name each stage only once"),
         ({"capacity_bps": float("inf")}, "capacity_bps: "),
-        ({"capacity_bps": 1e9 / 3}, "capacity_bps: Value error, 333333333.3333333 is no whole"),
-        ({"exceptions_bps": {"x": 1.1}}, "exceptions_bps: Value error, 1.1 is no whole number"),
+        ({"capacity_bps": 1e9 / 3}, "capacity_bps: Value error, 333333333.3333333 must be a whole"),
+        ({"exceptions_bps": {"x": 1.1}}, "exceptions_bps: Value error, 1.1 must be a whole number"),
         ({"name": "$1"}, "name: String should match"),
         ({"exceptions_bps": {"x": 0}}, "exceptions_bps.x: "),
         (3, "an object of parameters, or the path of a model file, not 3"),
@@ -128,7 +128,7 @@ def test_wrong_parameters_are_named(value: object, says: str) -> None:
 def test_invalid_combination_of_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"\d nodes; a network has at most 1000000"):
         draw({"superblocks": 10_000, "agg_blocks": 1_000})
-    with pytest.raises(ConfigError, match=r"there is no port 'ju1\.x'"):
+    with pytest.raises(ConfigError, match=r"the network has no port 'ju1\.x'"):
         draw({"exceptions_bps": {"ju1.x": 1e9}})
     with pytest.raises(ConfigError, match="capacities up to 1e\\+15 bps in steps of 1 bps are not"):
         draw({**SMALL, "capacity_bps": 1e15 - 1, "exceptions_bps": {"ju1.a1.m1.s2c1.p2": 1e15}})
@@ -243,7 +243,7 @@ def test_changed_model_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.json has changed"):
         base_of(query.initial)
     path.unlink()
-    with pytest.raises(ConfigError, match=r"model\.json is not there"):
+    with pytest.raises(ConfigError, match=r"model\.json does not exist"):
         base_of(query.initial)
 
 

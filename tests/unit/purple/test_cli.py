@@ -87,7 +87,7 @@ def test_a_wrong_argument_ends_in_one_line(arguments, line, capsys):
 def test_a_model_of_no_provider_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("MODEL_NAME", "gpt-x")
     assert main([]) == 2
-    assert "--model: 'gpt-x' names no provider: write PROVIDER/MODEL" in capsys.readouterr().err
+    assert "--model: 'gpt-x' does not name a provider: write" in capsys.readouterr().err
 
 
 def test_a_model_needs_the_extra(monkeypatch, capsys):

@@ -60,7 +60,7 @@ def test_answer_outside_the_reasoning_is_found(reply, value):
     [
         ("a", "^no brackets$"),
         ("<think>[x]</think>", "no brackets; text before the end of the reasoning"),
-        ("[x]</think>", "no brackets; what stands"),
+        ("[x]</think>", "no brackets; text before"),
         ("<think>[x]", "opened and never closed"),
         ("Well. <think>[x]", "opened and never closed"),
         ("<think>[x]</think><think>[y]", "opened and never closed"),

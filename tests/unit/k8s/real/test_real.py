@@ -120,7 +120,7 @@ def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
         ),
         (
             {"cluster": "k", "namespace": "default", "error_types": ["namespace_peer+add_ingress"]},
-            "namespace_peer takes default for another namespace",
+            "namespace_peer takes default as its other namespace",
         ),
         ({"cluster": "k"}, "'k' must be 'embedded' or a context of"),
     ],
@@ -2204,8 +2204,8 @@ def test_deployment_that_does_not_become_healthy_is_reported_with_both_matrices(
     ("space", "told"),
     [
         ({"metadata": {}}, None),
-        ({"metadata": {"deletionTimestamp": "now"}}, "shop was taken or deleted"),
-        (Refused(404, "not found"), "shop was taken or deleted"),
+        ({"metadata": {"deletionTimestamp": "now"}}, "shop was deleted or leased"),
+        (Refused(404, "not found"), "shop was deleted or leased"),
         (Refused(403, "not allowed"), None),
     ],
 )
