@@ -78,7 +78,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     [
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
-        ("route", "c0384b1e38b1560e", "bfa779871eb52362"),
+        ("route", "c0384b1e38b1560e", "723359230b4c3bc6"),
         ("k8s", "7dd0758a355b04fe", "0c480e1f802ff89d"),
     ],
 )
