@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from heapq import merge as merge_sorted
@@ -232,7 +232,8 @@ def _compare(first: Path, one: Mapping[str, Any], second: Path, other: Mapping[s
         left, right = one.get(what), other.get(what)
         if what == "config":
             for key in sorted({*one[what], *other[what]} - FREE):
-                _refuse_difference(first, left.get(key), second, right.get(key), f"{what}.{key}")
+                pair = one[what].get(key), other[what].get(key)
+                _refuse_difference(first, pair[0], second, pair[1], f"{what}.{key}")
         elif what == "participants" and left != right:
             raise ConfigError(
                 "SHARD",
@@ -429,7 +430,7 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
     known = [cost for cost in costs if cost is not None]
     spent = fsum(known) if known else None
 
-    def journal(spool: Spool) -> Iterator[str]:
+    def journal(spool: Spool) -> Generator[str]:
         nonlocal answered
         header = with_seed_text(run.header(config, role).model_dump(mode="json"))
         yield json.dumps({"event": "assessment", "header": header}) + "\n"
