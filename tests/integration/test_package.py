@@ -9,6 +9,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,19 @@ import importlib, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
 for module in pkgutil.walk_packages(package.__path__, f"{sys.argv[1]}."):
     importlib.import_module(module.name)
+"""
+
+#: runs commands in one process, which imports once, and prints the status and texts of each
+SEVERAL = """
+import contextlib, io, json, sys
+from netarena.cli import main
+told = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(arguments)
+    told.append((status, out.getvalue(), err.getvalue()))
+json.dump(told, sys.stdout)
 """
 
 pytestmark = pytest.mark.slow
@@ -133,33 +147,43 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
     commands = environment(extra)
     assert "doctor" in call(commands / "netarena", "--help", cwd=tmp_path)
     assert "--strategy" in call(commands / "netarena-purple", "--help", cwd=tmp_path)
-    call(commands / "netarena", "doctor", cwd=tmp_path)
 
     # every module of an application, with nothing but what its extra brings
     for app in {"malt", "route", "k8s"} & ({extra} if extra != "all" else set(EXTRAS)):
         call(commands / "python", "-c", IMPORT_ALL, f"netarena_{app}", cwd=tmp_path)
 
-    run = [commands / "netarena", "run", "malt", "--json", "--set", "complexity_level=level1"]
-    if extra in {"malt", "all"}:
-        results = json.loads(call(*run, cwd=tmp_path))["results"]
-        assert results[-1]["avg_solved_safely"] == 1.0
-    else:
-        said = call(*run, cwd=tmp_path, status=2)
-        assert 'pip install "netarena[malt]"' in said
-        assert len(said.splitlines()) == 1
-
-    said = call(commands / "netarena", "view", "nowhere", cwd=tmp_path, status=2)
-    # litellm brings what pages are made by
-    has_pages = extra in {"view", "purple", "all"}
-    hint = "nowhere is not a directory" if has_pages else '"netarena[view]"'
-    assert hint in said
-
     sample = tmp_path / "results.json"
     sample.write_text(json.dumps(SAMPLE))
-    board = [commands / "netarena", "leaderboard", sample]
-    if extra in {"leaderboard", "export", "all"}:
-        assert "somebody" in call(*board, cwd=tmp_path)
+    arguments = [
+        ["doctor"],
+        ["run", "malt", "--json", "--set", "complexity_level=level1"],
+        ["view", "nowhere"],
+        ["leaderboard", str(sample)],
+    ]
+    told = json.loads(call(commands / "python", "-c", SEVERAL, json.dumps(arguments), cwd=tmp_path))
+    doctor, run, view, board = told
+    assert doctor[0] == 0, doctor
+
+    if extra in {"malt", "all"}:
+        assert run[0] == 0, run
+        assert json.loads(run[1])["results"][-1]["avg_solved_safely"] == 1.0
     else:
-        said = call(*board, cwd=tmp_path, status=2)
-        assert 'pip install "netarena[leaderboard]"' in said
-        assert len(said.splitlines()) == 1
+        assert_missing(run, 'pip install "netarena[malt]"')
+
+    # litellm brings what pages are made by
+    has_pages = extra in {"view", "purple", "all"}
+    assert view[0] == 2
+    assert ("nowhere is not a directory" if has_pages else '"netarena[view]"') in view[2]
+
+    if extra in {"leaderboard", "export", "all"}:
+        assert board[0] == 0, board
+        assert "somebody" in board[1]
+    else:
+        assert_missing(board, 'pip install "netarena[leaderboard]"')
+
+
+def assert_missing(told: list[Any], words: str) -> None:
+    """The command ended with status 2 and one line, which says what to install."""
+    status, out, err = told
+    assert (status, len((out + err).splitlines())) == (2, 1), told
+    assert words in err
