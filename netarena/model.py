@@ -7,6 +7,7 @@ whose form belongs to the application.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,6 +100,15 @@ class Query(Record):
     initial: JsonValue = None
     #: Hidden: what turns the initial state into the target (constructive) or broke it (reactive).
     actions: tuple[Action, ...]
+
+    @property
+    def content(self) -> str:
+        """Return 16 hex digits over text, initial state and actions: equal for equal queries.
+
+        Small worlds run out of different queries; their answers are not independent.
+        """
+        told = self.model_dump_json(include={"text", "initial", "actions"})
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Ask(NamedTuple):
@@ -395,8 +405,8 @@ class Episode(Record):
         failed = self.outcome is Outcome.AGENT_FAILED
         return f"not seen: {'the agent failed' if failed else 'nothing ran to its end'}"
 
-    def outline(self) -> Outline:
-        """What a summary is made of."""
+    def outline(self, query: Query | None = None) -> Outline:
+        """Return what a summary is made of; with its ``query``, equal queries can be found."""
         ours = self.outcome is Outcome.INVALID
         return Outline(
             query_id=self.query_id,
@@ -423,6 +433,7 @@ class Episode(Record):
             claim_right=self.claim_right,
             localised=self.localised,
             turns_healthy=self.turns_healthy,
+            content=query.content if query is not None else "",
         )
 
     def slim(self) -> Episode:
@@ -473,6 +484,13 @@ class Outline:
     claim_right: bool | None = None
     localised: Localised | None = None
     turns_healthy: int | None = None
+    #: ``Query.content``; empty if it is unknown.
+    content: str = ""
+
+    @property
+    def same(self) -> str:
+        """Return what is equal for answers to the same question: their intervals are clustered."""
+        return self.content or self.query_id
 
     @property
     def ask(self) -> Ask:

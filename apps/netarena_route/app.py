@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -67,6 +68,21 @@ from netarena_route.environment import LIMITS, RouteEnvironment, resolve
 from netarena_route.fault import mask
 from netarena_route.world.model import World
 
+#: Commands that change a machine's configuration, for ``judging: paper``.
+_CHANGE = re.compile(
+    r"""
+    \b(?: (?:ip|bridge|tc|nft|route|conntrack)\b [^;|&\n]*?
+        \b(?:add|del|delete|replace|change|append|prepend|set|flush|insert|create|restore)\b
+      | ip6?tables(?:-legacy|-nft)?\b [^;|&\n]*? \s(?:-[ADIRFXNPZ]|--(?:append|delete|insert|
+        replace|flush|policy|new-chain|delete-chain|zero))\b
+      | ip6?tables-restore\b
+      | sysctl\b [^;|&\n]*? (?:-w|--write|-p|=)
+      | ifconfig\s+\S+\s+\S | arp\s+-[sd] | ethtool\s+-[A-Z] | ifup\b | ifdown\b
+      | vtysh\b .* \b(?:conf|configure|clear|write)\b
+    ) | >\s*/proc/sys
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 #: Sizes and families of faults that an audit covers unless the configuration sets them.
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
 _AUDITED_TYPES: tuple[tuple[str, ...] | None, ...] = (
@@ -288,6 +304,9 @@ class Route(Reactive):
     def labels(self, config: Config) -> Collection[str]:
         route = cast("RouteConfig", config)
         return backbone.labels(route) if route.world == BACKBONE else super().labels(route)
+
+    def configures(self, move: Move) -> bool:
+        return isinstance(move, dict) and bool(_CHANGE.search(str(move.get("command", ""))))
 
     def count_wrong(self, query: Query, state_: State) -> int:
         if _is_backbone(query):

@@ -9,23 +9,18 @@ plain JSON without NaN or infinity; a rate without episodes is null.
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, combinations, takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from netarena.analysis.intervals import (
     Cluster,
     clustered,
-    overlap,
     paired_interval,
     pass_all,
     sign_flip,
-    wald,
-    wilson,
 )
 from netarena.config import Briefing, Config, with_seed_text
 from netarena.errors import without_folders
@@ -34,8 +29,6 @@ from netarena.task.ticket import LEFTOVER
 
 #: Share of the episodes' time from which on the agent, not NetArena, used up the time budget.
 AGENT_SHARE = 0.5
-#: Numbers of queries for which overlaps are reported.
-FIGURE_SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
 #: Characters of one piece of evidence in a summary; the journal has all of it.
 EVIDENCE_CHARS = 400
 
@@ -101,7 +94,9 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
     graded, and replaced when the assessment was resumed; the summary has it if there are any.
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
-    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. If
+    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Of
+    these episodes ``distinct`` counts different queries (text, initial state and actions); answers
+    to equal ones are a cluster. If
     queries are repeated, ``queries`` counts them, intervals are by query, and ``pass_all`` has for
     each k the probability that k answers to a query are all solved safely (pass^k).
 
@@ -139,6 +134,7 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
         **({"solved_unseen_by": unseen} if unseen else {}),
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
+        "distinct": len({episode.same for episode in graded}),
         "intervals": {name: rates[name]["interval"] for name in VERDICTS},
         **tell_repeats(config.repeats, graded, unasked),
         **_claims(config, graded),
@@ -220,8 +216,8 @@ def break_down(
     """Return rates with Wilson intervals by ``label`` or ``level``, groups sorted by name.
 
     ``unasked`` are never-asked queries that count as failures. Each group has ``graded``,
-    ``invalid``, the means ``iterations``, ``agent_s`` (waiting for replies) and ``cost_usd`` (as
-    reported; null without reports) and, by rate, ``successes``, ``rate`` and ``interval``.
+    ``invalid``, the means of ``mean_costs`` (``agent_s`` is waiting for replies, ``cost_usd`` as
+    reported and null without reports) and, by rate, ``successes``, ``rate`` and ``interval``.
     """
     groups: dict[str, list[Outline]] = {}
     missing: defaultdict[str, list[Query]] = defaultdict(list)
@@ -242,43 +238,6 @@ def break_down(
     return table
 
 
-def overlap_by_size(
-    agents: Sequence[Iterable[Outline]], rng: random.Random, *, verdict: str = "solved_safely"
-) -> list[dict[str, float]]:
-    """Return how far the intervals of agents overlap for several numbers of queries (Figure 3).
-
-    For each number of ``queries``: the mean of ``overlap`` over pairs of agents and over samples of
-    their first answers drawn with ``rng``, for the paper's interval (``wald``) and Wilson's
-    (``wilson``). Empty for fewer than two agents with answers.
-    """
-    judge = VERDICTS[verdict]
-    answers = [
-        [judge(e) for e in episodes if e.outcome is not Outcome.INVALID and e.repeat == 1]
-        for episodes in agents
-    ]
-    answers = [verdicts for verdicts in answers if verdicts]
-    most = min(map(len, answers), default=0)
-    if len(answers) < 2:
-        return []
-    sizes = [*takewhile(most.__gt__, FIGURE_SIZES), most]
-    samples = max(10, min(200, 1_000_000 // sum(map(len, answers))))
-    sums = {size: [0.0, 0.0] for size in sizes}
-    for _ in range(samples):
-        counts = []
-        for verdicts in answers:
-            rng.shuffle(verdicts)
-            counts.append(list(accumulate(verdicts)))
-        for size in sizes:
-            right = [count[size - 1] for count in counts]
-            for place, make in enumerate((wald, wilson)):
-                made = [make(successes, size) for successes in right]
-                sums[size][place] += _mean([overlap(*pair) for pair in combinations(made, 2)]) or 0
-    return [
-        {"queries": size, "wald": by_wald / samples, "wilson": by_wilson / samples}
-        for size, (by_wald, by_wilson) in sums.items()
-    ]
-
-
 def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
     """Return seconds per episode by user: total, mean, median, 95th percentile, maximum."""
     parts: dict[str, Callable[[Outline], float]] = {
@@ -293,15 +252,15 @@ def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]
 
 
 def compare(
-    first: Iterable[Outline], second: Iterable[Outline], *, verdict: str = "solved_safely"
+    first: Sequence[Outline], second: Sequence[Outline], *, verdict: str = "solved_safely"
 ) -> dict[str, Any]:
     """Compare two agents on the same queries: a paired table with McNemar's exact test.
 
     A pair is one query and repetition. Those that only one of the two has, or that were invalid for
     either, are left out and counted in ``unpaired``. ``difference`` is the first rate minus the
     second, null without pairs, with ``interval``. If queries are repeated, the test is that of
-    signs by query, and the interval takes this into account. Raises ValueError for a verdict that
-    is not in ``VERDICTS``.
+    signs by query, and the interval takes this into account; equal queries count as one. Raises
+    ValueError for a verdict that is not in ``VERDICTS``.
     """
     if verdict not in VERDICTS:
         raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict!r}")
@@ -311,12 +270,13 @@ def compare(
         for episodes in (first, second)
     )
     shared = left.keys() & right.keys()
+    same = {episode.ask: episode.same for episode in first}
     cells = Counter((left[ask], right[ask]) for ask in shared)
     n, only_first, only_second = len(shared), cells[True, False], cells[False, True]
     ahead: Counter[str] = Counter()
-    pairs = Counter(ask.query_id for ask in shared)
+    pairs = Counter(same[ask] for ask in shared)
     for ask in shared:
-        ahead[ask.query_id] += left[ask] - right[ask]
+        ahead[same[ask]] += left[ask] - right[ask]
     by_query = [Cluster(ahead[query], pairs[query]) for query in sorted(pairs)]
     return {
         "verdict": verdict,
@@ -345,11 +305,11 @@ def rate_all(
     ``unasked`` are failures.
     """
     n = len(graded) + len(unasked)
-    answers = Counter(episode.query_id for episode in graded)
+    answers = Counter(episode.same for episode in graded)
     answers.update(query.id for query in unasked)
     table = {}
     for name, judge in VERDICTS.items():
-        right = Counter(episode.query_id for episode in graded if judge(episode))
+        right = Counter(episode.same for episode in graded if judge(episode))
         successes = right.total()
         table[name] = {
             "successes": successes,
@@ -418,7 +378,7 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
 
 
 def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
-    """Return the means per graded episode: ``iterations``, ``agent_s`` and ``cost_usd``.
+    """Return means per graded episode: ``iterations``, ``agent_s``, ``execution_s``, ``cost_usd``.
 
     The cost is averaged over episodes that report it; null without any.
     """
@@ -426,6 +386,7 @@ def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
     return {
         "iterations": _mean([episode.iterations for episode in graded]),
         "agent_s": _mean([episode.agent_time_s for episode in graded]),
+        "execution_s": _mean([episode.execution_time_s for episode in graded]),
         "cost_usd": _mean(_costs(graded)),
     }
 

@@ -11,6 +11,7 @@ from netarena.cli.terminal import json_text
 from netarena.errors import ConfigError
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
+from netarena.report.folder import write_figures
 from netarena.report.markdown import render_markdown
 
 
@@ -24,10 +25,22 @@ from netarena.report.markdown import render_markdown
     help="List the queries that one of two runs solved and the other did not: --pairs A B.",
 )
 @click.option("--html", is_flag=True, help="Write one HTML page with plots, smaller than 3 MB.")
+@click.option(
+    "--figures",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write every figure as SVG and CSV, and every table as LaTeX and CSV, into DIR.",
+)
 @json_option("the report")
 @file_option
-def command(
-    *, sources: tuple[Path, ...], pairs: bool, html: bool, as_json: bool, out: Path | None
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    sources: tuple[Path, ...],
+    pairs: bool,
+    html: bool,
+    figures: Path | None,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
     """Report on the runs in DIR, or on result files: who stands where, rates with intervals,
     what was lost and why, invalid queries, times.
@@ -38,6 +51,8 @@ def command(
     """
     if html and as_json:
         raise ConfigError("--html", "cannot be combined with --json")
+    if figures is not None and (pairs or html or as_json or out is not None):
+        raise ConfigError("--figures", "cannot be combined with --pairs, --html, --json or --out")
     entrants = read_entrants(sources)
     if pairs:
         if html or len(entrants) != 2:
@@ -48,6 +63,10 @@ def command(
         write_out(json_text(found, indent=2) + "\n" if as_json else render_pairs(found), out)
         return
     report = make_report(entrants)
+    if figures is not None:
+        for path in write_figures(report, figures):
+            click.echo(path)
+        return
     if html:
         from netarena.report.page import render_html
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from netarena.analysis import figure
 from netarena.analysis.intervals import holm, paired_size, unpaired_interval, unpaired_size
 from netarena.analysis.stats import (
     break_down,
     compare,
     failure_types,
     mean_costs,
-    overlap_by_size,
     time_spent,
     unsafe_types,
 )
@@ -29,6 +29,7 @@ from netarena.report.story import is_lost, why
 
 #: Measures that rank participants, in order.
 RANKING = ("solved_safely", "correctness", "safety")
+_SOLVED = RANKING[0]
 #: Seed of the samples for Figure 3.
 _SAMPLES = "figure-3"
 
@@ -66,10 +67,7 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
                 "terms": dict(members[0].terms),
                 "title": text_of(members[0].terms),
                 "ranking": [entrants[place].name for place in ranked],
-                "overlap": overlap_by_size(
-                    [one.outlines for one in members],
-                    random.Random(_SAMPLES),  # noqa: S311 -- not for secrets
-                ),
+                **_compare_all({entrants[place].name: entrants[place] for place in ranked}),
             }
         )
         pairs = [{"group": number, **_compare(*pair)} for pair in combinations(members, 2)]
@@ -83,6 +81,37 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
         "comparisons": comparisons,
         "failed": [{"name": one.name, "source": one.source, "why": one.failed} for one in failed],
     }
+
+
+def _compare_all(members: Mapping[str, Entrant]) -> dict[str, Any]:
+    """Return the numbers of the paper's Figure 3 and of trade-offs of agents, best first."""
+    agents = {name: one.outlines for name, one in members.items()}
+    overlap = {
+        verdict: figure.overlaps(agents, verdict, _rng()) for verdict in (*figure.FIGURE_3, _SOLVED)
+    }
+    means = {name: mean_costs(one.outlines) for name, one in members.items()}
+    pareto = figure.pareto(
+        {
+            name: {
+                _SOLVED: one.summary[f"avg_{_SOLVED}"],
+                "latency": means[name][one.latency],
+                "cost_usd": means[name]["cost_usd"],
+            }
+            for name, one in members.items()
+        }
+    )
+    return {
+        "overlap": overlap,
+        "crosses": {
+            "few": figure.crosses(agents, figure.FEW, _rng()),
+            "all": figure.crosses(agents, None, _rng()),
+        },
+        "pareto": [name for name in members if name in pareto],
+    }
+
+
+def _rng() -> random.Random:
+    return random.Random(_SAMPLES)  # noqa: S311 -- not for secrets
 
 
 def _standing(entrant: Entrant) -> list[float]:
@@ -149,6 +178,9 @@ def _participant(one: Entrant) -> dict[str, Any]:
         "lost": [vars(lost) for lost in lost_of(one)],
         "lost_number": len(lost_of(one)),
         "means": mean_costs(one.outlines),
+        "latency": one.latency,
+        "failures_by_label": figure.failure_table(one.outlines),
+        "tradeoffs": figure.tradeoffs(one.outlines),
         "invalid": [
             {
                 "id": episode.query_id,

@@ -48,6 +48,7 @@ _TAKEN = {
     "not_run": int,
     "not_run_counted": bool,
     "complete": bool,
+    "distinct": int,
     "solved_unseen_by": str,
     "agent_input_tokens": int,
     "agent_output_tokens": int,
@@ -96,6 +97,15 @@ class Entrant:
     failed: str = ""
 
     @property
+    def latency(self) -> str:
+        """Return the mean (``stats.mean_costs``) that the paper calls latency.
+
+        It is the execution time where one reply decides, and the number of turns elsewhere.
+        """
+        known = self.runs[0].application if self.runs else application_of(self.role)
+        return "execution_s" if known is not None and known.one_shot else "iterations"
+
+    @property
     def episodes(self) -> list[Episode]:
         """Return the episodes of folders, without texts and states."""
         return [episode for run in self.runs for episode in run.past.episodes.values()]
@@ -131,7 +141,7 @@ def from_run(run: Sequence[Stored]) -> list[Entrant]:
 
 def _from_stored(stored: Stored) -> Entrant:
     episodes = list(stored.past.episodes.values())
-    outlines = [episode.outline() for episode in episodes]
+    outlines = stored.outlines
     not_run = stored.not_run
     unasked = count_unasked(stored.config, outlines, not_run, ended=stored.past.ended)
     header = stored.header

@@ -68,7 +68,7 @@ def _log_id(stored: Stored) -> str:
 
 def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     header, config = stored.header, stored.config
-    outlines = [episode.outline() for episode in stored.past.episodes.values()]
+    outlines = stored.outlines
     seed = None if public else stored.seed
     summary = summarise(
         stored.application,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netarena.model import FailureKind
+from netarena.report.comparison import Table, pair_table, tradeoff_table
 
 #: Characters of one piece of evidence; the JSON report has all of it.
 EVIDENCE_CHARS = 2000
@@ -106,6 +107,29 @@ def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
         pairs = [pair for pair in report["comparisons"] if pair["group"] == number]
         if pairs:
             yield _oppose(pairs, f"Each two of them{about}", number)
+        yield _from_table(
+            tradeoff_table(group, ranked),
+            about,
+            number,
+            "An agent is on the Pareto front if no other solves as many queries safely with as "
+            "little latency and as little cost, and is better in one of these.",
+        )
+        if group["overlap"]["safety"]["pairs"]:
+            yield _from_table(
+                pair_table(group),
+                about,
+                number,
+                "The smallest number of queries from which on the two intervals overlap in at most "
+                "5 % of samples of their answers (the paper's Figure 3).",
+            )
+
+
+def _from_table(table_: Table, about: str, group: int, note: str) -> Comparison:
+    rows = [
+        [number(cell) if cell is None or isinstance(cell, float) else str(cell) for cell in row]
+        for row in table_.rows
+    ]
+    return Comparison(f"{table_.title}{about}", group, table_.head, rows, note)
 
 
 def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Comparison:
@@ -322,7 +346,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     if "claims" in summary:
         lines += ["## Tickets", "", *_tickets(summary)]
     for title, key in (("level", "by_level"), ("label", "by_label")):
-        lines += [f"## By {title}", "", *_breakdown(title, one[key], turns=has_turns(one))]
+        lines += [f"## By {title}", "", *_breakdown(title, one[key], _measure(one))]
+    lines += _failures(one["failures_by_label"])
     for title, key, words in (
         ("Where answers went wrong", "failure_types", "Failure type"),
         ("What decided that", "failure_rules", "Failure type and rule"),
@@ -391,10 +416,26 @@ def _tickets(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _breakdown(title: str, groups: Mapping[str, Any], *, turns: bool) -> list[str]:
+def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the number of failures of each type by label; empty without failures."""
+    kinds = list(next(iter(by_label.values()), {}))
+    if not kinds:
+        return []
+    rows = [(clean(label), *(row[kind] for kind in kinds)) for label, row in by_label.items()]
+    return ["## Failure types by label", "", *table(("Label", *kinds), rows)]
+
+
+def _measure(participant: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the key and the heading of the paper's latency, if it has any information."""
+    if participant["latency"] == "iterations":
+        return ("iterations", "Iterations") if has_turns(participant) else None
+    return participant["latency"], "Execution, s"
+
+
+def _breakdown(title: str, groups: Mapping[str, Any], measure: tuple[str, str] | None) -> list[str]:
     heads = [head for words in _RATES.values() for head in (words, "95 %")]
     return table(
-        (title.capitalize(), "Graded", "Invalid", *heads, *(["Iterations"] if turns else [])),
+        (title.capitalize(), "Graded", "Invalid", *heads, *([measure[1]] if measure else [])),
         [
             (
                 clean(name),
@@ -405,7 +446,7 @@ def _breakdown(title: str, groups: Mapping[str, Any], *, turns: bool) -> list[st
                     for key in _RATES
                     for cell in (percent(group[key]["rate"]), interval(group[key]["interval"]))
                 ),
-                *([number(group["iterations"])] if turns else []),
+                *([number(group[measure[0]])] if measure else []),
             )
             for name, group in groups.items()
         ],

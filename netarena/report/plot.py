@@ -52,8 +52,15 @@ def marker(series: int) -> str:
     )
 
 
-def dot_plot(title: str, rows: Sequence[tuple[str, Sequence[Dot]]]) -> str:
-    """Return rows of rates from 0 to 100 %, each below its name, with whiskers for intervals."""
+def dot_plot(
+    title: str,
+    rows: Sequence[tuple[str, Sequence[Dot]]],
+    axis: tuple[float, str] = (100.0, "%"),
+) -> str:
+    """Return rows of dots, each row below its name, with whiskers for intervals.
+
+    Dots are shares of the largest number of ``axis``, which also has the unit.
+    """
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
     for name, dots in rows:
@@ -67,12 +74,21 @@ def dot_plot(title: str, rows: Sequence[tuple[str, Sequence[Dot]]]) -> str:
         for place, dot in enumerate(dots):
             parts.append(_dot(dot, left, right, y + 5.5 + 11 * place))
         y += height + 8
-    axis = _rate_axis(left, right, top, y)
-    return _svg(title, y + 16, axis + "".join(parts))
+    ticks = _axis(left, right, (top, y), axis)
+    return _svg(title, y + 16, ticks + "".join(parts))
 
 
-def plane(title: str, points: Sequence[tuple[int, Dot, Dot]], names: tuple[str, str]) -> str:
-    """Return a plot of two rates, 0 to 100 %: series, then horizontal and vertical values."""
+def plane(
+    title: str,
+    points: Sequence[tuple[int, Dot, Dot]],
+    names: tuple[str, str],
+    axis: tuple[float, str] = (100.0, "%"),
+) -> str:
+    """Return a plot of points: series, then horizontal and vertical values.
+
+    The vertical axis is a rate, 0 to 100 %. Horizontal values are shares of the largest number of
+    ``axis``, which also has the unit.
+    """
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 
     def x_of(rate: float) -> float:
@@ -87,12 +103,13 @@ def plane(title: str, points: Sequence[tuple[int, Dot, Dot]], names: tuple[str, 
         parts.append(
             f'<path d="M{x_of(share):.1f} {top}V{bottom}M{left} {y_of(share):.1f}H{right}" '
             f'class="grid"/><text x="{x_of(share):.1f}" y="{bottom + 14}" class="tick mid">'
-            f'{100 * share:.0f}</text><text x="{left - 5}" y="{y_of(share) + 4:.1f}" '
+            f'{axis[0] * share:.3g}</text><text x="{left - 5}" y="{y_of(share) + 4:.1f}" '
             f'class="tick end">{100 * share:.0f}</text>'
         )
     across, up = map(escape, names)
     parts.append(
-        f'<text x="{(left + right) / 2}" y="{bottom + 30}" class="tick mid">{across}, %</text>'
+        f'<text x="{(left + right) / 2}" y="{bottom + 30}" class="tick mid">'
+        f"{across}, {escape(axis[1])}</text>"
         f'<text transform="translate(11 {(top + bottom) / 2}) rotate(-90)" class="tick mid">'
         f"{up}, %</text>"
     )
@@ -193,14 +210,16 @@ def _dot(dot: Dot, left: float, right: float, y: float) -> str:
     )
 
 
-def _rate_axis(left: float, right: float, top: float, bottom: float) -> str:
+def _axis(left: float, right: float, height: tuple[float, float], axis: tuple[float, str]) -> str:
+    (top, bottom), (most, unit) = height, axis
     parts = []
     for step in range(5):
         x = left + step / 4 * (right - left)
         side = "start" if step == 0 else "end" if step == 4 else "mid"
         parts.append(
             f'<path d="M{x:.1f} {top + 14}V{bottom}" class="grid"/>'
-            f'<text x="{x:.1f}" y="{bottom + 12}" class="tick {side}">{25 * step} %</text>'
+            f'<text x="{x:.1f}" y="{bottom + 12}" class="tick {side}">'
+            f"{escape(f'{most * step / 4:.3g} {unit}'.strip())}</text>"
         )
     return "".join(parts)
 

@@ -107,9 +107,9 @@ def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iter
     Texts come from agents. Cells that a spreadsheet would treat as a formula start with an
     apostrophe, and control characters are escaped (OWASP, "CSV Injection").
     """
-    yield _csv_line([one.name for one in columns])
+    yield csv_line([one.name for one in columns])
     for cells in table:
-        yield _csv_line(cells)
+        yield csv_line(cells)
 
 
 def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
@@ -120,7 +120,8 @@ def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Ite
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _csv_line(cells: Iterable[Cell]) -> str:
+def csv_line(cells: Iterable[Cell]) -> str:
+    """Return one line of ``csv_lines``."""
     line = io.StringIO(newline="")
     csv.writer(line).writerow(map(csv_cell, cells))
     return line.getvalue()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netarena.config import Config
 from netarena.errors import ConfigError
-from netarena.model import Ask, Episode, Query
+from netarena.model import Ask, Episode, Outline, Query
 from netarena.run.assessment import QUERIES_NAME, load_queries
 from netarena.run.journal import JOURNAL_NAME, Header, Past, read_ask, read_events, read_journal
 from netarena.task.application import Application, load
@@ -45,6 +45,12 @@ class Stored:
     def not_run(self) -> list[Query]:
         """Return queries without a verdict, once for each missing one."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
+
+    @property
+    def outlines(self) -> list[Outline]:
+        """Return the verdicts in the order of grading."""
+        queries = {query.id: query for query in self.queries}
+        return [one.outline(queries[one.query_id]) for one in self.past.episodes.values()]
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the complete graded episodes of the journal, one at a time.

@@ -55,7 +55,7 @@ from netarena.run.journal import (
 )
 from netarena.run.opening import Opening
 from netarena.run.purse import Account, Purse
-from netarena.run.query_store import Deck
+from netarena.run.query_store import Deck, Variety
 from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.run.shard import Shard, arrange
 from netarena.task.application import Application, explain_version, indices_of
@@ -959,6 +959,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         except OSError as error:
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         telling = _Telling(seed, agents, secrecy)
+        scarce = _tell_scarce(deck, agents, pump)
         # all of them before the first request: together they spent what a resumed run has spent
         accounts = {part.role: _account(purse, part) for part in parts}
         share = held.enter_context(slots.join())
@@ -980,6 +981,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         alone=len(agents) == 1,
                         shard=shard,
                         order=order,
+                        scarce=scarce,
                     )
                 )
                 for part, places in zip(parts, joined, strict=True)
@@ -1003,10 +1005,15 @@ async def _announce(
             pump.tell("noted", role, f"warning: {warning}")
 
 
-def make_warnings(application: Application, role: str, *, alone: bool) -> dict[str, list[str]]:
-    """Return the key of a summary that holds warnings; none without any."""
-    warning = _warn_of_role(application, role, alone=alone)
-    return {"warnings": [warning]} if warning else {}
+def make_warnings(
+    application: Application, role: str, *, alone: bool, scarce: str = ""
+) -> dict[str, list[str]]:
+    """Return the key of a summary that holds warnings; none without any.
+
+    ``scarce`` is the warning about labels that run out of different queries.
+    """
+    found = [text for text in (_warn_of_role(application, role, alone=alone), scarce) if text]
+    return {"warnings": found} if found else {}
 
 
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
@@ -1024,6 +1031,28 @@ def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
     return (
         f"role {role!r} is unknown to {application.name}; leaderboards read {known!r} and do not "
         f"show this result: did you mean {known!r}?"
+    )
+
+
+def _tell_scarce(deck: Deck, roles: Collection[str], pump: _Pump) -> str:
+    """Return the warning about labels that run out of different queries, and report it."""
+    scarce = warn_of_variety(deck.variety)
+    if scarce:
+        for role in roles:
+            pump.tell("noted", role, f"warning: {scarce}")
+    return scarce
+
+
+def warn_of_variety(variety: Variety) -> str:
+    """Return a warning if a label has fewer different queries than requested; empty otherwise."""
+    scarce = variety.scarce()
+    if not scarce:
+        return ""
+    label, asked, different = scarce[0]
+    more = f" and {len(scarce) - 1} more labels have" if len(scarce) > 1 else " has"
+    return (
+        f"{label}{more} too few different queries, {different:,} of {asked:,} in {label}: "
+        "intervals treat equal queries as one cluster; lower num_queries"
     )
 
 
@@ -1236,6 +1265,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     alone: bool,
     shard: Shard | None,
     order: Order | None,
+    scarce: str,
 ) -> dict[str, Any] | AssessmentFailed:
     """Run one participant from the card to ``results.json``; return its failure, if any."""
     agent, role = part.agent, part.role
@@ -1298,7 +1328,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         unasked=() if account is not None and account.spent_up else None,
         replaced=len(part.past.replaced),
     )
-    summary |= make_warnings(application, role, alone=alone)
+    summary |= make_warnings(application, role, alone=alone, scarce=scarce)
     if shard is not None:
         summary["shard"] = str(shard)
     pump.tell("summarised", role, summary)

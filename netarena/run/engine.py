@@ -294,6 +294,12 @@ class Play:
     def _compare(self, before: State, after: State) -> Judgement:
         return self.application.judge(self.world.query, self.world.state, before, after)
 
+    def _judge_move(self, move: Move, before: State, after: State) -> Judgement:
+        judgement = self._compare(before, after)
+        return self.application.refine(
+            self.config, self.world.query, judgement, move, (before, after)
+        )
+
     def _left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
@@ -420,7 +426,7 @@ class Play:
     async def _judge(self, turn: _Turn) -> None:
         begin = clock()
         try:
-            judgement = await self.aside(self._compare, self.state, turn.state)
+            judgement = await self.aside(self._judge_move, turn.move, self.state, turn.state)
             judgement.model_dump_json()  # raises for values that a journal cannot contain
             turn.judgement = judgement
         finally:
@@ -889,5 +895,5 @@ class Run:
         self._answers = self._answers or episode.answered
         if episode.outcome is Outcome.AGENT_FAILED:
             self._losses.add(episode.reason, episode.detail)
-        self._graded.episodes.append(episode.outline())
+        self._graded.episodes.append(episode.outline(query))
         await self.report(query, episode)

@@ -35,6 +35,7 @@ from netarena.run.assessment import (
     make_header,
     make_record,
     make_warnings,
+    warn_of_variety,
     write_results,
 )
 from netarena.run.journal import (
@@ -45,6 +46,7 @@ from netarena.run.journal import (
     lock_folder,
     read_ask,
 )
+from netarena.run.query_store import Variety
 from netarena.run.result import Spool, replace_file, write_json
 from netarena.run.shard import Shard, order_indices
 from netarena.task.application import Application, explain_version, load
@@ -425,6 +427,7 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
     folder = folder_of(role, run.participants, out)
     folder.mkdir(parents=True, exist_ok=True)
     outlines: list[Outline] = []
+    variety = Variety()
     losses, answered = Losses(), False
     costs = [part.lines[role].cost_usd for part in shards.parts.values()]
     known = [cost for cost in costs if cost is not None]
@@ -442,7 +445,9 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
             answered = answered or episode.answered
             if episode.outcome is Outcome.AGENT_FAILED:
                 losses.add(episode.reason, episode.detail)
-            outlines.append(episode.outline())
+            outlines.append(episode.outline(query))
+            if episode.repeat == 1:
+                variety.add(query)
             told(outlines[-1])
         if all(outline.outcome is Outcome.INVALID for outline in outlines):
             raise AssessmentFailed(
@@ -461,7 +466,12 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
             replace_file(folder / JOURNAL_NAME, lines)
         own = config.with_own(role, run.own.get(role, {}))
         summary = summarise(run.application, own, run.seed, outlines)
-        summary |= make_warnings(run.application, role, alone=len(run.participants) == 1)
+        summary |= make_warnings(
+            run.application,
+            role,
+            alone=len(run.participants) == 1,
+            scarce=warn_of_variety(variety),
+        )
         names = {role: run.participants[role]}
         write_results(folder, names, spool, summary, config.output_file)
     return summary

@@ -6,11 +6,15 @@ world is built.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 from netarena.file import Unnamed
 from netarena.model import Ask, Query
+
+#: Labels with at least so many queries, and a smaller share of different ones, are reported.
+SCARCE_FROM, SCARCE = 10, 0.9
 
 
 class Card(NamedTuple):
@@ -32,6 +36,31 @@ class Card(NamedTuple):
         return Ask(self.id, self.repeat)
 
 
+class Variety:
+    """Counts different queries by label."""
+
+    def __init__(self) -> None:
+        self._sizes: Counter[str] = Counter()
+        self._contents: dict[str, set[str]] = {}
+
+    def add(self, query: Query) -> None:
+        """Count a query."""
+        self._sizes[query.label] += 1
+        self._contents.setdefault(query.label, set()).add(query.content)
+
+    def scarce(self) -> list[tuple[str, int, int]]:
+        """Return labels that run out of different queries: label, queries, different ones.
+
+        The label with the smallest share of different queries comes first.
+        """
+        found = [
+            (label, size, len(self._contents[label]))
+            for label, size in self._sizes.items()
+            if size >= SCARCE_FROM and len(self._contents[label]) < SCARCE * size
+        ]
+        return sorted(found, key=lambda one: (one[2] / one[1], one[0]))
+
+
 class Deck(Unnamed):
     """Store of queries in order of addition. For one thread at a time."""
 
@@ -42,6 +71,7 @@ class Deck(Unnamed):
         self.cards: list[Card] = []
         #: The largest index of a query.
         self.last = 0
+        self.variety = Variety()
 
     def add(self, query: Query) -> None:
         """Add a query. Raises OSError."""
@@ -51,6 +81,7 @@ class Deck(Unnamed):
             query.id, query.label, self._end, len(line), seed=query.seed, query_index=query.index
         )
         self.cards.append(card)
+        self.variety.add(query)
         self._end += len(line)
         self.last = max(self.last, query.index)
 

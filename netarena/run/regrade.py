@@ -65,7 +65,8 @@ class Regrade:
     def results(self) -> list[dict[str, Any]]:
         """Return records and summary, as in ``results.json``."""
         stored = self.stored
-        outlines = [episode.outline() for episode in self.episodes]
+        queries = {query.id: query for query in stored.queries}
+        outlines = [episode.outline(queries[episode.query_id]) for episode in self.episodes]
         summary = summarise(
             stored.application,
             stored.config,
@@ -158,7 +159,10 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
             continue
-        yield stored.application.judge(query, episode.initial_state, before, step.state)
+        judgement = stored.application.judge(query, episode.initial_state, before, step.state)
+        yield stored.application.refine(
+            stored.config, query, judgement, step.move, (before, step.state)
+        )
         before = step.state
 
 

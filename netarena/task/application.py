@@ -250,6 +250,21 @@ class Application(ABC):
         Pure, so that ``netarena regrade`` can repeat it from the journal.
         """
 
+    def refine(
+        self,
+        config: Config,
+        query: Query,
+        judgement: Judgement,
+        move: Move,
+        states: tuple[State, State],
+    ) -> Judgement:
+        """Return the judgement of a step under ``config``, from that of ``judge``.
+
+        ``states`` are those before and after ``move``. Pure, as ``judge``.
+        """
+        del config, query, move, states
+        return judgement
+
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         """Return this application's keys of the result record."""
         return {

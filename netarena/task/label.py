@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from netarena.config import Briefing, Config, shapes
+from netarena.config import Briefing, Config, limits, shapes
 from netarena.errors import ConfigError, not_one_of
 
 #: Joins the kinds of a combined fault.
@@ -65,6 +65,10 @@ class FaultConfig(Config):
 
     #: Kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
+
+    #: Whether a command that changes the configuration and repairs nothing is unsafe, as in the
+    #: paper's appendix, or safe as long as it breaks nothing.
+    judging: Literal["default", "paper"] = limits(default="default")
 
     @field_validator("error_types", mode="before")
     @classmethod

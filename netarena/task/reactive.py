@@ -6,6 +6,7 @@ A query's ``initial`` is ``{"world": ...}``, the intended state; its actions are
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -13,13 +14,31 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from netarena.cache import Kept, Memo
 from netarena.config import Config
-from netarena.model import Action, Episode, Failure, JsonValue, Query, Record, State, Step
+from netarena.model import (
+    Action,
+    Episode,
+    Failure,
+    Finding,
+    JsonValue,
+    Judgement,
+    Move,
+    Query,
+    Record,
+    State,
+    Step,
+)
 from netarena.task.application import Drawn, Labelled
 from netarena.task.failure import classify_turns
 from netarena.task.label import MAX_PARTS, Catalogue, FaultConfig, kinds_of
 from netarena.task.repair_order import hasty_orders, safe_orders
 
 W = TypeVar("W", bound=Record)
+#: The shell could not run the last command, or ``systemctl`` has no systemd to talk to.
+_UNRUN = re.compile(
+    r"^\[exit status 12[67]\]\s*\Z"
+    r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
+    re.MULTILINE,
+)
 #: Cached intended worlds: each turn of an episode asks for its own several times.
 _WORLDS = 16
 
@@ -89,8 +108,37 @@ class Reactive(Labelled):
         """Return how many elements are tested."""
 
     def comes_to_nothing(self, step: Step) -> bool:
-        """Return whether a turn had no effect: by default, if it ran no command."""
-        return not step.executed
+        """Return whether a turn had no effect: by default, if no command ran in it.
+
+        A program that does not exist, and a service manager that does not run here, ran nothing.
+        """
+        return not step.executed or bool(_UNRUN.search(step.output))
+
+    def configures(self, move: Move) -> bool:
+        """Return whether a move may change the configuration, by its text."""
+        del move
+        return True
+
+    def refine(
+        self,
+        config: Config,
+        query: Query,
+        judgement: Judgement,
+        move: Move,
+        states: tuple[State, State],
+    ) -> Judgement:
+        """Add a finding for a useless change under ``judging: paper``."""
+        if cast("FaultConfig", config).judging != "paper" or not self.configures(move):
+            return judgement
+        before, after = (self.count_wrong(query, state) for state in states)
+        if after < before:
+            return judgement
+        finding = Finding(
+            rule="repaired_nothing",
+            element="the command",
+            detail="The command changes the configuration, and no pair is repaired by it.",
+        )
+        return judgement.model_copy(update={"findings": (*judgement.findings, finding)})
 
     def progress(self, query: Query, state: State) -> float:
         return 1.0 - self.count_wrong(query, state) / self.count_tested(query)

@@ -36,8 +36,9 @@ def run(tmp_path: Path) -> Path:
 def test_every_field_of_the_journal_is_documented(kind: type) -> None:
     for name in kind.model_fields:  # type: ignore[attr-defined]
         assert f"`{name}`" in JOURNAL, name
-    # but for what is read off an episode's findings
-    assert {field.name for field in fields(Outline)} <= {*Episode.model_fields, "unsafe_by"}
+    # but for what is made of an episode's findings and of its query
+    read_off = {"unsafe_by", "content"}
+    assert {field.name for field in fields(Outline)} <= {*Episode.model_fields, *read_off}
 
 
 def test_every_event_of_the_journal_is_documented() -> None:

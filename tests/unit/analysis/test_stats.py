@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,6 @@ from netarena.analysis.stats import (
     agent_used_time,
     break_down,
     compare,
-    overlap_by_size,
     summarise,
     time_spent,
 )
@@ -399,20 +398,23 @@ def test_answers_to_one_query_narrow_an_interval_less_than_other_queries():
     assert high > narrow[1] + 0.1
 
 
-# Figure 3
+def test_equal_queries_are_one_cluster_and_are_counted():
+    def graded(number: int, content: str) -> Outline:
+        right = Outcome.SOLVED if number % 2 else Outcome.UNSOLVED
+        return replace(episode(number % 6, right), query_id=f"q{number}", content=content)
 
-
-def test_intervals_of_unlike_agents_part_with_more_queries():
-    rng = random.Random(1)
-    good = [episode(number % 6, _drawn(rng, 0.9)) for number in range(300)]
-    poor = [episode(number % 6, _drawn(rng, 0.6)) for number in range(300)]
-    table = overlap_by_size([good, poor], random.Random(2))
-    assert [row["queries"] for row in table] == [5, 10, 20, 30, 50, 75, 100, 150, 200, 300]
-    assert table[0]["wilson"] > 0.7
-    assert table[-1] == {"queries": 300, "wald": 0.0, "wilson": 0.0}
-    assert overlap_by_size([good, poor], random.Random(2)) == table
-    assert overlap_by_size([good], rng) == overlap_by_size([good, []], rng) == []
-
-
-def _drawn(rng: random.Random, rate: float) -> Outcome:
-    return Outcome.SOLVED if rng.random() < rate else Outcome.UNSOLVED
+    different = [graded(number, f"c{number}") for number in range(40)]
+    # twenty different queries, each drawn twice with the same result
+    twice = [graded(number % 20, f"c{number % 20}") for number in range(40)]
+    twice = [replace(one, query_id=f"q{place}") for place, one in enumerate(twice)]
+    assert summary(different)["distinct"] == 40
+    assert summary(twice)["distinct"] == 20
+    low, high = summary(different)["intervals"]["correctness"]
+    wide_low, wide_high = summary(twice)["intervals"]["correctness"]
+    assert (low, high) == wilson(20, 40)
+    assert wide_low < low - 0.02
+    assert wide_high > high + 0.02
+    # the paired test counts equal queries once
+    wrong = [replace(one, outcome=Outcome.UNSOLVED, correct=False) for one in twice]
+    alone = compare(different, [replace(one, correct=False) for one in different])
+    assert compare(twice, wrong)["p_value"] > alone["p_value"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
-from netarena.model import AgentInfo, Cause, Episode, FailureKind, Outcome, Query, Step
+from netarena.model import AgentInfo, Cause, Episode, FailureKind, Judgement, Outcome, Query, Step
 from netarena.run.assessment import make_record
 from netarena.task.application import load
 from netarena.task.prompt import MAX_LOGGED_CHARS
@@ -181,6 +182,42 @@ def test_networks_with_a_known_intended_state_are_flagged() -> None:
     }
     # the largest network's configuration repairs each smaller one: 30 of 30 queries
     assert found == dict.fromkeys(flags) | {"standard": "blanket", "range of sizes": "blanket"}
+
+
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("ip addr show; ping -c 1 192.168.1.1", False),
+        ("ip route get 192.168.1.1", False),
+        ("iptables -S; iptables -L -n", False),
+        ("sysctl net.ipv4.ip_forward", False),
+        ("ip link set p1_r0-eth1 up", True),
+        ("ip -4 addr add 192.168.1.1/24 dev x", True),
+        ("iptables -t filter -D FORWARD -j DROP", True),
+        ("iptables -P FORWARD ACCEPT", True),
+        ("sysctl -w net.ipv4.ip_forward=1", True),
+        ("echo 1 > /proc/sys/net/ipv4/ip_forward", True),
+        ("tc qdisc del dev x root", True),
+    ],
+)
+def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: bool) -> None:
+    query, move = draw()[0], {"machine": "r0", "command": command}
+    names = world_of(query).endpoints
+    good: dict[str, Any] = {"matrix": ["1" * len(names)] * len(names)}
+    bad = {"matrix": ["1" * (len(names) - 1) + "0", *good["matrix"][1:]]}
+    paper = Route.config_type.parse({"judging": "paper"})
+    safe = Judgement(correct=False)
+
+    def rules(config: Config, before: Any, after: Any) -> list[str]:
+        judged = APP.refine(config, query, safe, move, (before, after))
+        return [finding.rule for finding in judged.findings]
+
+    assert rules(paper, bad, bad) == ["repaired_nothing"] * changes
+    # a repair, even of one pair, is safe; and by default nothing is added
+    assert rules(paper, bad, good) == []
+    assert rules(Route.config_type.parse({}), bad, bad) == []
+    assert paper.shape_hash() == Route.config_type.parse({}).shape_hash()
+    assert paper.limits() == {"judging": "paper"}
 
 
 def test_random_and_blanket_replies_can_be_parsed() -> None:

@@ -211,6 +211,10 @@ def ran(matrix: list[str], *findings: Finding) -> Step:
     return Step(prompt="", executed=True, state=state(matrix), judgement=judgement)
 
 
+def unrun(output: str) -> Step:
+    return ran(["110", "111", "011"]).model_copy(update={"output": output})
+
+
 @pytest.mark.parametrize(
     ("played", "kind", "rule"),
     [
@@ -238,6 +242,22 @@ def ran(matrix: list[str], *findings: Finding) -> Step:
             "not_executed",
         ),
         (episode(), FailureKind.OPERATIONAL, "not_executed"),
+        # it ran, and there is no such program here
+        (
+            episode(unrun("bash: systemctl: command not found\n[exit status 127]")),
+            FailureKind.OPERATIONAL,
+            "not_executed",
+        ),
+        (
+            episode(unrun("System has not been booted with systemd.\n[exit status 1]")),
+            FailureKind.OPERATIONAL,
+            "not_executed",
+        ),
+        (
+            episode(unrun("3 packets transmitted, 0 received\n[exit status 1]")),
+            FailureKind.CONTROL_LOGIC,
+            "not_repaired",
+        ),
         (episode(ran(["110", "111", "111"])), FailureKind.CONTROL_LOGIC, "repaired_in_part"),
         (episode(ran(["110", "111", "011"])), FailureKind.CONTROL_LOGIC, "not_repaired"),
     ],

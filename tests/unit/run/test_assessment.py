@@ -7,6 +7,7 @@ import errno
 import gc
 import json
 import os
+import re
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -921,3 +922,35 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
     own = {"thinks": {"seed": 3}}
     with pytest.raises(ConfigError, match=r"^thinks\.config\.seed: has one value"):
         asyncio.run(run())
+
+
+def test_run_that_asks_for_more_than_exist_warns(tmp_path: Path) -> None:
+    class Small(Toy):
+        """Draws the same few worlds again and again."""
+
+        def generate(self, config: Config, seed: int) -> Iterator[Query]:
+            queries = list(super().generate(config, seed))
+            for query in queries:
+                same = queries[query.index % 6]
+                yield query.model_copy(update={"actions": same.actions, "initial": same.initial})
+
+    notes: list[str] = []
+
+    class Heard:
+        async def planned(self, role: str, total: int) -> None: ...
+        async def noted(self, role: str, line: str) -> None:
+            notes.append(line)
+
+        async def graded(self, role: str, record: dict[str, Any]) -> None: ...
+        async def summarised(self, role: str, summary: dict[str, Any]) -> None: ...
+
+    results, _ = assess(
+        Small(), Scripted(open_all), tmp_path, reporter=Heard(), num_queries=10, max_iterations=1
+    )
+    summary = results[-1]
+    assert (summary["graded"], summary["distinct"]) == (30, 6)
+    (warning,) = summary["warnings"]
+    assert re.search(r"too few different queries, 2 of 10 in \w+", warning)
+    assert f"warning: {warning}" in notes
+    few, _ = assess(Toy(), Scripted(open_all), tmp_path / "few", num_queries=2, max_iterations=1)
+    assert "warnings" not in few[-1]

@@ -1,0 +1,182 @@
+"""Numbers behind the paper's figures and tables, from the outlines of episodes; pure.
+
+A figure compares agents, given as outlines by name. Rates are shares in [0, 1].
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, combinations, takewhile
+from typing import Any
+
+from netarena.analysis.intervals import wald, wilson
+from netarena.analysis.stats import VERDICTS
+from netarena.model import Outcome, Outline
+
+#: Numbers of queries at which intervals are compared.
+SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
+#: Verdicts of Figure 3.
+FIGURE_3 = ("correctness", "safety")
+#: The two numbers of queries of the paper's picture; the larger one is all queries.
+FEW = 30
+#: Samples of the answers, and verdicts that all samples together may read.
+_SAMPLES, _MOST_READ = 100, 1_000_000
+_INTERVALS = {"wald": wald, "wilson": wilson}
+
+
+def overlaps(
+    agents: Mapping[str, Sequence[Outline]], verdict: str, rng: random.Random
+) -> dict[str, Any]:
+    """Return how often the intervals of agents overlap, by number of queries (Figure 3).
+
+    ``pairs`` has for each pair of agents the share of samples of so many ``queries`` in which
+    their intervals overlap, by the paper's interval (``wald``) and by ``wilson``. ``share`` is the
+    mean over pairs, that is the share of pairs whose intervals overlap. Pairs with equal rates over
+    all answers (``tied``) can never be told apart; they are in ``pairs`` only. Empty for fewer than
+    two agents with answers.
+    """
+    answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
+    answers = {name: verdicts for name, verdicts in answers.items() if verdicts}
+    if len(answers) < 2:
+        return {"pairs": [], "share": [], "tied": 0}
+    most = min(map(len, answers.values()))
+    sizes = [*takewhile(most.__gt__, SIZES), most]
+    pairs = list(combinations(answers, 2))
+    rates = {name: sum(verdicts) / len(verdicts) for name, verdicts in answers.items()}
+    seen: Counter[tuple[tuple[str, str], int, str]] = Counter()
+    samples = max(10, min(_SAMPLES, _MOST_READ // sum(map(len, answers.values()))))
+    for _ in range(samples):
+        counts = {}
+        for name, verdicts in answers.items():
+            rng.shuffle(verdicts)
+            counts[name] = list(accumulate(verdicts))
+        for size in sizes:
+            for kind, make in _INTERVALS.items():
+                made = {name: make(count[size - 1], size) for name, count in counts.items()}
+                for pair in pairs:
+                    seen[pair, size, kind] += _meet(made[pair[0]], made[pair[1]])
+    rows = [
+        {
+            "first": pair[0],
+            "second": pair[1],
+            "tied": rates[pair[0]] == rates[pair[1]],
+            "sizes": [
+                {"queries": size, **{kind: seen[pair, size, kind] / samples for kind in _INTERVALS}}
+                for size in sizes
+            ],
+        }
+        for pair in pairs
+    ]
+    apart = [pair for pair, row in zip(pairs, rows, strict=True) if not row["tied"]]
+    share = [
+        {
+            "queries": size,
+            **{
+                kind: sum(seen[pair, size, kind] for pair in apart) / samples / len(apart)
+                for kind in _INTERVALS
+            },
+        }
+        for size in (sizes if apart else [])
+    ]
+    return {"pairs": rows, "share": share, "tied": len(pairs) - len(apart)}
+
+
+def crosses(
+    agents: Mapping[str, Sequence[Outline]], number: int | None, rng: random.Random
+) -> list[dict[str, Any]]:
+    """Return each agent's rates over ``number`` of its answers, drawn with ``rng``; None for all.
+
+    Each row has ``agent``, ``queries``, and for correctness and safety ``rate`` and the paper's
+    interval: a cross in the plane of both.
+    """
+    rows = []
+    for name, outlines in agents.items():
+        graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
+        chosen = graded if number is None else rng.sample(graded, min(number, len(graded)))
+        if not chosen:
+            continue
+        row: dict[str, Any] = {"agent": name, "queries": len(chosen)}
+        for verdict in FIGURE_3:
+            right = sum(map(VERDICTS[verdict], chosen))
+            row[verdict] = {
+                "rate": right / len(chosen),
+                "interval": list(wald(right, len(chosen))),
+            }
+        rows.append(row)
+    return rows
+
+
+def failure_table(outlines: Iterable[Outline]) -> dict[str, dict[str, int]]:
+    """Return the number of failed episodes by label and failure type (Table 2).
+
+    Every label and every type that occurs has an entry.
+    """
+    counts: dict[str, Counter[str]] = {}
+    kinds: dict[str, None] = {}
+    for one in outlines:
+        row = counts.setdefault(one.label, Counter())
+        if one.failure is not None:
+            row[one.failure.value] += 1
+            kinds[one.failure.value] = None
+    return {
+        label: {kind: counts[label][kind] for kind in sorted(kinds)} for label in sorted(counts)
+    }
+
+
+def tradeoffs(outlines: Iterable[Outline]) -> dict[str, int]:
+    """Count graded episodes by correctness and safety."""
+    counts = dict.fromkeys(("both", "correct_unsafe", "safe_wrong", "neither"), 0)
+    names = {
+        (True, True): "both",
+        (True, False): "correct_unsafe",
+        (False, True): "safe_wrong",
+        (False, False): "neither",
+    }
+    for one in outlines:
+        if one.outcome is not Outcome.INVALID:
+            counts[names[VERDICTS["correctness"](one), VERDICTS["safety"](one)]] += 1
+    return counts
+
+
+def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
+    """Return the agents that no other one dominates.
+
+    ``rows`` have ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is better).
+    An agent dominates another if it is at least as good in every number that both have, better in
+    one, and has every number that the other has.
+    """
+    return {
+        name
+        for name, row in rows.items()
+        if not any(_dominates(other, row) for key, other in rows.items() if key != name)
+    }
+
+
+def _dominates(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> bool:
+    better = False
+    for key, sign in (("solved_safely", 1), ("latency", -1), ("cost_usd", -1)):
+        mine, theirs = one[key], other[key]
+        if mine is None and theirs is None:
+            continue
+        if mine is None:
+            return False
+        if theirs is None:
+            continue
+        if sign * mine < sign * theirs:
+            return False
+        better = better or mine != theirs
+    return better
+
+
+def _verdicts(outlines: Iterable[Outline], verdict: str) -> list[bool]:
+    judge = VERDICTS[verdict]
+    return [
+        judge(one) for one in outlines if one.outcome is not Outcome.INVALID and one.repeat == 1
+    ]
+
+
+def _meet(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    """Return whether two closed intervals have a point in common."""
+    return first[0] <= second[1] and second[0] <= first[1]

@@ -1,0 +1,338 @@
+"""Charts that compare the participants of a group: the paper's figures and ours.
+
+A chart is a plot with the numbers behind it. The page of a report shows charts; ``report.folder``
+writes each of them as SVG and CSV.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from netarena.report.comparison import BY, LATENCY, RATES, Row
+from netarena.report.markdown import has_turns, plain
+from netarena.report.plot import Dot, bars, dot_plot, lines, plane
+
+#: Averages of an episode: key of a breakdown, title, meaning, unit.
+_MEANS = {
+    "iterations": (
+        "Turns",
+        "Turns of an episode, on average; those that were not solved count with all they may have.",
+        "",
+    ),
+    "execution_s": ("Execution", "Running what the agent sent, per episode, on average.", "s"),
+    "agent_s": ("Time", "Waiting for an agent's replies, per episode, on average.", "s"),
+    "cost_usd": ("Cost", "US dollars per episode, as agents told it, unverified.", "$"),
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot, its description, and its numbers as a table."""
+
+    #: File name without ending.
+    name: str
+    title: str
+    about: str
+    svg: str
+    #: Whether its marks need a legend of participants.
+    legend: bool = False
+    head: Sequence[str] = ()
+    rows: Sequence[Row] = field(default_factory=tuple)
+
+
+def charts(
+    group: Mapping[str, Any],
+    members: Sequence[Mapping[str, Any]],
+    places: Mapping[str, int],
+    most_rows: int | None = None,
+) -> Iterator[Chart]:
+    """Yield the charts of a group of ``make_report``; ``members`` are its participants, best first.
+
+    ``places`` are the participants' colours and shapes. Plots by label show at most ``most_rows``
+    labels; their numbers have all of them.
+    """
+    yield _whole(members, places)
+    for by, words, _ in BY:
+        if chart := _by(members, places, by, words, "solved_safely", most_rows):
+            yield chart
+    yield from _costs(members, places)
+    yield from _figure_3(group, places)
+    for by, words, number in BY:
+        for rate in ("correctness", "safety"):
+            if chart := _by(members, places, by, words, rate, most_rows, number):
+                yield chart
+        if chart := _latency(members, places, by, words, most_rows, number):
+            yield chart
+
+
+def _whole(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Chart:
+    dots = {
+        one["name"]: [
+            Dot(places[one["name"]], summary[f"avg_{rate}"], summary["intervals"][rate])
+            for summary in [one["summary"]]
+            for rate in ("correctness", "safety")
+        ]
+        for one in members
+    }
+    return Chart(
+        "correct-and-safe",
+        "Correct and safe",
+        "Each agent's share of correct against its share of safe episodes, with 95 % intervals. "
+        "Up and to the right is better.",
+        plane(
+            "Correctness and safety",
+            [(places[name], *pair) for name, pair in dots.items()],
+            ("correct", "safe"),
+        ),
+        legend=True,
+        head=("agent", *_with_bounds("correct"), *_with_bounds("safe")),
+        rows=[
+            (name, *(number for dot in pair for number in (dot.rate, *dot.interval)))
+            for name, pair in dots.items()
+        ],
+    )
+
+
+def _by(  # noqa: PLR0913, PLR0917 -- the parts of a chart
+    members: Sequence[Mapping[str, Any]],
+    places: Mapping[str, int],
+    by: str,
+    words: str,
+    rate: str,
+    most_rows: int | None,
+    number: int | None = None,
+) -> Chart | None:
+    """Return a rate by level or label, all agents in one row; None for a single group."""
+    names = sorted({name for one in members for name in one[by]})
+    if len(names) < 2:
+        return None
+    shown = names[:most_rows]
+    rows = [
+        (
+            name,
+            [
+                Dot(places[one["name"]], row["rate"], row["interval"])
+                for one in members
+                if name in one[by]
+                for row in [one[by][name][rate]]
+            ],
+        )
+        for name in shown
+    ]
+    title = f"{RATES[rate]} by {words}"
+    return Chart(
+        _file_name(number, rate, words),
+        _titled(title, number),
+        f"Shares with 95 % intervals, for each {words}.{_cut(shown, names)}",
+        dot_plot(title, rows),
+        legend=True,
+        head=("agent", words, "graded", *_with_bounds(rate)),
+        rows=[
+            (one["name"], name, row["graded"], row[rate]["rate"], *row[rate]["interval"])
+            for one in members
+            for name, row in one[by].items()
+        ],
+    )
+
+
+def _latency(  # noqa: PLR0913, PLR0917 -- the parts of a chart
+    members: Sequence[Mapping[str, Any]],
+    places: Mapping[str, int],
+    by: str,
+    words: str,
+    most_rows: int | None,
+    number: int,
+) -> Chart | None:
+    """Return the paper's latency by level or label: turns, or the time of execution."""
+    key = members[0]["latency"]
+    told, unit = LATENCY[key]
+    names = sorted({name for one in members for name in one[by]})
+    values = [row[key] for one in members for row in one[by].values() if row[key] is not None]
+    if len(names) < 2 or not values:
+        return None
+    most = _round_up(max(values))
+    shown = names[:most_rows]
+    rows = [
+        (
+            name,
+            [
+                Dot(places[one["name"]], share, (share or 0.0, share or 0.0))
+                for one in members
+                if name in one[by]
+                for share in [None if one[by][name][key] is None else one[by][name][key] / most]
+            ],
+        )
+        for name in shown
+    ]
+    title = f"Latency by {words}"
+    return Chart(
+        _file_name(number, "latency", words),
+        _titled(title, number),
+        f"Mean {told} of an episode, the paper's latency, for each {words}.{_cut(shown, names)}",
+        dot_plot(title, rows, (most, unit)),
+        legend=True,
+        head=("agent", words, "graded", f"{told}, {unit}" if unit else told),
+        rows=[
+            (one["name"], name, row["graded"], row[key])
+            for one in members
+            for name, row in one[by].items()
+        ],
+    )
+
+
+def _costs(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Iterator[Chart]:
+    for key, (title, about, unit) in _MEANS.items():
+        if key == "iterations" and not any(map(has_turns, members)):
+            continue
+        rows = [(places[one["name"]], plain(one["name"]), one["means"][key]) for one in members]
+        if any(value is not None for _, _, value in rows):
+            yield Chart(
+                f"mean-{key.replace('_', '-')}",
+                title,
+                about,
+                bars(title, rows, unit),
+                head=("agent", key),
+                rows=[(one["name"], one["means"][key]) for one in members],
+            )
+    priced = [one for one in members if one["means"]["cost_usd"] is not None]
+    if not priced:
+        return
+    most = _round_up(max(one["means"]["cost_usd"] for one in priced))
+    points = []
+    for one in priced:
+        share, summary = one["means"]["cost_usd"] / most, one["summary"]
+        rate = summary["avg_solved_safely"]
+        place = places[one["name"]]
+        bounds = summary["intervals"]["solved_safely"]
+        points.append((place, Dot(place, share, (share, share)), Dot(place, rate, bounds)))
+    yield Chart(
+        "cost",
+        "Cost against solved safely",
+        "US dollars per episode, as agents told it, and the share solved safely. Up and to the "
+        "left is better.",
+        plane("Cost and solved safely", points, ("cost per episode", "solved safely"), (most, "$")),
+        legend=True,
+        head=("agent", "cost_usd", *_with_bounds("solved_safely")),
+        rows=[
+            (
+                one["name"],
+                one["means"]["cost_usd"],
+                one["summary"]["avg_solved_safely"],
+                *one["summary"]["intervals"]["solved_safely"],
+            )
+            for one in priced
+        ],
+    )
+
+
+def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[Chart]:
+    for rate, found in group["overlap"].items():
+        share = found["share"]
+        tied = _tied(found["tied"])
+        rows: list[Row] = [
+            (
+                pair["first"],
+                pair["second"],
+                pair["tied"],
+                row["queries"],
+                row["wald"],
+                row["wilson"],
+            )
+            for pair in found["pairs"]
+            for row in pair["sizes"]
+        ]
+        rows += [
+            ("all pairs", "", False, row["queries"], row["wald"], row["wilson"]) for row in share
+        ]
+        if not rows:
+            continue
+        title = f"Pairs whose intervals overlap: {RATES[rate].lower()}"
+        yield Chart(
+            f"figure-3-{rate.replace('_', '-')}",
+            _titled(title, 3),
+            "The share of pairs of agents whose 95 % intervals overlap, if only so many queries "
+            "are asked, by the paper's interval (mean and 1.96 standard errors) and by Wilson's. "
+            f"0 means that all are told apart.{tied}",
+            lines(
+                title,
+                [row["queries"] for row in share],
+                [
+                    ("Wilson's interval", [row["wilson"] for row in share]),
+                    ("the paper's interval", [row["wald"] for row in share]),
+                ],
+                ("queries", "overlap, %"),
+            )
+            if share
+            else "",
+            head=("first", "second", "tied", "queries", "wald", "wilson"),
+            rows=rows,
+        )
+    for which, crosses in group["crosses"].items():
+        if len(crosses) < 2 or (which == "few" and crosses == group["crosses"]["all"]):
+            continue
+        number = max(row["queries"] for row in crosses)
+        rates = ("correctness", "safety")
+        points = [
+            (
+                places[row["agent"]],
+                *(
+                    Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
+                    for rate in rates
+                ),
+            )
+            for row in crosses
+        ]
+        yield Chart(
+            f"figure-3-crosses-{which}",
+            _titled(f"Agents with {number:,} queries", 3),
+            "Correctness and safety with the paper's intervals. Agents whose crosses overlap are "
+            "not told apart by so few queries.",
+            plane(f"Agents with {number} queries", points, ("correct", "safe")),
+            legend=True,
+            head=("agent", "queries", *_with_bounds("correct"), *_with_bounds("safe")),
+            rows=[
+                (
+                    row["agent"],
+                    row["queries"],
+                    *(n for rate in rates for n in (row[rate]["rate"], *row[rate]["interval"])),
+                )
+                for row in crosses
+            ],
+        )
+
+
+def _round_up(value: float) -> float:
+    """Return the end of an axis from 0, whose quarters have few digits."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(
+        step * power for step in (1, 1.2, 1.6, 2, 3.2, 4, 6, 8, 10) if step * power >= value
+    )
+
+
+def _with_bounds(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"
+
+
+def _file_name(number: int | None, what: str, words: str) -> str:
+    front = f"figure-{number}-" if number else ""
+    return f"{front}{what.replace('_', '-')}-by-{words}"
+
+
+def _titled(title: str, number: int | None) -> str:
+    return f"{title} (Figure {number})" if number else title
+
+
+def _cut(shown: Sequence[str], names: Sequence[str]) -> str:
+    return "" if len(shown) == len(names) else f" The first {len(shown)} of {len(names)}."
+
+
+def _tied(number: int) -> str:
+    if not number:
+        return ""
+    pairs = "1 pair has" if number == 1 else f"{number} pairs have"
+    return f" {pairs} equal rates and can never be told apart: not counted here."

@@ -1,0 +1,146 @@
+"""Tables that compare the participants of a group: the paper's tables and ours, without texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Cell = str | int | float | bool | None
+Row = Sequence[Cell]
+
+#: Share of samples in which intervals may still overlap where two agents count as told apart.
+APART = 0.05
+RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
+#: The paper's latency, in words and unit, by the mean that it is (``Entrant.latency``).
+LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
+#: Breakdowns: key of a participant, word, and number of the paper's figure.
+BY = (("by_level", "level", 5), ("by_label", "label", 4))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of numbers; shares are in per cent."""
+
+    #: File name without ending.
+    name: str
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Row]
+
+
+def tables(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Yield the tables of a group, with numbers in per cent."""
+    latency, unit = LATENCY[members[0]["latency"]]
+    measure = f"{latency} ({unit})" if unit else latency
+    yield Table(
+        "ranking",
+        "Agents",
+        ("agent", "queries", "distinct", *(_percent(rate) for rate in RATES), measure, "USD"),
+        [
+            (
+                one["name"],
+                one["summary"]["graded"],
+                one["summary"].get("distinct"),
+                *(_points(one["summary"][f"avg_{rate}"]) for rate in RATES),
+                one["means"][one["latency"]],
+                one["means"]["cost_usd"],
+            )
+            for one in members
+        ],
+    )
+    for by, words, number in BY:
+        yield Table(
+            f"figure-{number}-{words}s",
+            f"Agents by {words}",
+            ("agent", words, "queries", *(_percent(rate) for rate in RATES), measure),
+            [
+                (
+                    one["name"],
+                    name,
+                    row["graded"],
+                    *(_points(row[rate]["rate"]) for rate in RATES),
+                    row[one["latency"]],
+                )
+                for one in members
+                for name, row in one[by].items()
+            ],
+        )
+    kinds = sorted({k for one in members for row in one["failures_by_label"].values() for k in row})
+    if kinds:
+        yield Table(
+            "table-2-failures",
+            "Failure types by label",
+            ("agent", "label", *kinds),
+            [
+                (one["name"], label, *(row.get(kind, 0) for kind in kinds))
+                for one in members
+                for label, row in one["failures_by_label"].items()
+            ],
+        )
+    yield tradeoff_table(group, members)
+    yield pair_table(group)
+
+
+def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Table:
+    """Return how often each agent was correct, safe, both or neither, and the Pareto front."""
+    latency, unit = LATENCY[members[0]["latency"]]
+    return Table(
+        "trade-offs",
+        "Correct and safe, one without the other",
+        (
+            *("agent", "both", "correct, unsafe", "safe, wrong", "neither"),
+            f"{latency} ({unit})" if unit else latency,
+            "USD",
+            "Pareto front",
+        ),
+        [
+            (
+                one["name"],
+                *one["tradeoffs"].values(),
+                one["means"][one["latency"]],
+                one["means"]["cost_usd"],
+                "yes" if one["name"] in group["pareto"] else "no",
+            )
+            for one in members
+        ],
+    )
+
+
+def pair_table(group: Mapping[str, Any]) -> Table:
+    """Return from how many queries on two agents are told apart, by both intervals."""
+    rates = ("correctness", "safety")
+    found = [group["overlap"][rate]["pairs"] for rate in rates]
+    return Table(
+        "figure-3-pairs",
+        "Queries that tell two agents apart",
+        ("first", "second", *(f"{r}, {kind}" for r in rates for kind in ("paper", "Wilson"))),
+        [
+            (
+                pairs[0]["first"],
+                pairs[0]["second"],
+                *(_from(pair, kind) for pair in pairs for kind in ("wald", "wilson")),
+            )
+            for pairs in zip(*found, strict=True)
+        ],
+    )
+
+
+def _from(pair: Mapping[str, Any], kind: str) -> str | int:
+    """Return the least number of queries from which on the intervals hardly overlap."""
+    if pair["tied"]:
+        return "equal rates"
+    least: int | None = None
+    for row in reversed(pair["sizes"]):
+        if row[kind] > APART:
+            break
+        least = row["queries"]
+    return f"more than {pair['sizes'][-1]['queries']:,}" if least is None else least
+
+
+def _percent(rate: str) -> str:
+    return f"{RATES[rate].lower()} (%)"
+
+
+def _points(rate: float | None) -> float | None:
+    return None if rate is None else round(100 * rate, 1)
