@@ -141,9 +141,9 @@ def test_participants_are_compared_on_the_same_queries(tmp_path, monkeypatch):
     row = ("a\\_operator", "b\\_operator", 6, 0, 6, 0, 0, "+100.0 points")
     text = render_markdown(report)
     assert f"| {' | '.join(map(str, row))} |" in text
-    # two queries of each label are equal: three different ones
-    assert pair["p_value"] == 0.25
-    assert f"| 0.25 | 0.25 | {pair['needed']['paired']} |" in text
+    # two of the six queries are equal and count as one
+    assert pair["p_value"] == 0.0625
+    assert f"| 0.0625 | 0.0625 | {pair['needed']['paired']} |" in text
 
 
 def test_participants_are_ranked_by_solved_safely(tmp_path, monkeypatch):
