@@ -84,7 +84,7 @@ def test_figures_option_stands_alone(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *runs, "--figures", str(tmp_path / "f"), "--html"]) == 2
-    assert "--figures: writes its own files" in capsys.readouterr().err
+    assert "--figures: cannot be combined with --pairs" in capsys.readouterr().err
 
 
 def test_latex_escapes_texts_and_aligns_numbers() -> None:
