@@ -23,7 +23,7 @@ from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world import odd
 from netarena_backbone.world.forwarding import SMALL_BYTES, Follower
 from netarena_backbone.world.intent import expected, is_expected, is_told, reached
-from netarena_backbone.world.lab_spec import Observation, Protocol
+from netarena_backbone.world.lab_spec import Observation
 from netarena_backbone.world.mix import mix
 from netarena_backbone.world.model import (
     BACKBONE_AREA,
@@ -61,18 +61,10 @@ _HOSTS = range(6, 17)
 _INNER_HOSTS = 4
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- the wildcard address that a service binds to
 _MOST_OF_ZONE = 6
+#: Share of services with a port that is not usual for them.
+_UNUSUAL = 0.3
 
 _ZONES = odd.WORDS
-_SERVICES: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
-    ("web", "tcp", (80, 8080, 443)),
-    ("shell", "tcp", (22, 2222)),
-    ("mail", "tcp", (25, 587)),
-    ("store", "tcp", (5432, 3306)),
-    ("log", "udp", (514, 5514)),
-    ("time", "udp", (123,)),
-    ("call", "udp", (5060,)),
-    ("files", "tcp", (445, 2049)),
-)
 #: Block from which other ASes' loopback addresses are drawn.
 _OTHERS = IPv4Network("198.18.0.0/16")
 #: Blocks from which our prefix and other ASes' prefixes are drawn.
@@ -607,11 +599,20 @@ class _Draft:
     def _serve(self, host: Host, bound: str, address: str) -> Host:
         """Return the host with one more service, offered at ``address``."""
         word, protocol, ports = self.rng.choice(
-            [one for one in _SERVICES if all(one[0] != service.name for service in host.services)]
+            [
+                one
+                for one in odd.SERVICES
+                if all(one[0] != service.name for service in host.services)
+            ]
         )
         if protocol == "udp":  # A UDP server bound to 0.0.0.0 replies from its first address.
             bound = address
-        service = Service(name=word, protocol=protocol, address=bound, port=self.rng.choice(ports))
+        # Some ports are not the usual ones, by design.
+        taken = {service.port for service in host.services}
+        port = self.rng.choice(ports)
+        while port in taken or self.rng.random() < _UNUSUAL:
+            port = self.rng.choice(ports) + self.rng.randint(1, 9)
+        service = Service(name=word, protocol=protocol, address=bound, port=port)
         number = sum(offer.name.startswith(f"{word}{host.zone}") for offer in self.offers)
         place = host.name.rpartition("_")[2]
         self.offers.append(

@@ -15,6 +15,7 @@ from ipaddress import IPv4Interface, IPv4Network
 from itertools import combinations
 from typing import Any, TypeAlias
 
+from netarena_backbone.world.lab_spec import Protocol
 from netarena_backbone.world.model import (
     BACKBONE_AREA,
     Host,
@@ -41,6 +42,7 @@ from netarena_backbone.world.odd import (
     HELLOS,
     KEY_IDS,
     PACKETS_BYTES,
+    SERVICES,
     SYSTEMS,
     key_of,
     password_of,
@@ -414,7 +416,9 @@ def _rules(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         if (offer.address, offer.protocol, port) not in served:
             yield Rule(target=offer.address, protocol=offer.protocol, port=port, verdict="REJECT")
         if lans:
-            yield Rule(out=rng.choice(lans), source=str(spare(24, 26)), verdict="ACCEPT")
+            (other,) = _blocks_of_others(world, 1, rng)
+            source = rng.choice((str(spare(24, 26)), other))
+            yield Rule(out=rng.choice(lans), source=source, verdict="ACCEPT")
         if wires:
             length = world.packet_bytes + rng.randint(1, 300)
             yield Rule(out=rng.choice(wires), length=length)
@@ -689,19 +693,24 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
     # session would then compete with the one in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
-    nets = _blocks_of_others(world, 2, rng)
-    listed = PrefixList(
-        name=f"{short}-PREFIXES",
-        entries=tuple(
+    last = PrefixEntry(seq=20, verdict=rng.choice(("deny", "permit")), prefix="0.0.0.0/0", le=24)
+    if rng.random() < _SOME:  # as for an upstream
+        entries = [
+            PrefixEntry(seq=5, verdict="deny", prefix=world.block, le=32),
+            PrefixEntry(seq=10, verdict="deny", prefix=world.infrastructure, le=32),
+            last,
+        ]
+    else:
+        entries = [
             PrefixEntry(
                 seq=5 + 5 * place,
-                verdict="deny" if rng.random() < _SOME else "permit",
+                verdict="deny" if rng.random() < _HALF else "permit",
                 prefix=net,
                 le=24,
             )
-            for place, net in enumerate(nets)
-        ),
-    )
+            for place, net in enumerate(_blocks_of_others(world, rng.randint(1, 3), rng))
+        ]
+    listed = PrefixList(name=f"{short}-PREFIXES", entries=tuple(entries))
     tags = [one.community for one in router.community_lists]
     admitted = MapEntry(
         seq=10,
@@ -712,11 +721,11 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
     )
     told = rng.sample([one.name for one in router.community_lists], rng.randint(1, 3))
     metric = rng.choice((None, 2, 10, 50, 300))
-    entries = [MapEntry(seq=0, prefix_list="OURS", metric=metric)] * (rng.random() >= _SOME)
-    entries += [MapEntry(seq=0, community_list=one) for one in sorted(told)]
+    answers = [MapEntry(seq=0, prefix_list="OURS", metric=metric)] * (rng.random() >= _SOME)
+    answers += [MapEntry(seq=0, community_list=one) for one in sorted(told)]
     start = rng.choice((10, 10, 20))
     out = tuple(
-        one.model_copy(update={"seq": start + 10 * place}) for place, one in enumerate(entries)
+        one.model_copy(update={"seq": start + 10 * place}) for place, one in enumerate(answers)
     )
     static: tuple[Static, ...] = ()
     if address not in hops and hops and peer.update_source and rng.random() < _HALF:
@@ -802,9 +811,18 @@ def _add_services(world: World, rng: random.Random) -> World:
     """Add services that hosts use only for themselves."""
 
     def change(host: Host) -> Host:
-        name, port = rng.choice(_LOCAL_SERVICES)
-        address = rng.choice((_LOCAL, bare(host.port.address)))
-        one = Service(name=name, protocol="tcp", address=address, port=port)
+        names = {service.name for service in host.services}
+        taken = {service.port for service in host.services}
+        if rng.random() < _HALF:
+            name, port = rng.choice(_LOCAL_SERVICES)
+            protocol: Protocol = "tcp"
+            address = rng.choice((_LOCAL, bare(host.port.address)))
+        else:
+            # A service of the same name as those that other hosts offer.
+            name, protocol, ports = rng.choice([one for one in SERVICES if one[0] not in names])
+            port = rng.choice([one for one in range(ports[0], ports[0] + 9) if one not in taken])
+            address = _LOCAL
+        one = Service(name=name, protocol=protocol, address=address, port=port)
         services = [*host.services]
         services.insert(rng.randint(0, len(services)), one)
         return host.model_copy(update={"services": tuple(services)})

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from netarena_backbone.world.lab_spec import Protocol
+
 #: MTUs of links, and sizes of IP packets that every documented path carries.
 MTUS: Sequence[int] = (*range(1200, 1500, 20), 1492, 1500, 1500, 1600, 2000, 4000, 9000)
 PACKETS_BYTES: Sequence[int] = range(1280, 1501, 20)
@@ -18,6 +20,17 @@ COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 150
 HELLOS, DEADS = (1, 2), (3, 4, 5)
 #: Numbers of autonomous systems.
 SYSTEMS = range(64512, 65500)
+#: Names of services, their protocols and usual ports.
+SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
+    ("web", "tcp", (80, 8080, 443)),
+    ("shell", "tcp", (22, 2222)),
+    ("mail", "tcp", (25, 587)),
+    ("store", "tcp", (5432, 3306)),
+    ("log", "udp", (514, 5514)),
+    ("time", "udp", (123,)),
+    ("call", "udp", (5060,)),
+    ("files", "tcp", (445, 2049)),
+)
 #: Number of MTUs just below a world's packet size from which too small MTUs are drawn.
 _NEAR = 3
 #: Words for names of zones, keys and passwords.

@@ -63,18 +63,12 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-#: methods whose mark no sound machine has, or few have: a router tells OSPF of its own address and
-#: of its hosts, and others of its whole block
+#: Methods whose form no healthy machine has: each router advertises its own address, its networks
+#: of hosts, and our whole block.
 _WITHOUT_TWIN = {
-    "ospf_area.wrong_area",
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",
     "bgp_filter.tells_less",
-    "bgp_hops.multihop",
-    "path_mtu.lan",
-    "service_address.address",
-    "service_address.port",
-    "zone_filter.opened",
 }
 #: of the changes of a method, so many at most add a shape that is on no healthy machine
 _MOST_NEW = 0.5
