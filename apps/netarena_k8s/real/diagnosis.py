@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WITHIN_S = 20.0
 #: start of the message about missing rights, and its remedy
-_LACKS = "the kubeconfig may not"
+_LACKS = "the kubeconfig lacks these permissions"
 _RIGHTS = "docs/cluster.md has the rights"
 _T = TypeVar("_T")
 #: the namespace that faults of kind namespace_peer use as another namespace
@@ -157,7 +157,7 @@ async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -
                 return absent(namespace)
     missing = await missing_rights(api, namespace, workloads)
     where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
-    return f"{_LACKS}, {where}: {', '.join(missing)}" if missing else ""
+    return f"{_LACKS} {where}: {', '.join(missing)}" if missing else ""
 
 
 def _check(name: str, problem: str, works: str = "answers, and allows all that is needed") -> Check:
