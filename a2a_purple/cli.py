@@ -239,12 +239,10 @@ def _scripted(
         )
 
     from netarena.agent.interface import Brief, load_agent
-    from netarena.task.application import load
+    from netarena.task.application import configured, load
 
-    app = load(_choose_application(application))
-    brief = Brief(
-        application=app, config=app.config_type.parse(config), seed=seed or 0, role=role or app.role
-    )
+    app, read = configured(load(_choose_application(application)), config)
+    brief = Brief(application=app, config=read, seed=seed or 0, role=role or app.role)
     return load_agent(strategy, brief), f"The scripted {strategy} agent for {app.title}."
 
 

@@ -133,7 +133,7 @@ class Register:
             for index in indices:
                 known = context_id(
                     brief.seed,
-                    application=brief.application.name,
+                    application=brief.application.recorded_name,
                     shape_hash=shape_hash,
                     index=index,
                     role=brief.role,

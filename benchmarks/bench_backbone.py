@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from netarena.report.markdown import table
-from netarena_route.app import Route
+from netarena_backbone.app import Backbone
 
 #: medians on two quiet processors, s
 GOALS = {"open": 6.0, "look": 1.5, "change": 4.0}
@@ -34,7 +34,7 @@ async def timed(times: list[float], what: Awaitable[Any]) -> None:
 
 async def measure(keys: dict[str, Any], seed: int, number: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in GOALS}
-    async with Route() as app:
+    async with Backbone() as app:
         config = app.config_type.parse(keys)
         for query in islice(app.generate(config, seed), number):
             environment = app.environment(query, config)

@@ -37,7 +37,7 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
     import asyncio
 
     from netarena_network.action import Command
-    from netarena_network.real.client import Warm
+    from netarena_route.real.client import Warm
     from netarena_route.world.model import standard
 
     async def run() -> dict[str, list[float]]:
@@ -47,7 +47,7 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
                 times = found[state] = []
                 world = standard(switches, hosts, random.Random(1))
                 began = time.perf_counter()
-                net = await warm.begin(world, "netns")
+                net = await warm.begin_world(world, "netns")
                 try:
                     await net.build()
                     found["open"].append(time.perf_counter() - began)

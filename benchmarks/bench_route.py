@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from netarena_network.action import Command
-from netarena_network.real.client import Warm
+from netarena_route.real.client import Warm
 from netarena_route.world.model import World, standard
 
 AT_ONCE = 8
@@ -65,7 +65,7 @@ def world_of(switches: int, hosts: int, seed: int = 1) -> World:
 async def episode(warm: Warm, world: World, emulator: str) -> Cost:
     """One whole episode."""
     began = time.perf_counter()
-    net = await warm.begin(world, emulator)
+    net = await warm.begin_world(world, emulator)
     router = world.router.name
     try:
         await net.build()
@@ -96,7 +96,7 @@ async def median(work: Callable[[], Awaitable[Cost]], rounds: int) -> Cost:
 
 async def size(warm: Warm, switches: int, hosts: int, rounds: int) -> None:
     name = f"({switches},{hosts})"
-    net = await warm.begin(world_of(switches, hosts), "netns")
+    net = await warm.begin_world(world_of(switches, hosts), "netns")
 
     async def observe() -> Cost:
         began, before_s = time.perf_counter(), net.cpu_s

@@ -28,11 +28,12 @@ from netarena_backbone.draw import draw
 from netarena_backbone.environment import edits
 from netarena_backbone.fault.table import KINDS, one_of_each
 from netarena_backbone.fault.table import read as read_fault
+from netarena_backbone.real.client import Warm
 from netarena_backbone.state import Facts, facts_of, intended, misfits, read
 from netarena_backbone.world.model import World
 from netarena_backbone.world.render import render
 from netarena_network.action import Fault
-from netarena_network.real.client import Net, Warm
+from netarena_network.real.client import Net
 
 #: from a change until the network must be as computed
 WITHIN_S = 40.0

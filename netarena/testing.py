@@ -92,7 +92,7 @@ class Recorded:
         self._queries = {
             context_id(
                 brief.seed,
-                application=brief.application.name,
+                application=brief.application.recorded_name,
                 shape_hash=brief.config.shape_hash(),
                 index=query.index,
                 role=brief.role,

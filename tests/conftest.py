@@ -159,16 +159,16 @@ def _lacks_dataplane() -> str:
 def _lacks_episodes() -> str:
     """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
     from netarena.model import Severity
-    from netarena_route import diagnosis
+    from netarena_route.diagnosis import DIAGNOSIS
 
     lacking = []
     # twice: attacks that are tried beside it may take what a probe asks for
     for _ in range(2):
-        checks = diagnosis.diagnose()
+        checks = DIAGNOSIS.diagnose()
         lacking = [check for check in checks if not check.ok and check.severity is Severity.RUN]
         if not lacking:
             break
-        diagnosis._failures.cache_clear()
+        DIAGNOSIS.forget()
     return "; ".join(f"{check.name}: {check.detail}" for check in lacking)
 
 

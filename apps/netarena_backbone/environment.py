@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from netarena.sdk import Briefing, EnvironmentFailed, Query, State
+from netarena_backbone.config import BackboneConfig
 from netarena_backbone.fault.table import read
-from netarena_backbone.query import Case, case_of, faults_of
+from netarena_backbone.query import Case, case_of
+from netarena_backbone.real.client import Warm
 from netarena_backbone.state import Facts, facts_of, first, misfits
 from netarena_backbone.state import read as read_state
 from netarena_backbone.world.intent import expected
@@ -17,10 +19,8 @@ from netarena_backbone.world.lab_spec import Edit
 from netarena_backbone.world.model import Router, World
 from netarena_backbone.world.render import recipe, render
 from netarena_backbone.world.routing import neighbours, settle
-from netarena_network.action import Fault
-from netarena_network.real.client import Warm
-from netarena_route.config import RouteConfig
-from netarena_route.environment import Networked
+from netarena_network.action import Fault, faults_of
+from netarena_network.environment import Networked
 
 #: Time limit from the start of routing until the network is as computed.
 _AS_COMPUTED_S = 30.0
@@ -31,8 +31,10 @@ _PAUSE_S = 0.1
 class BackboneEnvironment(Networked):
     """A backbone with faults, and commands on its machines."""
 
-    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
-        super().__init__(query, config, warm)
+    def __init__(self, query: Query, config: BackboneConfig, warm: Warm) -> None:
+        super().__init__(query)
+        self._warm = warm
+        self._emulator = config.emulator
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:

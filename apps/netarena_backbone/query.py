@@ -19,13 +19,16 @@ from netarena.sdk import (
     Query,
     kinds_of,
 )
+from netarena_backbone.config import BackboneConfig
 from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.fault import table
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.intent import Backup, backups
 from netarena_backbone.world.model import World
-from netarena_network.action import Fault, action_of, fault_of
-from netarena_route.config import RouteConfig
+from netarena_network.action import Fault, action_of
+
+#: Increased whenever a seed would generate something else.
+VERSION = "3"
 
 #: Worlds drawn before the generator gives up on a combination of kinds.
 _WORLDS = 12
@@ -36,7 +39,7 @@ _AGAIN, _DRAWS = 0.9, 12
 _PAIRS, _TRIPLES = 15, 15
 #: Kinds that few worlds have room for; they occur only in labels of a single kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
-_CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
+CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
 
 
 class Case:
@@ -59,19 +62,19 @@ class Case:
 _CASES: Kept[Case] = Kept(32)
 
 
-def labels(config: RouteConfig) -> Mapping[str, tuple[str, ...]]:
+def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
     """Return the labels of ``config``, each with its kinds.
 
     Without ``error_types``, these are each kind alone and the fixed pairs and triples. Raises
     ConfigError for an unknown kind.
     """
     if config.error_types is not None:
-        return _CATALOGUE.choose(config.error_types, config.complexity_level)
+        return CATALOGUE.choose(config.error_types, config.complexity_level)
     chosen = [*((kind,) for kind in table.KINDS), *_combinations()]
     return {
         JOINT.join(kinds): kinds
         for kinds in chosen
-        if _CATALOGUE.level(kinds) in config.complexity_level
+        if CATALOGUE.level(kinds) in config.complexity_level
     }
 
 
@@ -88,7 +91,7 @@ def _combinations() -> list[tuple[str, ...]]:
     return chosen
 
 
-def drawer(config: RouteConfig) -> Drawer:
+def drawer(config: BackboneConfig) -> Drawer:
     """Return the function that draws a world and its faults.
 
     That function raises ConfigError if a combination of kinds fits into no world.
@@ -97,14 +100,14 @@ def drawer(config: RouteConfig) -> Drawer:
     def draw_one(label: str, rng: random.Random) -> Drawn:
         world, faults = _draw_fitting(config, label, rng)
         initial: JsonValue = {"world": world.model_dump(mode="json", exclude_defaults=True)}
-        level = _CATALOGUE.level(kinds_of(label))
+        level = CATALOGUE.level(kinds_of(label))
         return Drawn(level, _text(world), initial, tuple(map(action_of, faults)))
 
     return draw_one
 
 
 def _draw_fitting(
-    config: RouteConfig, label: str, rng: random.Random
+    config: BackboneConfig, label: str, rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
     for _ in range(_WORLDS):
         kinds = _kinds(label, rng)
@@ -161,20 +164,9 @@ def _text(world: World) -> str:
     )
 
 
-def is_backbone(query: Query) -> bool:
-    """Return whether a query is about a backbone."""
-    world = query.initial.get("world") if isinstance(query.initial, dict) else None
-    return isinstance(world, dict) and "outsiders" in world
-
-
 def case_of(query: Query) -> Case:
     """Return the fault-free world of ``query``, with its cached values."""
     return _CASES.get(
         query.initial,
         lambda: Case(World.model_validate(cast("dict[str, Any]", query.initial)["world"])),
     )
-
-
-def faults_of(query: Query) -> tuple[Fault, ...]:
-    """Return the faults of ``query`` in the order of injection."""
-    return tuple(fault_of(action) for action in query.actions)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from netarena.sdk import Query, Repair
-from netarena_backbone.query import case_of, faults_of
+from netarena_backbone.query import case_of
+from netarena_network.action import faults_of
 
 #: Commands that show most of the state of a router, and of a host.
 _ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"

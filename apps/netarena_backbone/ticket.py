@@ -13,13 +13,13 @@ from string import Template
 from types import MappingProxyType
 
 from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_text, tell_turns
+from netarena_backbone.declaration import WORDS
 from netarena_backbone.fault.table import broken, read
 from netarena_backbone.prompt import PACKAGE, document
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
 from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
-from netarena_network.declaration import BACKBONE_WORDS
 from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of characters of a command's output. It is enough for a specific question, but not
@@ -92,7 +92,7 @@ def ticket_parts(
     )
     return PromptParts(
         rules=rules,
-        reply_format=ticket_reply_format(BACKBONE_WORDS),
+        reply_format=ticket_reply_format(WORDS),
         task=f"A ticket has come in: {' '.join(observe(case, faults, rng))}",
         history=tell_turns(steps, KEYS, limits),
         examples=read_examples(PACKAGE, ("example_look", "example_done")),

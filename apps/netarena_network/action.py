@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from netarena.sdk import Action, JsonValue, Record
+from netarena.sdk import Action, JsonValue, Query, Record
 
 
 class Command(Record):
@@ -57,6 +57,11 @@ def action_of(fault: Fault) -> Action:
 def fault_of(action: Action) -> Fault:
     """Return the fault of an action made by ``action_of``."""
     return Fault.model_validate(action.parameters)
+
+
+def faults_of(query: Query) -> tuple[Fault, ...]:
+    """Return the faults of a query in the order of injection."""
+    return tuple(map(fault_of, query.actions))
 
 
 def describe(action: Action) -> str:

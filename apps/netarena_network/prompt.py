@@ -10,6 +10,8 @@ from netarena.sdk import read_text
 _PACKAGE = "netarena_network"
 #: Fields of a move, in the order in which histories show them.
 KEYS = ("machine", "command")
+#: Maximum size of a prompt's history.
+MAX_HISTORY_CHARS = 24_000
 
 
 def reply_format() -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -73,15 +73,16 @@ class _Said(NamedTuple):
     whole: bool = True
 
 
-def read_reply(reply: str) -> Move:
+def read_reply(reply: str, words: Collection[str]) -> Move:
     """Return the machine and the command of a reply, or its declaration.
 
-    Raises ReplyRefused with a reason for the agent.
+    ``words`` are those that a declaration may use for causes. Raises ReplyRefused with a reason for
+    the agent.
     """
-    return read_answer(reply, lambda start, end: _find(reply, start, end))
+    return read_answer(reply, lambda start, end: _find(reply, start, end, words))
 
 
-def _find(reply: str, start: int, end: int) -> Found[Move]:
+def _find(reply: str, start: int, end: int, words: Collection[str]) -> Found[Move]:
     start = max(start, end - MAX_READ_CHARS)
     text = reply[start:end]
     objects = list(_objects(text))
@@ -95,13 +96,13 @@ def _find(reply: str, start: int, end: int) -> Found[Move]:
         if said.values.keys() >= _KEYS:
             move = _move(**{key: said.values[key] for key in _KEYS})
         else:
-            move = _declaration(**said.values)
+            move = _declaration(**said.values, words=words)
     except ReplyRefused as refused:
         why = str(refused)
     return Found(move, start + said.start, start + said.end, said.whole, why)
 
 
-def _declaration(done: object, causes: object) -> Move:
+def _declaration(done: object, causes: object, words: Collection[str]) -> Move:
     """Check and return a declaration; ``causes`` is a list of objects if it is valid."""
     del done
     named = [] if causes is None else causes
@@ -110,7 +111,7 @@ def _declaration(done: object, causes: object) -> Move:
             "causes must be a list of objects with place and what: "
             '{"done": true, "causes": [{"place": "<machine>", "what": "<word>"}]}'
         )
-    return make_move(read_causes(named))
+    return make_move(read_causes(named, words))
 
 
 def _move(machine: object, command: object) -> Move:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
-from netarena.sdk import ConfigError, FaultConfig, shapes
+from netarena.sdk import FaultConfig, shapes
 
 #: Maximum number of hosts: names fit 15 characters, and a round of pings fits the memory.
 MAX_HOSTS = 1024
@@ -30,12 +30,6 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "num_hosts_per_subnet": (1, MAX_HOSTS_PER_SUBNET),
 }
 
-#: The world with several routers, and the range of the number of our own routers.
-BACKBONE = "backbone"
-MIN_ROUTERS, MAX_ROUTERS = 4, 10
-#: Keys that only some worlds have.
-_OF_SUBNETS, _OF_BACKBONES = ("num_switches", "num_hosts_per_subnet", "netem"), ("routers",)
-
 
 class RouteConfig(FaultConfig):
     """Configuration keys of route."""
@@ -47,11 +41,9 @@ class RouteConfig(FaultConfig):
         "num_hosts_per_subnet": None,
     }
 
-    #: The paper's network, a network with a random intended state, or several routers with OSPF and
-    #: BGP.
-    world: Literal["standard", "varied", "backbone"] = shapes(default="standard")
-    #: Number of our routers in a backbone; if None, it is drawn for each query.
-    routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)
+    #: The paper's network, or a network with a random intended state. ``backbone`` belongs to the
+    #: application of that name, to which such a config is forwarded.
+    world: Literal["standard", "varied"] = shapes(default="standard")
     #: Number of subnets, each with a switch (3 by default in ``varied``); if None, drawn for each
     #: query.
     #: A range ``[low, high]`` is drawn for each query, both ends included.
@@ -65,22 +57,7 @@ class RouteConfig(FaultConfig):
     @model_validator(mode="before")
     @classmethod
     def _default_size(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        backbone = values.get("world") == "backbone"
-        defaults = cls.IN_TICKETS if values.get("briefing") == "ticket" else {}
-        for key in _OF_SUBNETS if backbone else _OF_BACKBONES:
-            # A key with its default value counts as not given, since whole configurations are read
-            # again.
-            own = defaults.get(key, cls.model_fields[key].default)
-            if values.get(key, own) != own:
-                known = _OF_BACKBONES if backbone else _OF_SUBNETS
-                raise ConfigError(
-                    f"config.{key}",
-                    f"world {values.get('world', 'standard')!a} has no such key, but "
-                    f"{', '.join(known)}",
-                )
-        if values.get("world") == "varied":
+        if isinstance(values, dict) and values.get("world") == "varied":
             return {"num_switches": MIN_VARIED_SWITCHES, **values}
         return values
 

@@ -1,93 +1,34 @@
-"""Live network of one query: built with its faults, and verified to be as computed.
-
-The network runs in a process of its own (``client``). This module determines the order of steps and
-the agent's output.
-"""
+"""Live network of one query: built with its faults, and verified to be as computed."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from itertools import zip_longest
 
 from netarena.sdk import (
     Briefing,
-    Environment,
     EnvironmentFailed,
-    Execution,
-    Move,
     Query,
-    ShellLimits,
     State,
 )
-from netarena_network.real.client import Net, Warm
+from netarena_network.action import faults_of
+from netarena_network.environment import Networked
 from netarena_route.config import RouteConfig
 from netarena_route.fault.table import expected
-from netarena_route.query import faults_of, world_of
+from netarena_route.query import world_of
+from netarena_route.real.client import Warm
 from netarena_route.state import fields
 from netarena_route.world.model import World
 
-#: Limits of one command, as the prompt states them.
-LIMITS = ShellLimits()
 _NAMED_MACHINES = 40
-
-
-class Networked(Environment):
-    """A network in a process of its own, and commands on its machines.
-
-    Subclasses for each kind of world build and verify the network.
-    """
-
-    def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
-        self._query = query
-        self._warm = warm
-        self._emulator = config.emulator
-        self._net: Net | None = None
-
-    @abstractmethod
-    def _find(self, asked: str) -> tuple[str | None, str]:
-        """Return the machine that a name refers to, and a refusal message or "".
-
-        The machine is None if there is no such machine.
-        """
-
-    async def execute(self, move: Move) -> Execution:
-        """Run a command in the sandbox on a machine; a refusal is reported in the output.
-
-        Raises EnvironmentFailed if the network's process has ended.
-        """
-        if not isinstance(move, dict):
-            raise TypeError('a move of route must be {"machine": name, "command": text}')
-        asked, command = str(move["machine"]), str(move["command"])
-        machine, refusal = self._find(asked)
-        if machine is None or refusal:
-            return Execution(output=refusal, executed=False)
-        if not command.strip():
-            return Execution(output="[the command is empty]\n", executed=False)
-        output = await self._opened.run(machine, command, LIMITS.wall_s)
-        return Execution(output=output.output)
-
-    async def observe(self) -> State:
-        return await self._opened.observe()
-
-    async def close(self) -> None:
-        net, self._net = self._net, None
-        if net is not None:
-            await net.close()
-
-    @property
-    def _opened(self) -> Net:
-        if self._net is None:
-            raise EnvironmentFailed(
-                "the environment is not open: call open() first", proven_ours=True
-            )
-        return self._net
 
 
 class RouteEnvironment(Networked):
     """A network with faults, and commands on its machines."""
 
     def __init__(self, query: Query, config: RouteConfig, warm: Warm) -> None:
-        super().__init__(query, config, warm)
+        super().__init__(query)
+        self._warm = warm
+        self._emulator = config.emulator
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
@@ -102,7 +43,7 @@ class RouteEnvironment(Networked):
                 f"this is not a route query: {error}", proven_ours=True
             ) from None
         wanted = expected(self._world, faults)
-        self._net = await self._warm.begin(self._world, self._emulator)
+        self._net = await self._warm.begin_world(self._world, self._emulator)
         commands = [one for each in faults for one in each.inject]
         await self._net.build(commands, wanted, traced=self._traced)
         state = await self._net.observe()

@@ -30,9 +30,6 @@ from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
-#: Keys of a move in the order of the prompt.
-#: Maximum length of the whole history, in characters.
-MAX_HISTORY_CHARS = 24_000
 #: Limit beyond which a table of pings is replaced by its wrong pairs, and maximum number of named
 #: pairs.
 MAX_TABLE_CHARS = 6_000

@@ -17,7 +17,7 @@ from netarena.sdk import (
     kinds_of,
     world_reader,
 )
-from netarena_network.action import Fault, action_of, fault_of
+from netarena_network.action import Fault, action_of
 from netarena_route.config import RouteConfig
 from netarena_route.fault import table as fault
 from netarena_route.fault.lock import lock
@@ -127,8 +127,3 @@ def _text(net: World) -> str:
 
 #: Returns the intended network of a query.
 world_of: Callable[[Query], World] = world_reader(World)
-
-
-def faults_of(query: Query) -> tuple[Fault, ...]:
-    """Return the faults of a query in the order of injection."""
-    return tuple(fault_of(action) for action in query.actions)

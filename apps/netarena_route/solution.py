@@ -6,7 +6,8 @@ import json
 import re
 
 from netarena.sdk import Query, Repair
-from netarena_route.query import faults_of, world_of
+from netarena_network.action import faults_of
+from netarena_route.query import world_of
 
 
 def look(query: Query) -> str:

@@ -22,13 +22,12 @@ from netarena.sdk import (
     read_text,
     tell_turns,
 )
-from netarena_network.action import Fault
+from netarena_network.action import Fault, faults_of
 from netarena_network.bounds import tell_bounds
-from netarena_network.declaration import WORDS
 from netarena_network.prompt import KEYS, ticket_reply_format
+from netarena_route.declaration import WORDS
 from netarena_route.fault.table import expected
 from netarena_route.prompt import PACKAGE, tell_intent, tell_plan
-from netarena_route.query import faults_of
 from netarena_route.world.model import World
 
 #: A fault that at most this many pairs show is reported first.

@@ -11,17 +11,18 @@ A task continues when its client leaves. It ends as
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -45,7 +46,7 @@ from netarena.run.assessment import MAX_EPISODES, Reporter
 from netarena.run.assessment import conduct as conduct_assessment
 from netarena.run.capacity import Slots
 from netarena.run.engine import clock
-from netarena.task.application import Application
+from netarena.task.application import Application, forwarded
 from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
@@ -112,11 +113,9 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
     place = Place(out.resolve(), data.resolve() if data is not None else None)
 
-    def resources() -> AbstractAsyncContextManager[object]:
-        return application
-
+    applications = Applications(application)
     executor = AssessmentExecutor(
-        application,
+        applications,
         place=place,
         slots=Slots(max_episodes),
         seed_secret=seed_secret or None,
@@ -130,7 +129,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
         describe(application),
         card_url=card_url,
         fallback_url=fallback_url,
-        resources=resources,
+        resources=lambda: applications,
     )
 
 
@@ -223,12 +222,39 @@ def _warn(check: Check) -> None:
     log.warning("%s: %s. %s", check.name, check.detail, check.remedy)
 
 
+class Applications:
+    """The application of a service, and those to which it forwards configs, entered when needed."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._others: dict[str, Application] = {}
+        self._stack = AsyncExitStack()
+        self._entering = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._application)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def serving(self, values: Mapping[str, JsonValue]) -> Application:
+        """Return the entered application that serves these config values; raises ConfigError."""
+        found = forwarded(self._application, values)
+        if found is self._application:
+            return found
+        async with self._entering:
+            if found.name not in self._others:
+                self._others[found.name] = await self._stack.enter_async_context(found)
+            return self._others[found.name]
+
+
 class AssessmentExecutor(AgentExecutor):
     """Runs an assessment for each task. One instance serves all tasks of a service."""
 
     def __init__(  # noqa: PLR0913 -- the settings of a service
         self,
-        application: Application,
+        applications: Applications,
         *,
         place: Place,
         slots: Slots,
@@ -238,7 +264,7 @@ class AssessmentExecutor(AgentExecutor):
         allow_link_local: bool,
         conduct: Conduct,
     ) -> None:
-        self._application = application
+        self._applications = applications
         self._place = place
         self._slots = slots
         self._seed_secret = seed_secret
@@ -286,8 +312,9 @@ class AssessmentExecutor(AgentExecutor):
         """Run one assessment; return the task's final state and its message."""
         try:
             request = EvalRequest.parse(text)
+            application = await self._applications.serving({**self._defaults, **request.config})
             config = read_config(
-                self._application.config_type,
+                application.config_type,
                 request,
                 self._place,
                 secret_seed=self._seed_secret is not None,
@@ -316,12 +343,12 @@ class AssessmentExecutor(AgentExecutor):
         reporter = ArtifactReporter(
             updater,
             config.time_budget_s,
-            typical_s=self._application.typical_s(config),
+            typical_s=application.typical_s(config),
             lanes=min(config.concurrency, os.cpu_count() or 1),
         )
         try:
             await self._conduct(
-                self._application,
+                application,
                 config,
                 agents,
                 out=out,

@@ -22,7 +22,7 @@ from netarena.config import SEED_BITS, Briefing
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Query
 from netarena.report.markdown import clean, replace_section, table
-from netarena.task.application import load
+from netarena.task.application import configured, load
 
 #: Default number of queries.
 TOTAL = 100
@@ -132,7 +132,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     values.setdefault("complexity_level", list(app.config_type.LEVELS))
     if traces and Briefing.TICKET in app.config_type.BRIEFINGS:
         values.setdefault("briefing", Briefing.TICKET.value)
-    config = app.config_type.parse(values)
+    app, config = configured(app, values)
     app.check(config)
     chosen = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
     total = TOTAL if num_queries is None else num_queries

@@ -21,7 +21,7 @@ from netarena.cli.terminal import open_log
 from netarena.config import Config
 from netarena.errors import ConfigError, one_line
 from netarena.run.assessment import RESULTS_NAME, conduct
-from netarena.task.application import Application, load
+from netarena.task.application import Application, configured, load
 from netarena.task.tool import Tool
 
 if TYPE_CHECKING:
@@ -87,9 +87,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     app = load(application)
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
-    config, folder = place(
-        app, app.config_type.parse({"agent_timeout_s": PATIENCE_S, **values, "concurrency": 1})
-    )
+    app, config = configured(app, {"agent_timeout_s": PATIENCE_S, **values, "concurrency": 1})
+    config, folder = place(app, config)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
 
     async def serve() -> None:

@@ -26,7 +26,7 @@ from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct
-from netarena.task.application import Application, load, reply_of, tools_of
+from netarena.task.application import Application, configured, load, reply_of, tools_of
 from netarena.task.identity import Secrecy
 from netarena.task.prompt import news, without_form
 from netarena.task.tool import Tool
@@ -72,10 +72,10 @@ def command(  # noqa: PLR0913 -- one argument per option
     app = load(application)
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
-    config = app.config_type.parse({"agent_timeout_s": PATIENCE_S, **values})
+    app, config = configured(app, {"agent_timeout_s": PATIENCE_S, **values})
     secrecy = Secrecy.OPEN
     if query_id is not None:
-        config, secrecy = choose_query(app, config, query_id)
+        app, config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config)
     config = one_query(app, config)
     person = Person(app, config, read_name(name))

@@ -11,7 +11,7 @@ from netarena.cli.option import RUNS, config_options, read_pairs
 from netarena.cli.run_directory import choose_query
 from netarena.cli.terminal import json_text
 from netarena.run.assessment import choose_queries
-from netarena.task.application import load
+from netarena.task.application import configured, load
 from netarena.task.identity import Secrecy, seal
 
 
@@ -43,9 +43,10 @@ def command(  # noqa: PLR0913 -- one argument per option
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)
     if out is not None:
         values |= read_pairs((), output_dir=str(out))
-    config, secrecy = app.config_type.parse(values), Secrecy.OPEN
+    app, config = configured(app, values)
+    secrecy = Secrecy.OPEN
     if query_id is not None:
-        config, secrecy = choose_query(app, config, query_id)
+        app, config, secrecy = choose_query(app, config, query_id)
     drawn, _ = choose_queries(app, config)
     queries = filter(None, drawn)
     sealed = secrecy is Secrecy.SEALED

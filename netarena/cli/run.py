@@ -31,7 +31,7 @@ from netarena.cli.option import (
     wait_option,
 )
 from netarena.cli.plan import Plan, check_config, plan_options
-from netarena.cli.run_directory import choose_query, place
+from netarena.cli.run_directory import choose_query, place, with_stored_shape
 from netarena.cli.screen import Meter, MeterReporter, show_result, tell
 from netarena.cli.terminal import escape, open_log, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
@@ -50,7 +50,7 @@ from netarena.run.assessment import (
 )
 from netarena.run.capacity import Slots
 from netarena.run.shard import Shard
-from netarena.task.application import Application, load
+from netarena.task.application import Application, configured, load
 from netarena.task.identity import Secrecy
 
 EXAMPLES = """\b
@@ -210,7 +210,7 @@ def _estimate(
     app: Application, values: dict[str, Any], choice: Choice, plan: Plan, *, as_json: bool
 ) -> None:
     """Print what a run would ask, cost and take."""
-    config = app.config_type.parse(values | {"resume": False})
+    app, config = configured(app, values | {"resume": False})
     choice = choose(choice, "oracle")
     choice.check()
     asked = Asked(app.role, choice.model(), check_config(config))
@@ -233,10 +233,10 @@ def _run(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
 ) -> None:
     """Examine the agent of ``choice`` on ``app``, and print the result."""
-    config = app.config_type.parse(values)
+    app, config = configured(app, with_stored_shape(app, values))
     secrecy = Secrecy.OPEN
     if query_id is not None:
-        config, secrecy = choose_query(app, config, query_id)
+        app, config, secrecy = choose_query(app, config, query_id)
     config, folder = place(app, config, shard)
     assert config.seed is not None
     earlier = None

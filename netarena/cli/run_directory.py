@@ -15,7 +15,7 @@ from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME, MOST_QUERIES, read_queries
 from netarena.run.shard import Shard
-from netarena.task.application import Application, explain_version
+from netarena.task.application import Application, configured, explain_version, forwarded
 from netarena.task.identity import MOST_TRIED, Secrecy, find_index, read_id
 
 
@@ -55,8 +55,28 @@ def _default_folder(application: Application, seed: int | None, shard: Shard | N
     return Path(RUNS) / (run if shard is None else shard.folder_name(run))
 
 
-def choose_query(application: Application, config: Config, query_id: str) -> tuple[Config, Secrecy]:
-    """Return the config that asks only the query of that id, and its open or sealed id.
+def with_stored_shape(application: Application, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` of a run to resume with the keys of the stored one that shape queries.
+
+    They need not be given again, and they decide which application serves the run. ``conduct``
+    reports why a run cannot be read.
+    """
+    if values.get("resume") is not True:
+        return dict(values)
+    folder = values.get("output_dir") or Path(RUNS) / f"{application.name}-{values.get('seed')}"
+    try:
+        stored = json.loads(read_text(Path(str(folder)) / CONFIG_NAME))
+        shape = {key: stored["config"][key] for key in stored["shape"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return dict(values)
+    elsewhere = forwarded(application, shape) is not application
+    return {**shape, **values} if elsewhere else dict(values)
+
+
+def choose_query(
+    application: Application, config: Config, query_id: str
+) -> tuple[Application, Config, Secrecy]:
+    """Return the application and config that ask only the query of that id, and its kind of id.
 
     It uses a separate folder, never that of a run which asked other queries. The shaping keys,
     and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir`` that
@@ -64,8 +84,10 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
-    if asked is None or name != application.name:
-        beginnings = " or ".join(f"{application.name}-{one}-" for one in application.versions())
+    if asked is None or name != application.recorded_name:
+        beginnings = " or ".join(
+            f"{application.recorded_name}-{one}-" for one in application.versions()
+        )
         raise ConfigError(
             "--query",
             f"{query_id!r} is not an id of {application.name}: its ids begin with {beginnings}",
@@ -75,6 +97,8 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
         shapes.insert(0, (config, config.seed))
     else:
         shapes += _variants(application, config, asked.shape_hash)
+    if shapes:
+        application = forwarded(application, shapes[0][0].model_dump(mode="json"))
     # configs of one shape are of one version
     has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
     if version not in has:
@@ -106,7 +130,7 @@ def choose_query(application: Application, config: Config, query_id: str) -> tup
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
     if found.output_dir is None or _asked_more(Path(found.output_dir), own):
         own["output_dir"] = str(Path(RUNS) / query_id)
-    return found.model_copy(update={**own, "num_queries": number}), secrecy
+    return application, found.model_copy(update={**own, "num_queries": number}), secrecy
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
@@ -149,8 +173,9 @@ def _stored_runs(
                 stored = json.loads(read_text(path))
                 told = stored["config"]
                 shaping = {key: told[key] for key in stored["shape"] if key in told}
-                asked = application.config_type.parse({**shaping, **given})
-                if (stored["application"], asked.shape_hash()) == (application.name, shape_hash):
+                _, asked = configured(application, {**shaping, **given})
+                held = stored["application"], asked.shape_hash()
+                if held == (application.recorded_name, shape_hash):
                     for seed in (stored["seed"], *stored.get("replaced_seeds", ())):
                         yield asked, int(seed)
 

@@ -42,7 +42,7 @@ from netarena.run.archive import read_run
 from netarena.run.assessment import CONFIG_NAME, MAX_EPISODES, RESULTS_NAME, conduct
 from netarena.run.capacity import Slots
 from netarena.run.shard import Shard
-from netarena.task.application import load
+from netarena.task.application import configured, load
 
 
 def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
@@ -170,8 +170,7 @@ def _model(party: Party) -> Model:
 
 def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Return the estimate of one scenario."""
-    app = load(scenario.examined)
-    config = app.config_type.parse(plan.part({**scenario.config, **values}))
+    app, config = configured(load(scenario.examined), plan.part({**scenario.config, **values}))
     config = check_config(config.model_copy(update={"resume": False}))
     agents = [
         Asked(party.role, _model(party), config.with_own(party.role, party.config))
@@ -238,7 +237,8 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     """Examine the participants in this process, with a journal."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
-    config, folder = place(app, app.config_type.parse(values), shard)
+    app, config = configured(app, values)
+    config, folder = place(app, config, shard)
     for role, own in scenario.own().items():
         config.with_own(role, own)
     purse = plan.purse({party.role: _model(party) for party in scenario.participants})

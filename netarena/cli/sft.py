@@ -14,7 +14,7 @@ from netarena.config import SEED_BITS
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.run.assessment import QUERIES_NAME, load_queries
-from netarena.task.application import load
+from netarena.task.application import configured, load
 from netarena.training.arena import load_for
 from netarena.training.sft import (
     PAPER_SIZES,
@@ -88,7 +88,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     values = read_pairs(pairs, seed=seed)
     if key := next((key for key in ("num_queries", "complexity_level") if key in values), None):
         raise ConfigError(f"config.{key}", "cannot be set here: use --sizes")
-    config = app.config_type.parse(values)
+    app, config = configured(app, values)
     wanted = _read_sizes(sizes)
     drawn = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
     folder = out or Path(RUNS) / f"sft-{application}-{drawn}"
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
         told = run_until_stopped(write)
         if known is None:
-            known = evaluation_pairs(load(application), config, drawn, wanted)
+            known = evaluation_pairs(load(app.name), config, drawn, wanted)
     _tell(told, folder, None if known is None else recurring(told, known))
 
 

@@ -30,7 +30,7 @@ from netarena.report.file import read_documents
 from netarena.run.archive import Stored, read_run
 from netarena.run.assessment import RESULTS_NAME
 from netarena.run.journal import JOURNAL_NAME, Header
-from netarena.task.application import Application, application_names, load
+from netarena.task.application import Application, application_names, forwarded, load
 from netarena.task.ticket import LEFTOVER
 
 #: Keys that shaped queries in older versions, and now only determine their number.
@@ -149,7 +149,7 @@ def _from_stored(stored: Stored) -> Entrant:
         name=header.role,
         role=header.role,
         source=str(stored.folder),
-        application=header.application,
+        application=stored.application.name,
         title=stored.application.title,
         agents=tuple(sorted({(one.agent.name, one.agent.base_url) for one in episodes})),
         terms=terms_of_run(stored.application, header, stored.config, complete=not not_run),
@@ -276,6 +276,7 @@ def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
     config = summary.get("config")
     if application is None or not isinstance(config, dict):
         return {}
+    application = forwarded(application, config)
     known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
     try:
         read = application.config_type.parse(known)
@@ -294,12 +295,13 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
     config = summary.get("config")
     shape: dict[str, JsonValue] = {}
     if application is not None and isinstance(config, dict):
+        application = forwarded(application, config)
         known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
         try:
             shape = application.config_type.parse(known).shape()
         except ConfigError:  # of another version: unchanged
             shape = {key: known[key] for key in application.config_type().shape() if key in known}
-    name = application.name if application else role
+    name = application.recorded_name if application else role
     told = config.get("briefing") if isinstance(config, dict) else None
     briefing = told if isinstance(told, str) else None
     return _terms(
@@ -313,13 +315,16 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 @cache
 def application_of(role: str) -> Application | None:
-    """Return the application whose participants have that role, if it is installed."""
+    """Return the application whose participants have that role, if it is installed.
+
+    An application that was split off another one has that one's role, and is found through it.
+    """
     for name in application_names():
         try:
             application = load(name)
         except ConfigError:
             continue
-        if application.role == role:
+        if application.role == role and application.recorded_name == application.name:
             return application
     return None
 
@@ -374,6 +379,8 @@ def _from_records(
     path: Path, role: str, name: str, records: Sequence[Any], summary: Mapping[str, Any]
 ) -> Entrant:
     application = application_of(role)
+    if application is not None:
+        application = forwarded(application, summary.get("config"))
     outlines, lost = [], []
     for number, record in enumerate(records):
         if not isinstance(record, dict):

@@ -15,7 +15,7 @@ from netarena.errors import ConfigError
 from netarena.model import Ask, Episode, Outline, Query
 from netarena.run.assessment import QUERIES_NAME, load_queries
 from netarena.run.journal import JOURNAL_NAME, Header, Past, read_ask, read_events, read_journal
-from netarena.task.application import Application, load
+from netarena.task.application import Application, configured, load
 from netarena.task.identity import Secrecy
 
 
@@ -119,8 +119,7 @@ def _read_participant(folder: Path, queries: tuple[Query, ...]) -> Stored:
         raise ConfigError(
             "directory", f"the journal in {folder} does not name its application and config"
         )
-    application = load(header.application)
-    config = application.config_type.parse(header.config)
+    application, config = configured(load(header.application), header.config)
     queries = tuple(past.choose(queries, header.seed))
     stored = Stored(folder, application, config, header, queries, header.seed, past)
     if strange := next(iter(past.episodes.keys() - {ask for _, ask in stored.asks}), None):

@@ -570,10 +570,11 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree wit
 
 def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
     """Return why ``config`` does not draw a file's query."""
-    ours, shape = f"{application.name}-{application.version_of(config)}", config.shape_hash()
+    ours = f"{application.recorded_name}-{application.version_of(config)}"
+    shape = config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
     name_of_told, _, version = ("" if told is None else told.generator).rpartition("-")
-    old = name_of_told == application.name and version not in application.versions()
+    old = name_of_told == application.recorded_name and version not in application.versions()
     if told is not None and (old or (told.shape_hash == shape and told.generator != ours)):
         lacks = explain_version(application, version)
         why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
@@ -682,7 +683,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
     stands = config
     with suppress(ConfigError):  # if another version had other keys, the version is named
         stands = type(config).parse(values)
-    wanted = (application.name, application.version_of(stands), dict(participants))
+    wanted = (application.recorded_name, application.version_of(stands), dict(participants))
     for what, old, new in zip(
         ("application", "version", "participants"), held, wanted, strict=True
     ):
@@ -1240,7 +1241,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
 def make_header(application: Application, config: Config, secrecy: Secrecy) -> dict[str, Any]:
     """Return what ``config.json`` and the header of each journal say of a run."""
     return {
-        "application": application.name,
+        "application": application.recorded_name,
         "version": application.version_of(config),
         "prompt_version": application.prompt_version,
         "seed": config.seed,

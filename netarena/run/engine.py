@@ -834,7 +834,7 @@ class Run:
     def _context(self, world: World, attempt: int) -> str:
         return context_id(
             world.query.seed,
-            application=self.application.name,
+            application=self.application.recorded_name,
             shape_hash=self.config.shape_hash(),
             index=world.query.index,
             role=self.role,

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from netarena.config import Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed, not_one_of
@@ -174,6 +174,24 @@ class Application(ABC):
         """
         self.unsandboxed = unsandboxed
         self.training = training
+
+    @property
+    def recorded_name(self) -> str:
+        """Name in ids, queries and stored runs.
+
+        It is the entry-point name, except for an application that was split off another one: it
+        keeps that one's name there, so that its queries and ids stay as they were.
+        """
+        return self.name
+
+    @classmethod
+    def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
+        """Return the entry-point name of another application that serves these config values.
+
+        None, the default, if this application serves them. See ``forwarded``.
+        """
+        del values
+        return None
 
     async def __aenter__(self) -> Self:
         """Start the shared parts of all episodes (warm processes, servers), once per process."""
@@ -477,7 +495,7 @@ class Application(ABC):
 
         Ids of training queries start with ``train``.
         """
-        generator = f"{'train-' * self.training}{self.name}-{self.version_of(config)}"
+        generator = f"{'train-' * self.training}{self.recorded_name}-{self.version_of(config)}"
         return f"{generator}-{config.shape_hash()}-{seed}-{index}"
 
     def version_of(self, config: Config) -> str:
@@ -520,7 +538,7 @@ class Labelled(Application):
             drawn = draw(label, self.rng(config, seed, index))
             yield Query(
                 id=self.query_id(config, seed, index),
-                application=self.name,
+                application=self.recorded_name,
                 version=self.version_of(config),
                 seed=seed,
                 index=index,
@@ -607,6 +625,24 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
             return kind(**{option: True for option, chosen in options.items() if chosen})
     known = application_names() or ["the installed applications (there are none)"]
     raise ConfigError("application", not_one_of(name, known))
+
+
+def forwarded(application: Application, values: Any) -> Application:
+    """Return the application that serves a config of these values: usually ``application`` itself.
+
+    Another one has the same options, and is neither entered nor left. Raises ConfigError if it
+    cannot be loaded.
+    """
+    name = application.forward(values) if isinstance(values, Mapping) else None
+    if name is None:
+        return application
+    return load(name, unsandboxed=application.unsandboxed, training=application.training)
+
+
+def configured(application: Application, values: Any) -> tuple[Application, Config]:
+    """Return the application that serves ``values``, and its config. Raises ConfigError."""
+    serving = forwarded(application, values)
+    return serving, serving.config_type.parse(values)
 
 
 def _remedy(point: EntryPoint) -> str:

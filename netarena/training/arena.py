@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from netarena.config import Config
 from netarena.model import Query, Step
-from netarena.task.application import Application, load
+from netarena.task.application import Application, forwarded, load
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted, Session, Snapshot
 
@@ -107,7 +107,8 @@ class Seat:
         training: bool = True,
     ) -> None:
         """``values`` are config keys. Raises ConfigError for an invalid one."""
-        self._arena = arena(name, training=training)
+        serving = forwarded(load_for(name, training=training), values)
+        self._arena = arena(serving.name, training=training)
         application = self._arena.application
         self.config = config_of(application, values or {})
         application.check(self.config)

@@ -24,6 +24,7 @@ try:
 except ImportError:
     raise ConfigError("verifiers", 'is not installed: pip install "netarena[verifiers]"') from None
 
+from netarena.task.application import forwarded
 from netarena.task.prompt import news
 from netarena.training.arena import Seat, config_of, load_for
 
@@ -63,7 +64,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
     def load(self) -> Iterator[NetArenaTask]:
         """Yield the tasks. Raises ConfigError for an unknown application or invalid keys."""
         told = self.config
-        application = load_for(told.application, training=told.training)
+        application = forwarded(load_for(told.application, training=told.training), told.values)
         size = application.size(config_of(application, told.values))
         for task in range(size):
             data = NetArenaData(

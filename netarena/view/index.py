@@ -46,7 +46,7 @@ from netarena.report.table import public_id
 from netarena.run.archive import find_participants
 from netarena.run.assessment import QUERIES_NAME
 from netarena.run.journal import JOURNAL_NAME, MOST_LINE_BYTES, Header, is_running, read_events
-from netarena.task.application import Application, load
+from netarena.task.application import Application, forwarded, load
 from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 
@@ -168,7 +168,7 @@ class Run:
         self.slug = slug
         self.public = public
         self.header: Header = header
-        self.application: Application = load(header.application)
+        self.application: Application = forwarded(load(header.application), header.config)
         self.complete = False
         #: Whether an assessment has locked the run's folder, as of the last check.
         self.running = False

@@ -14,7 +14,7 @@ import pytest
 from netarena.errors import ReplyRefused
 from netarena_k8s import reply as k8s
 from netarena_malt import reply as malt
-from netarena_network import reply as route
+from netarena_route import declaration as route
 
 MOVE = {"machine": "r0", "command": "ip route"}
 JSON = json.dumps(MOVE)

@@ -18,10 +18,11 @@ from backbone_setup import LOOPBACKS, setup
 from netarena.sandbox.child import surroundings
 from netarena.sandbox.daemon import family
 from netarena_backbone.agent.attack_frr import FAMILIES, attacks
+from netarena_backbone.real.client import Warm
 from netarena_backbone.real.frr import LOGS
 from netarena_backbone.world.lab_spec import Heard, Observation
 from netarena_network.attack import BREACH
-from netarena_network.real.client import Net, Warm
+from netarena_network.real.client import Net
 
 pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
 
@@ -443,7 +444,7 @@ def test_routers_are_ready_once_they_advertise_their_static_routes() -> None:
 SERVICE = """
 import asyncio, sys
 from backbone_setup import setup
-from netarena_network.real.client import Warm
+from netarena_backbone.real.client import Warm
 async def main():
     async with Warm() as warm:
         net = await warm.begin_backbone(setup(), "netns")

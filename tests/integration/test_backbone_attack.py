@@ -18,12 +18,12 @@ import pytest
 from route_attacks import ENDS, WRECKS, left_behind, short_commands
 
 from netarena.model import Judgement, State
+from netarena_backbone.app import Backbone
+from netarena_backbone.config import BackboneConfig
 from netarena_backbone.query import case_of
 from netarena_backbone.state import read
 from netarena_backbone.world.model import bare
 from netarena_network.attack import BREACH, FAMILIES, Attack
-from netarena_route.app import Route
-from netarena_route.config import RouteConfig
 
 #: the first test of a family plays up to fifteen attacks, of 4 s each and more on a slow machine
 pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(900)]
@@ -54,10 +54,10 @@ def course(family: str) -> Course:
     """Run all attacks of a family, one after the other."""
 
     async def run() -> Course:
-        config = RouteConfig(
+        config = BackboneConfig(
             world="backbone", num_queries=1, emulator="netns", routers=4, error_types=("ospf_cost",)
         )
-        async with Route() as application:
+        async with Backbone() as application:
             (query,) = application.generate(config, seed=7)
             drawn = case_of(query).world
             zones = {one.name for one in drawn.zones}

@@ -14,12 +14,13 @@ import pytest
 from netarena_backbone.draw import draw
 from netarena_backbone.environment import edits
 from netarena_backbone.fault.table import one_of_each
+from netarena_backbone.real.client import Warm
 from netarena_backbone.state import Facts, facts_of, intended, misfits, read
 from netarena_backbone.world.intent import backups
 from netarena_backbone.world.model import World, bare
 from netarena_backbone.world.render import render
 from netarena_network.action import Command
-from netarena_network.real.client import Net, Warm
+from netarena_network.real.client import Net
 
 pytestmark = [
     pytest.mark.anyio,

@@ -12,7 +12,7 @@ import pytest
 from netarena.sandbox.namespace import current_network, leave_network
 from netarena_backbone.real.frr import Terminals
 from netarena_backbone.real.setting import Setting, Settings
-from netarena_network.real.links import run_shell
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.netlink import Netlink
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.requires("netns")]

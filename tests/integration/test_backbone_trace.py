@@ -7,10 +7,10 @@ from itertools import islice
 import pytest
 
 from netarena_backbone.agent.trace import COMMAND, findings
+from netarena_backbone.app import Backbone
 from netarena_backbone.environment import BackboneEnvironment
 from netarena_backbone.query import case_of
 from netarena_backbone.world.model import World
-from netarena_route.app import Route
 
 pytestmark = [
     pytest.mark.anyio,
@@ -37,7 +37,7 @@ async def test_reader_of_configurations_and_files_finds_no_trace_of_the_injectio
     label: str,
 ) -> None:
     keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
-    async with Route() as app:
+    async with Backbone() as app:
         config = app.config_type.parse({**keys, "error_types": [label], "num_queries": 1})
         for query in islice(app.generate(config, 5), 1):
             environment = app.environment(query, config)

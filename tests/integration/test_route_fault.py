@@ -12,11 +12,12 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena_network.action import Fault
-from netarena_network.real.client import Net, Warm
-from netarena_network.reply import read_reply
+from netarena_network.real.client import Net
 from netarena_route import query
 from netarena_route.agent import guess
+from netarena_route.declaration import read_reply
 from netarena_route.fault import table as fault
+from netarena_route.real.client import Warm
 from netarena_route.state import judge
 from netarena_route.world.model import World, standard, varied
 from netarena_route.world.path import Plan
@@ -40,7 +41,7 @@ async def warm(anyio_backend: str) -> AsyncIterator[Warm]:
 async def _new(
     warm: Warm, world: World, faults: Sequence[Fault] = (), emulator: str = "netns"
 ) -> Net:
-    net = await warm.begin(world, emulator)
+    net = await warm.begin_world(world, emulator)
     commands = [command for each in faults for command in each.inject]
     try:
         await net.build(commands, fault.expected(world, faults))

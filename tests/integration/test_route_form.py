@@ -13,13 +13,14 @@ import pytest
 from netarena.sandbox.namespace import leave_network
 from netarena.sandbox.shell import entered
 from netarena_network.action import Fault
-from netarena_network.real.links import configure, known_neighbours, run_shell
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.netlink import Netlink
 from netarena_route import query
 from netarena_route.fault import table
-from netarena_route.real import netns
+from netarena_route.real.build import build_netns
 from netarena_route.real.draft import draft
 from netarena_route.real.form import LISTING, Form, plain, read, sysctls
+from netarena_route.real.links import configure, known_neighbours
 from netarena_route.world.model import Machine, World, standard, varied
 from netarena_route.world.path import Plan
 
@@ -52,7 +53,7 @@ def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
     for order in (order for each in faults for order in each.inject):
         commands.setdefault(order.machine, []).append(order.command)
     forms, drafts = draft(world, commands, _look)
-    spaces = netns.build(world)
+    spaces = build_netns(world)
     configure(world, spaces, forms)
     for machine in world.machines:
         with entered(spaces[machine.name]), Netlink() as netlink:

@@ -25,11 +25,13 @@ from netarena.sandbox.shell import entered
 from netarena.sandbox.syntax import REFUSED, STATUS
 from netarena_network.action import Command
 from netarena_network.bounds import most_processes
-from netarena_network.real import client, prober, tcpdump, worker
-from netarena_network.real.client import Warm, command
+from netarena_network.real import client, prober, tcpdump
+from netarena_network.real.client import command
 from netarena_network.real.pace import observation_s
 from netarena_network.real.prober import Prober
 from netarena_network.real.tool import CONSOLES
+from netarena_route.real import worker
+from netarena_route.real.client import Warm
 from netarena_route.state import judge
 from netarena_route.world import model as world
 from netarena_route.world.model import standard, varied
@@ -106,7 +108,7 @@ async def test_queue_that_delays_replies_is_stopped(requirement):
     requirement("episodes")
     async with Warm() as warm:
         network = make()
-        net = await warm.begin(network, "netns")
+        net = await warm.begin_world(network, "netns")
         try:
             await net.build()
             _, host = network.endpoints[:2]
@@ -133,7 +135,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
     number = int(Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3").read_text()) + 100
     places = [f"10.0.{place >> 8}.{place & 255} dev t0" for place in range(1, number)]
     rounds, measure = [], Prober.measure
-    forgetting, make_ready = [], worker.Worker._make_ready
+    forgetting, make_ready = [], worker.RouteWorker._make_ready
 
     def ready(network):
         forgetting[:] = [lambda: make_ready(network)]
@@ -171,7 +173,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
             rounds.append(found.rows)
             return found
 
-        monkeypatch.setattr(worker.Worker, "_make_ready", ready)
+        monkeypatch.setattr(worker.RouteWorker, "_make_ready", ready)
         monkeypatch.setattr(Prober, "measure", crowded)
         among_others = net.observe()["matrix"]
 
@@ -639,7 +641,7 @@ async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
     router = network.router.name
     stop = Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")
     wanted = ("111", "110", "101")
-    net = await warm.begin(network, "netns")
+    net = await warm.begin_world(network, "netns")
     try:
         await net.build([stop], wanted)
         look = "find /proc/sys/net/ipv4 -type f -printf '%T@\\n' | sort -n | head -n1; date +%s.%N"
@@ -731,7 +733,7 @@ async def warm():
 async def test_command_can_start_as_many_processes_as_the_prompt_says(warm, emulator):
     network = make()
     most = most_processes(len(network.endpoints))
-    net = await warm.begin(network, emulator)
+    net = await warm.begin_world(network, emulator)
     try:
         await net.build()
         idle = f"for i in $(seq {most}); do sleep 0.5 & done; wait; echo all"
@@ -798,7 +800,7 @@ def test_name_lookup_does_not_wait_for_a_missing_server(apart):
 
 async def test_machine_shows_its_own_links_and_no_console_of_programs_not_running(warm):
     network = make()
-    net = await warm.begin(network, "netns")
+    net = await warm.begin_world(network, "netns")
     try:
         await net.build()
         port = network.router.interfaces[0].name
@@ -833,7 +835,7 @@ async def test_both_emulators_build_the_same_network(warm):
     for network in (make(2, 2), varied(3, 1, random.Random(5))):
         seen = []
         for emulator in ("netns", "mininet"):
-            net = await warm.begin(network, emulator)
+            net = await warm.begin_world(network, emulator)
             try:
                 await net.build()
                 seen.append([await net.run(name, LOOK, 20.0) for name in network.endpoints])
@@ -846,7 +848,7 @@ async def test_both_emulators_build_the_same_network(warm):
 
 async def test_concurrent_equal_networks_are_isolated(warm):
     network = make(2, 1)
-    nets = [await warm.begin(network, "netns") for _ in range(3)]
+    nets = [await warm.begin_world(network, "netns") for _ in range(3)]
     try:
         await asyncio.gather(*(net.build() for net in nets))
         router = network.router.name
@@ -962,7 +964,7 @@ def named(prefix):
 )
 async def test_closed_network_leaves_nothing_behind(warm, emulator):
     network = make(2, 1)
-    net = await warm.begin(network, emulator)
+    net = await warm.begin_world(network, emulator)
     await net.build()
     below = Below(warm.pid)
     assert len(below.kept) >= 6
@@ -987,7 +989,7 @@ async def test_closed_network_leaves_nothing_behind(warm, emulator):
 async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator, victim):
     network = make(2, 1)
     async with Warm() as warm:
-        net = await warm.begin(network, emulator)
+        net = await warm.begin_world(network, emulator)
         await net.build()
         below = Below(warm.pid)
         (outer,) = children(warm.pid)
@@ -1000,7 +1002,7 @@ async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator
             await net.observe()
         await net.close()
         # and the next one is none the worse
-        other = await warm.begin(network, emulator)
+        other = await warm.begin_world(network, emulator)
         try:
             await other.build()
         finally:
@@ -1010,12 +1012,12 @@ async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator
 
 SERVICE = """
 import asyncio, random
-from netarena_network.real.client import Warm
+from netarena_route.real.client import Warm
 from netarena_route.world.model import standard
 async def main():
     async with Warm() as warm:
         network = standard(2, 1, random.Random(1))
-        net = await warm.begin(network, "netns")
+        net = await warm.begin_world(network, "netns")
         await net.build()
         print(warm.pid, flush=True)
         await net.run(network.router.name, "sleep 1000", 1000.0)

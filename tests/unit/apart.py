@@ -9,6 +9,7 @@ import threading
 from netarena.sandbox.namespace import leave_network
 from netarena_network.real import zygote
 from netarena_network.real.kernel_lock import Turns
+from netarena_route.real.worker import RouteWorker
 
 END_S = 30.0
 
@@ -26,7 +27,7 @@ class Apart:
     def _serve(self, connection):
         leave_network()
         self.thread = threading.get_native_id()
-        zygote.serve(connection, Turns())
+        zygote.serve(connection, RouteWorker(Turns()))
 
     def __enter__(self):
         return self

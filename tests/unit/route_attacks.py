@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from netarena_network import environment
 from netarena_network.attack import FAMILIES, TRIED
-from netarena_route import environment
 
 #: attacks that wreck their own network, and are judged by it
 WRECKS = {

@@ -14,14 +14,18 @@ import pytest
 
 from netarena.config import PromptStyle
 from netarena.model import Query, State
-from netarena.task.application import Application, load
+from netarena.task.application import Application, configured, load
 from netarena.task.prompt import render
+from netarena_backbone.fault.table import broken, read
+from netarena_backbone.query import case_of
+from netarena_backbone.world.intent import expected
 from netarena_k8s.cluster import Sight
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of
 from netarena_k8s.query import world_of as shop_of
 from netarena_k8s.state import make_state
 from netarena_k8s.world.model import reach
+from netarena_network.action import fault_of
 from netarena_route.query import world_of as network_of
 
 SEED = 20261125
@@ -30,6 +34,10 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
     "malt": [{}],
     "malt, worded": [{"phrasing": "varied"}, {"phrasing": "held_out"}],
     "route": [{}, {"world": "varied", "num_switches": 3, "num_hosts_per_subnet": 2}],
+    "backbone": [{"routers": 4, "error_types": ["ospf_cost+bgp_filter"]}],
+    "route, backbone": [
+        {"world": "backbone", "routers": 4, "error_types": ["ospf_cost+bgp_filter"]}
+    ],
     "k8s": [{}, {"world": "varied"}],
 }
 
@@ -52,16 +60,24 @@ def _broken(query: Query) -> State:
     return make_state(Sight(policies, reach(shop, policies)))
 
 
+def _as_computed(query: Query) -> State:
+    world = case_of(query).world
+    changes = [read(world, fault) for fault in map(fault_of, query.actions)]
+    return expected(broken(world, changes)).model_dump(mode="json")
+
+
 STATES: dict[str, Callable[[Query], State]] = {
     "malt": _unseen,
     "route": _disconnected,
+    "backbone": _as_computed,
     "k8s": _broken,
 }
 
 
-def draw(application: Application, values: list[dict[str, Any]]) -> list[Query]:
-    configs = [application.config_type.parse(one) for one in values]
-    return [query for config in configs for query in application.generate(config, SEED)]
+def draw(application: Application, values: list[dict[str, Any]]) -> tuple[Application, list[Query]]:
+    served = [configured(application, one) for one in values]
+    drawn = [query for serving, config in served for query in serving.generate(config, SEED)]
+    return served[-1][0], drawn
 
 
 def digest(lines: list[str]) -> str:
@@ -79,6 +95,9 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
         ("route", "c0384b1e38b1560e", "723359230b4c3bc6"),
+        # a world of route before it was an application: the same queries, ids and prompts
+        ("backbone", "9cc419db39aeb71a", "1e54f8c16e3dd2c0"),
+        ("route, backbone", "9cc419db39aeb71a", "1e54f8c16e3dd2c0"),
         ("k8s", "7dd0758a355b04fe", "0c480e1f802ff89d"),
     ],
 )
@@ -86,8 +105,7 @@ def test_queries_and_prompts_match_the_stored_digests(
     name: str, queries: str, prompts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NETARENA_PHRASING_PACK", raising=False)
-    application = load(name.partition(",")[0])
-    drawn = draw(application, CONFIGS[name])
+    application, drawn = draw(load(name.partition(",")[0]), CONFIGS[name])
     lines = [query.model_dump_json() + repr(list(application.solve(query))) for query in drawn]
     texts = [told(application, query, style) for query in drawn[:60] for style in PromptStyle]
     assert (digest(lines), digest(texts)) == (queries, prompts)

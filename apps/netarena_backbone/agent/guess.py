@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 
+from netarena_backbone.config import MAX_ROUTERS
 from netarena_backbone.fault.change import Change
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
-from netarena_route.config import MAX_ROUTERS
 
 #: Command sent to every router: it sets the most common OSPF settings and resets the sessions. It
 #: sets the largest MTU that a link may have, which is the same at both ends and fits all packets.

@@ -17,8 +17,6 @@ from ipaddress import IPv4Network
 from netarena.sdk import Cause
 from netarena_network.declaration import make_move
 
-#: Text that occurs only in prompts about a backbone.
-MARK = "the backbone of autonomous system"
 _TICKET = "A ticket has come in"
 #: The lines that the checklist needs; the output in tickets is too short for more.
 _LINES = "^interface|^ ip ospf (passive|hello|dead)|shutdown$|maximum-prefix 1$|blackhole$"

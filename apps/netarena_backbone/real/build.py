@@ -6,7 +6,6 @@ namespace of the episode. Names and MAC addresses are the same in both emulators
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -17,17 +16,16 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from itertools import product
-from pathlib import Path
 
 from pyroute2 import IPRoute
 
 from netarena.sdk import entered, new_network
 from netarena_backbone.world.lab_spec import Setup
-from netarena_network.real.links import BASELINE, ENVIRONMENT, number_settings
+from netarena_network.real import mn
+from netarena_network.real.baseline import ENVIRONMENT, number_settings, set_baseline
 
 #: Time limit for the commands of all machines, which run in parallel.
 _CONFIGURE_S = 60.0
-_NET = Path("/proc/sys/net")
 #: Constants of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols.
 _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
@@ -59,10 +57,7 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
 
 def build_mininet(setup: Setup) -> Mapping[str, int]:
     """Do the same with Mininet; raises OSError, or Exception as Mininet does."""
-    # Imported late, since it is large and most networks do not need it.
-    from netarena_network.real.mn import begin
-
-    network = begin()
+    network = mn.begin()
     machines = {
         recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
     }
@@ -113,9 +108,7 @@ def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
     """
     for space in (None, *spaces.values()):
         with entered(space):
-            for name, value in BASELINE.items():
-                with contextlib.suppress(FileNotFoundError):
-                    (_NET / name).write_text(value, encoding="ascii")
+            set_baseline()
     with IPRoute() as route:
         _raise_all(route)
     for name, space in spaces.items():

@@ -89,9 +89,10 @@ class Lab(Worker):
     def _names(self) -> Sequence[str]:
         return tuple(self._recipes)
 
-    def build(  # type: ignore[override] # the argument is a setup
-        self, setup: dict[str, Any], emulator: str
-    ) -> dict[str, float]:
+    def _requests(self) -> dict[str, Callable[..., Any]]:
+        return {**super()._requests(), "build": self.build, "observe": self.observe}
+
+    def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
         """Build the network with all of its faults; return the duration of each step, in s.
 
         Routers exchange no packets until the network is first used, so that all daemons have read

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from netarena.sdk import entered
 from netarena_backbone.real import serve
 from netarena_backbone.real.frr import LONG_S, Terminals
-from netarena_network.real.links import run_shell
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.netlink import (
     GETADDR,
     GETNEIGH,

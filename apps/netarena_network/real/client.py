@@ -1,7 +1,7 @@
 """Networks as the service uses them: separate processes with asynchronous requests.
 
-    async with Warm() as warm:
-        net = await warm.begin(world, "netns")
+    async with Warm("package.module:Class") as warm:
+        net = await warm.begin({"world": ...}, 5)
         try:
             await net.build()
             ...
@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from netarena.sdk import (
@@ -31,8 +32,6 @@ from netarena.sdk import (
     program,
     try_out,
 )
-from netarena_backbone.world.lab_spec import Neighbour, Setup
-from netarena_route.world.model import World
 
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
@@ -122,7 +121,9 @@ class Net:
         )
         return Output.model_validate(answer)
 
-    async def observe(self, neighbours: Iterable[Neighbour] | None = None) -> dict[str, JsonValue]:
+    async def observe(
+        self, neighbours: Iterable[tuple[str, str, str]] | None = None
+    ) -> dict[str, JsonValue]:
         """Return the settled state (see ``state``).
 
         A backbone is expected to converge to ``neighbours``. If it has, the observation does not
@@ -212,22 +213,15 @@ class _Life:
 
 
 class Warm(Forking):
-    """Starts processes of networks."""
+    """Starts processes of networks, each with an application's kind of ``worker.Worker``."""
 
-    def __init__(self) -> None:
-        super().__init__(Forker("no networks", command, start_s=_START_S, stop_s=_STOP_S))
+    def __init__(self, kind: str) -> None:
+        """``kind`` is the class, as MODULE:NAME."""
+        start = partial(command, kind)
+        super().__init__(Forker("no networks", start, start_s=_START_S, stop_s=_STOP_S))
 
-    async def begin(self, world: World, emulator: str) -> Net:
-        """Return a process for a network of ``world``; its ``build`` creates the network."""
-        made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
-        return await self._begin(made_of, len(world.endpoints))
-
-    async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
-        """Return a process for a backbone; its ``observe`` returns an ``Observation``."""
-        made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
-        return await self._begin(made_of, len(setup.endpoints))
-
-    async def _begin(self, made_of: dict[str, Any], endpoints: int) -> Net:
+    async def begin(self, made_of: dict[str, Any], endpoints: int) -> Net:
+        """Return a process for a network; its ``build`` creates the network from ``made_of``."""
         talk = await self._forker.talk(_ANSWER_BYTES)
         return Net(made_of, endpoints, _Life(self._forker, talk))
 

@@ -1,14 +1,11 @@
-"""Networks built by Mininet with Linux bridges as switches; the default emulator."""
+"""Mininet, with machines in namespaces of their own and Linux bridges as switches."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 
 from netarena.sdk import entered, new_network
-from netarena_network.real.links import cables
-from netarena_route.world.model import World
 
 with warnings.catch_warnings():
     # Mininet imports distutils, and some of its patterns have invalid escape sequences.
@@ -47,27 +44,3 @@ def begin() -> Mininet:
     network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)
     return network
-
-
-def build(world: World) -> Mapping[str, int]:
-    """Create machines, switches and links; return a descriptor of each machine's namespace.
-
-    Links have no addresses. The calling thread must be in the switches' future namespace. Mininet's
-    shells stay idle: agents' commands never run there, since a command could break the next one.
-    Raises OSError, or Exception as Mininet does.
-    """
-    network = begin()
-    machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}
-    switches = [network.addSwitch(name) for name in world.switches]
-    for machine, interface, port in cables(world):
-        network.addLink(
-            switches[interface.subnet],
-            machines[machine],
-            intfName1=port,
-            intfName2=interface.name,
-        )
-    network.start()
-    return {
-        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        for name, node in machines.items()
-    }

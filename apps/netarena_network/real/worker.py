@@ -1,6 +1,7 @@
-"""Process of one episode's network: builds it, breaks it, runs commands in it, measures it.
+"""Process of one episode's network: runs commands in it and measures it.
 
-It is process 1 of its own namespaces (started by ``zygote``) and uses JSON lines over one socket.
+Applications derive their own class, which also builds and observes the network. The process is
+process 1 of its own namespaces (started by ``zygote``) and uses JSON lines over one socket.
 It reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one request at
 a time. Each answer has ``cpu_s``: the CPU time of the process and its children so far. The process
 ends with the socket, and everything that it created ends with it.
@@ -10,26 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError, SubprocessError
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from netarena.sdk import EnvironmentFailed, Room, entered, network_files, process_files, shell
-from netarena_network.real import mn
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.guard import Guard, process_limit
 from netarena_network.real.kernel_lock import Turns
-from netarena_network.real.links import configure, run_shell
 from netarena_network.real.netlink import (
-    NETFILTER,
     Netlink,
     Queue,
     blocked,
@@ -40,34 +37,18 @@ from netarena_network.real.netlink import (
     queue_drops,
     queues,
     release_neighbours,
-    ruleset_generation,
     set_neighbours_aside,
     settle_link,
     stop_queues,
     unsent,
     unsettled,
 )
-from netarena_network.real.pace import observation_s, padded
-from netarena_network.real.prober import CONVERSATIONS, Echo, Prober, Pulse, Round, open_socket
-from netarena_network.real.reading import fleeting
+from netarena_network.real.prober import CONVERSATIONS, Round
 from netarena_network.real.record import Records
-from netarena_network.real.tool import hide_consoles, room
-from netarena_route.real import netns
-from netarena_route.real.draft import draft
-from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
-from netarena_route.real.state_dump import Trace, state
-from netarena_route.world.model import Machine, World
-
-EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
-    "mininet": mn.build,
-    "netns": netns.build,
-}
+from netarena_network.real.tool import room
 
 #: Maximum time to wait for links before a round; a link may be configured to never come up.
 READY_S = 1.5
-#: A new network must be as computed after this time, in addition to the time of one round, and
-#: after at least this many rounds.
-HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
 #: A round is repeated for up to ROOM_S, at least _ROOM_TRIES times, if the kernel's ARP table was
 #: full. Rounds are repeated for up to CROWD_S in all if a queue was full.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
@@ -76,27 +57,12 @@ ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: Interval of checks, between requests, of what commands left running in the kernel.
 _CALM_S = 0.5
-#: Maximum number of rows of unsettled settings; generation of an unchanged ruleset.
-_MOST_UNSETTLED, _NO_RULES = 20, 1
 #: Limit of open files: the sockets of all machines, and a few files for each.
 OPEN_FILES = 16384
 
 
-class _Look(NamedTuple):
-    """Reading of a machine: the part for snapshots and, if requested, the part for traces."""
-
-    held: Held
-    entries: frozenset[Entry]
-
-
-def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[str]) -> _Look:
-    held = hold(machine, space, netlink)
-    found = state(space, netlink, held.entries) if machine.name in traced else frozenset()
-    return _Look(held, found)
-
-
 class Worker:
-    """One network from its creation to its end."""
+    """One network from its creation to its end; the base of applications' own classes."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -117,15 +83,11 @@ class Worker:
         #: Messages about what was ended on machines since the last command, for the next one's
         #: output.
         self._notes: list[str] = []
-        #: In tickets: finds remains of faults or, in false alarms, changes by commands.
-        self._trace: Trace | None = None
-        #: By machine with commands: settings that ended or began by themselves before the commands.
-        self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
     def _names(self) -> Sequence[str]:
         """Names of the machines."""
-        return self._world.endpoints
+        raise NotImplementedError
 
     def serve(self, connection: socket.socket, lines: BinaryIO, first: bytes = b"") -> None:
         """Answer the requests of a connection until it closes; ``first`` is one already read."""
@@ -158,15 +120,13 @@ class Worker:
         if note and (text := f"{machine}: {note}" if machine else note) not in self._notes:
             self._notes.append(text)
 
+    def _requests(self) -> dict[str, Callable[..., Any]]:
+        """Return the functions that answer requests; subclasses add ``build`` and ``observe``."""
+        return {"inject": self.inject, "run": self.run}
+
     def _answer(self, request: dict[str, Any]) -> bytes:
-        do: dict[str, Callable[..., Any]] = {
-            "build": self.build,
-            "inject": self.inject,
-            "run": self.run,
-            "observe": self.observe,
-        }
         try:
-            answer = {"ok": do[request.pop("do")](**request)}
+            answer = {"ok": self._requests()[request.pop("do")](**request)}
         except CalledProcessError as error:
             answer = {"failed": f"{error.cmd[-1]}: {error.stdout.strip()}"}
         except EnvironmentFailed as error:
@@ -175,72 +135,6 @@ class Worker:
             answer = {"failed": f"{type(error).__name__}: {error}"}
         answer["cpu_s"] = cpu_used_s()
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
-
-    def build(
-        self,
-        world: dict[str, Any],
-        emulator: str,
-        faults: Sequence[tuple[str, str]] = (),
-        wanted: Sequence[str] = (),
-        traced: bool = False,  # noqa: FBT001, FBT002 -- a field of a message
-    ) -> dict[str, float]:
-        """Build the network with its faults and verify it; return the durations in s.
-
-        ``faults`` are commands of our own, each with its machine. ``wanted`` is the resulting
-        matrix, by default the intended one. With ``traced``, each state reports the remains of
-        faults or, without faults, the changes by commands. ``cpu_s`` is the CPU time of building,
-        and ``waited_s`` the part of verifying that was spent waiting for pings that never arrived.
-        """
-        began = time.monotonic()
-        self._world = World.model_validate(world)
-        self._places = 0 if self._world.permanent else self._world.neighbours
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, OPEN_FILES), hard))
-        if self._alone:
-            hide_consoles()
-        commands: dict[str, list[str]] = {}
-        for machine, command in faults:
-            commands.setdefault(machine, []).append(command)
-        forms, drafts = draft(
-            self._world, commands, partial(_look, traced=set(commands) if traced else ())
-        )
-        self._spaces = EMULATORS[emulator](self._world)
-        for space in self._spaces.values():
-            self._stack.callback(os.close, space)
-        configure(self._world, self._spaces, forms)
-        self._listen()
-        built, cpu_s = time.monotonic(), cpu_used_s()
-        self._snapshot = Snapshot(
-            self._world,
-            self._spaces,
-            self._netlinks,
-            {name: one.intended.held for name, one in drafts.items()},
-        )
-        if traced:
-            self._trace = Trace(
-                self._look_at,
-                {
-                    name: (drafts[name].intended.entries, drafts[name].faulty.entries)
-                    for name in commands
-                },
-            )
-        with self._records.kept():
-            waited_s = self._verify(tuple(wanted) or self._world.intended)
-        return {
-            "built_s": built - began,
-            "cpu_s": cpu_s,
-            "verified_s": time.monotonic() - built,
-            "waited_s": waited_s,
-        }
-
-    def _look_at(self, machine: str) -> frozenset[Entry]:
-        """Return the current entries of a machine for a trace."""
-        return _look(
-            self._world.machine(machine),
-            self._spaces[machine],
-            self._netlinks[machine],
-            traced=(machine,),
-        ).entries
 
     def inject(self, commands: list[list[str]]) -> None:
         """Run (machine, command) pairs of our own, each of which must succeed; used by tests."""
@@ -253,10 +147,6 @@ class Worker:
         space = self._spaces[machine]
         machines = len(self._names)
         guard = self._guards[machine] = Guard(space, machines)
-        if self._trace is not None:
-            self._trace.touch(machine)
-        if machine not in self._fleeting:
-            self._fleeting[machine] = self._read_fleeting(machine)
         with contextlib.ExitStack() as stack:
             network = None
             if self._alone:
@@ -295,70 +185,6 @@ class Worker:
         """Return the files that a command finds on a machine."""
         del machine
         return room(network)
-
-    def observe(self) -> dict[str, Any]:
-        """Return the settled state (see ``state``), and ``waited_s`` as in ``build``.
-
-        Packets and duration are the same whatever is found.
-        """
-        began = time.monotonic()
-        size = len(self._names)
-        with padded(observation_s(size * (size - 1))):
-            found = self._rounds()
-            measured_s = time.monotonic() - began
-            stolen, collateral, switches = self._snapshot.compare()
-            state: dict[str, Any] = {
-                "matrix": found.rows,
-                "stolen": stolen,
-                "switches": switches,
-                "collateral": collateral,
-                **({} if self._trace is None else {"leftover": self._trace.left()}),
-                **({"unsettled": passing} if (passing := self._unsettled()) else {}),
-            }
-        padding_s = max(0.0, time.monotonic() - began - measured_s)
-        return {"state": state, "waited_s": found.waited_s + padding_s}
-
-    def _unsettled(self) -> list[list[str]]:
-        """Return rows (machine, text) of commands' settings that end or begin by themselves."""
-        return [
-            [machine, text]
-            for machine, before in self._fleeting.items()
-            for text in sorted(self._read_fleeting(machine) - before)
-        ][:_MOST_UNSETTLED]
-
-    def _read_fleeting(self, machine: str) -> frozenset[str]:
-        with entered(self._spaces[machine]):
-            with Netlink(NETFILTER) as netfilter:
-                new = ruleset_generation(netfilter) <= _NO_RULES
-            listed = "" if new else run_shell("nft --stateless list ruleset || true").stdout
-        return fleeting(self._netlinks[machine], listed)
-
-    def _listen(self) -> None:
-        """Open the sockets and files that rounds need in each namespace, and keep them open."""
-        self._netlinks[""] = self._stack.enter_context(Netlink())
-        sockets = []
-        for name in self._names:
-            with entered(self._spaces[name]):
-                sockets.append(open_socket())
-                self._netlinks[name] = self._stack.enter_context(Netlink())
-                flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
-                counters = os.open("/proc/thread-self/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
-            self._flushers.append(flusher)
-            self._counters.append(counters)
-            self._stack.callback(os.close, flusher)
-            self._stack.callback(os.close, counters)
-            self._records.add(self._spaces[name], self._netlinks[name])
-        echo = Echo()
-        self._pulse = Pulse(echo)
-        self._prober = Prober(
-            sockets,
-            self._world.addresses,
-            echo,
-            self._pulse,
-            self._release,
-            meanwhile=self._records.hear,
-        )
-        self._stack.callback(self._prober.close)
 
     def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
         """Drop packets that wait for unresolved ARP entries and, if ``queued``, in queues.
@@ -419,44 +245,6 @@ class Worker:
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
-    def _verify(self, wanted: tuple[str, ...]) -> float:
-        """Measure until each pair that works in ``wanted`` has worked, and no other one.
-
-        Returns the time spent waiting for pings that never arrived. No agent's command has run yet,
-        so a packet lost in one round but not in the next was lost because of other networks, which
-        keep the kernel busy or fill its queues. Raises RuntimeError if the network is not as
-        computed.
-        """
-        seen = ("0" * len(self._world.endpoints),) * len(self._world.endpoints)
-        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
-        deadline = None
-        number = 0
-        while True:
-            number += 1
-            found = self._measure(crowd_until=-math.inf, conversations=1)
-            waited_s += found.waited_s
-            seen = _combine(max, seen, found.rows)
-            if seen == wanted:
-                return waited_s
-            # the time starts now, since one round at the largest sizes takes longer than HEALTHY_S
-            if deadline is None:
-                deadline = time.monotonic() + HEALTHY_S
-            if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"the network does not match the computed state after {HEALTHY_S:g} s: "
-                    f"{self._first_wrong(wanted, seen)}"
-                )
-            time.sleep(pause_s)  # other networks may keep the kernel busy
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _rounds(self) -> Round:
-        """Measure which pairs work, leaving no traces on any machine."""
-        self._prober.look()
-        with self._records.kept():
-            found = self._measure(time.monotonic() + CROWD_S)
-        self._forget_paths()
-        return found
-
     def _measure(self, crowd_until: float, conversations: int = CONVERSATIONS) -> Round:
         """Measure once, and repeat the measurement while shared kernel resources were full.
 
@@ -514,15 +302,6 @@ class Worker:
 
         return grown
 
-    def _first_wrong(self, wanted: tuple[str, ...], rows: tuple[str, ...]) -> str:
-        names = self._world.endpoints
-        for source, (row, computed) in enumerate(zip(rows, wanted, strict=True)):
-            for target, (now, should) in enumerate(zip(row, computed, strict=True)):
-                if now != should:
-                    verb = "does not reach" if should == "1" else "reaches"
-                    return f"{names[source]} {verb} {names[target]}"
-        return "no pair differs"
-
     def _reap(self) -> None:
         """Reap processes that a command left to process 1, since zombies count as processes."""
         if self._alone:
@@ -535,16 +314,3 @@ def cpu_used_s() -> float:
     """Return the CPU time of this process and its ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + used.ru_utime + used.ru_stime
-
-
-def _combine(
-    choose: Callable[[tuple[str, str]], str], rows: tuple[str, ...], others: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return, for each pair, whether it works in both (``min``) or in either (``max``).
-
-    With ``min``, a pair that works only sometimes does not work.
-    """
-    return tuple(
-        "".join(map(choose, zip(row, other, strict=True)))
-        for row, other in zip(rows, others, strict=True)
-    )

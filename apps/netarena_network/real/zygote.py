@@ -1,7 +1,9 @@
 """Warm process from which episodes' workers are forked, with their imports loaded.
 
-    python -m netarena_network.real.zygote DESCRIPTOR   serve a control socket
-    python -m netarena_network.real.zygote              print what this machine lacks
+    python -m netarena_network.real.zygote KIND DESCRIPTOR   serve a control socket
+    python -m netarena_network.real.zygote                   print what this machine lacks
+
+KIND is an application's subclass of ``worker.Worker``, as MODULE:NAME.
 
 The control socket is that of a ``child.Forker``; ``failed`` has the last output of an ended worker.
 When the socket closes, every worker dies with this process, and everything in its namespaces with
@@ -13,14 +15,15 @@ from __future__ import annotations
 import encodings.ascii
 import encodings.idna
 import encodings.latin_1  # noqa: F401 -- loaded early, since user nobody may be unable to read the files
-import json
+import importlib
 import os
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from netarena.sdk import Forks, NamespaceUnavailable, command_environment, isolate, lacking
-from netarena_backbone.real.lab import Lab
 from netarena_network.real.kernel_lock import MACHINE, Turns
 from netarena_network.real.worker import Worker
 
@@ -34,16 +37,16 @@ _MOST_BYTES = 2048
 class Zygote(Forks):
     """Forks workers, and waits for each outside of its namespaces."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, kind: type[Worker]) -> None:
         super().__init__(control)
         #: Process -> pipe with its worker's error report
         self._words: dict[int, int] = {}
-        self._turns = Turns(MACHINE)
+        self._make = partial(kind, Turns(MACHINE))
 
     def begin(self, connection: int) -> int:
         read, write = os.pipe()
         try:
-            pid = self.spawn(lambda: _live_apart(connection, write, self._turns))
+            pid = self.spawn(lambda: _live_apart(connection, write, self._make))
         except OSError:
             os.close(read)
             raise
@@ -58,7 +61,7 @@ class Zygote(Forks):
             return {"failed": words.read(_MOST_BYTES).decode("utf-8", "replace")}
 
 
-def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
+def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None:
     """In a new child: wait outside of new namespaces, and serve inside of them."""
     try:
         inner = isolate()
@@ -68,19 +71,17 @@ def _live_apart(descriptor: int, words: int, turns: Turns) -> None:
             os.waitpid(inner, 0)
         else:
             # The pipe stays open in the worker, so that its end shows that the worker has ended.
-            serve(socket.socket(fileno=descriptor), turns)
+            serve(socket.socket(fileno=descriptor), make())
     except NamespaceUnavailable as error:
         os.write(words, str(error).encode())
     except BaseException as error:  # noqa: BLE001 -- the child must not return to the parent's loop
         os.write(words, f"{type(error).__name__}: {error}".encode())
 
 
-def serve(connection: socket.socket, turns: Turns) -> None:
-    """Serve the kind of network that the first request names."""
+def serve(connection: socket.socket, worker: Worker) -> None:
+    """Serve the requests of one connection."""
     with connection, connection.makefile("rb") as lines:
-        if line := lines.readline():
-            kind = Lab if "setup" in json.loads(line) else Worker
-            kind(turns).serve(connection, lines, line)
+        worker.serve(connection, lines)
 
 
 def main() -> None:
@@ -88,7 +89,9 @@ def main() -> None:
     if len(sys.argv) == 1:
         sys.stdout.write(lacking())
         return
-    zygote = Zygote(socket.socket(fileno=int(sys.argv[1])))
+    module, _, name = sys.argv[1].partition(":")
+    kind: type[Worker] = getattr(importlib.import_module(module), name)
+    zygote = Zygote(socket.socket(fileno=int(sys.argv[2])), kind)
     os.chdir("/")
     if missing := lacking():
         zygote.send({"failed": missing})

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from netarena.sdk import current_network, entered, leave_network
-from netarena_network.real.links import hardware, known_neighbours, run_shell, set_baseline
+from netarena_network.real.baseline import run_shell, set_baseline
 from netarena_network.real.netlink import Netlink, cable, raise_link
 from netarena_route.real.form import (
     LISTING,
@@ -28,6 +28,7 @@ from netarena_route.real.form import (
     sysctls,
     write,
 )
+from netarena_route.real.links import hardware, known_neighbours
 from netarena_route.world.model import Machine, World
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from subprocess import CalledProcessError, TimeoutExpired
 from typing import NamedTuple
 
 from netarena.sdk import entered
-from netarena_network.real.links import run_shell
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.netlink import (
     GETADDR,
     GETROUTE,

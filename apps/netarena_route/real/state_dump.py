@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from netarena.sdk import entered
-from netarena_network.real.links import run_shell
+from netarena_network.real.baseline import run_shell
 from netarena_network.real.netlink import Netlink, links
 from netarena_network.real.reading import effective, unfold
 from netarena_route.real.form import sysctls

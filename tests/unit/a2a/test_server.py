@@ -28,7 +28,7 @@ from netarena.a2a.service import listen, serving
 from netarena.a2a.store import BoundedTaskStore
 from netarena.errors import AssessmentFailed, ConfigError
 from netarena.run.assessment import conduct
-from netarena.task.application import load
+from netarena.task.application import configured, load
 from netarena.task.identity import Secrecy
 
 pytestmark = pytest.mark.anyio
@@ -278,8 +278,8 @@ async def test_first_status_message_estimates_the_time_from_typical_queries():
     ],
 )
 def test_applications_give_the_typical_time_of_a_query(name, values, expected_s):
-    app = load(name)
-    assert app.typical_s(app.config_type.parse(values)) == expected_s
+    app, config = configured(load(name), values)
+    assert app.typical_s(config) == expected_s
 
 
 async def test_remaining_time_is_estimated(tmp_path):

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from netarena.errors import EnvironmentFailed
+from netarena_backbone.app import Backbone
+from netarena_backbone.config import BackboneConfig
 from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
 from netarena_backbone.world.model import World
-from netarena_route.app import Route
-from netarena_route.config import RouteConfig
 
 
 def test_machines_are_found_with_and_without_their_prefix(world: World) -> None:
@@ -37,7 +37,7 @@ def test_machines_of_other_systems_refuse_with_one_line(world: World) -> None:
 def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> None:
     """There is no network: a command that reached it would raise an error."""
     nothing = cast("Any", None)
-    environment = BackboneEnvironment(nothing, RouteConfig(world="backbone"), nothing)
+    environment = BackboneEnvironment(nothing, BackboneConfig(world="backbone"), nothing)
     environment._case = cast("Any", SimpleNamespace(world=world))
     for asked in (world.outsiders[0].router, "r99"):
         done = asyncio.run(environment.execute({"machine": asked, "command": "id"}))
@@ -47,8 +47,8 @@ def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> No
 
 @pytest.mark.parametrize("gone", ["hosts", "routers"])
 def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
-    config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
-    query = next(iter(Route().generate(config, 3)))
+    config = BackboneConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
+    query = next(iter(Backbone().generate(config, 3)))
     initial = copy.deepcopy(cast("Any", query.initial))
     initial["world"][gone] = initial["world"][gone][1:]
     broken = query.model_copy(update={"initial": initial})

@@ -8,8 +8,8 @@ from netarena.errors import ReplyRefused
 from netarena.model import Cause, Claim
 from netarena.task.ticket import MAX_CAUSES
 from netarena_network.action import Command, Fault
-from netarena_network.declaration import WORDS, as_injected, causes_of, claim_of, make_move, word_of
-from netarena_network.reply import read_reply
+from netarena_network.declaration import claim_of, make_move
+from netarena_route.declaration import GLOSSARY, WORDS, read_reply
 from netarena_route.fault.table import ALL_KINDS
 
 COMMAND = '{"machine": "p1_r0", "command": "ip route"}'
@@ -73,6 +73,11 @@ def test_reply_with_a_command_declares_nothing(reply: str) -> None:
             '{"done": true, "causes": [{"place": "a", "what": "hex"}]}',
             "'hex' is not one of the words",
         ),
+        # a word of backbone
+        (
+            '{"done": true, "causes": [{"place": "a", "what": "cost"}]}',
+            "'cost' is not one of",
+        ),
         (
             json.dumps(make_move([Cause("a", "rule")] * (MAX_CAUSES + 1))),
             f"{MAX_CAUSES + 1} causes; at most {MAX_CAUSES} are allowed",
@@ -103,8 +108,8 @@ def test_every_fault_has_a_listed_cause_word() -> None:
         for kind, methods in ALL_KINDS.items()
         for one in methods
     ]
-    assert {word_of(fault) for fault in named} == {*WORDS} - {"guard"}
-    assert causes_of(named[:1]) == [Cause("m", "forwarding")]
+    assert {GLOSSARY.word_of(fault) for fault in named} == {*WORDS} - {"guard"}
+    assert GLOSSARY.causes_of(named[:1]) == [Cause("m", "forwarding")]
 
 
 def test_command_is_not_a_declaration() -> None:
@@ -136,6 +141,6 @@ def test_second_cause_word_that_describes_a_fault_is_accepted(
         inject=(command,),
         repair=(command,),
     )
-    (own,) = causes_of([fault])
+    (own,) = GLOSSARY.causes_of([fault])
     named = [Cause("p1_r0", word), Cause("p1_h1", word)]
-    assert as_injected([fault], named) == [own if fits else named[0], named[1]]
+    assert GLOSSARY.as_injected([fault], named) == [own if fits else named[0], named[1]]

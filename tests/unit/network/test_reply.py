@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from netarena.errors import ReplyRefused
 from netarena.task import command_line
 from netarena_network import reply
-from netarena_network.reply import MAX_COMMAND_BYTES, read_reply
+from netarena_network.reply import MAX_COMMAND_BYTES
+from netarena_route.declaration import read_reply
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
 _COMMAND = _TEXT.filter(lambda text: not command_line.lacks(text))

@@ -14,12 +14,11 @@ from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Cause, Episode, FailureKind, Judgement, Outcome, Query, Step
 from netarena.run.assessment import make_record
-from netarena.task.application import load
+from netarena.task.application import configured, load
 from netarena.task.prompt import MAX_LOGGED_CHARS
-from netarena_backbone.query import case_of
-from netarena_network.reply import read_reply
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
+from netarena_route.declaration import read_reply
 from netarena_route.query import world_of
 from netarena_route.state import judge
 
@@ -173,7 +172,6 @@ def test_networks_with_a_known_intended_state_are_flagged() -> None:
         "sizes drawn": {"num_switches": None},
         "range of sizes": {"num_switches": [2, 4], "num_hosts_per_subnet": [2, 4]},
         "varied": {"world": "varied"},
-        "backbone": {"world": "backbone"},
         "tickets": {"briefing": "ticket"},
     }
     found = {
@@ -259,8 +257,12 @@ def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
     causes = [Cause("r0", "route"), Cause(f"{prefix}_r0", "rule"), Cause("nobody", "link")]
     places = [one.place for one in APP.tickets.resolve(query, causes)]
     assert places == [f"{prefix}_r0", f"{prefix}_r0", "nobody"]
-    config = RouteConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
-    backbone = next(iter(APP.generate(config, SEED)))
-    router = case_of(backbone).world.routers[1].name
-    causes = [Cause(router.partition("_")[2], "cost"), Cause(router, "cost"), Cause("r99", "cost")]
-    assert [one.place for one in APP.tickets.resolve(backbone, causes)] == [router, router, "r99"]
+
+
+def test_config_of_a_backbone_is_forwarded_to_the_application_of_that_name() -> None:
+    values = {"world": "backbone", "error_types": ["ospf_cost"]}
+    serving, config = configured(Route(training=True), values)
+    assert (serving.name, serving.role, serving.training) == ("backbone", "route_operator", True)
+    assert config.shape_hash() == serving.config_type.parse(values).shape_hash()
+    same, _ = configured(APP, {"world": "varied"})
+    assert same is APP

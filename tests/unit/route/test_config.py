@@ -69,12 +69,6 @@ def test_range_of_sizes_is_drawn_and_an_integer_is_not() -> None:
     assert RouteConfig.parse(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize("briefing", ["full", "ticket"])
-def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> None:
-    config = RouteConfig.parse({"world": "backbone", "briefing": briefing})
-    assert RouteConfig.parse(config.model_dump(mode="json")) == config
-
-
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -100,7 +94,7 @@ def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> N
         ),
         ({"world": "varied", "num_switches": [2, 5]}, "world varied needs at least 3"),
         ({"emulator": "docker"}, "not one of mininet, netns"),
-        ({"world": "round"}, "not one of standard, varied, backbone"),
+        ({"world": "round"}, "not one of standard, varied"),
         ({"error_types": []}, "must be a list of fault kinds"),
         ({"error_types": 3}, "must be a list of fault kinds"),
         ({"error_types": [3]}, "3 must be a fault kind"),
@@ -108,13 +102,7 @@ def test_dumped_backbone_config_is_parsed_to_the_same_config(briefing: str) -> N
         ({"error_types": ["a+a"]}, "up to 3 different kinds"),
         ({"netem": "yes"}, "config.netem"),
         ({"topology": "ring"}, "unknown key"),
-        ({"world": "backbone", "num_switches": 3}, "config.num_switches: world 'backbone' has no"),
-        ({"world": "backbone", "num_switches": None}, "config.num_switches"),
-        (
-            {"world": "backbone", "briefing": "ticket", "num_hosts_per_subnet": 1},
-            "config.num_hosts_per_subnet",
-        ),
-        ({"world": "varied", "routers": 4}, "config.routers: world 'varied' has no such key"),
+        ({"world": "varied", "routers": 4}, "config.routers: unknown key"),
     ],
 )
 def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
@@ -122,9 +110,3 @@ def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
         RouteConfig.parse(values)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_number_of_routers_changes_the_shape_only_if_given() -> None:
-    assert "routers" not in RouteConfig.parse({}).shape()
-    assert "routers" not in RouteConfig.parse({"world": "backbone"}).shape()
-    assert RouteConfig.parse({"world": "backbone", "routers": 5}).shape()["routers"] == 5

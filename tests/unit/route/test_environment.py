@@ -10,13 +10,14 @@ import pytest
 
 from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Query
-from netarena_network.action import Command
+from netarena_network.action import Command, faults_of
+from netarena_network.environment import LIMITS
 from netarena_network.real.client import Output
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
-from netarena_route.environment import LIMITS, RouteEnvironment
+from netarena_route.environment import RouteEnvironment
 from netarena_route.fault.table import expected
-from netarena_route.query import faults_of, world_of
+from netarena_route.query import world_of
 
 CONFIG = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
 
@@ -28,7 +29,7 @@ class Network:
         self.matrix = list(expected(world_of(query), faults_of(query)))
         self.did: list[object] = []
 
-    async def begin(self, world: Any, emulator: str) -> Network:
+    async def begin_world(self, world: Any, emulator: str) -> Network:
         self.did.append(emulator)
         return self
 

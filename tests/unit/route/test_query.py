@@ -12,10 +12,11 @@ import pytest
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.task.label import kinds_of
-from netarena_network.reply import read_reply
+from netarena_network.action import faults_of
 from netarena_route import query
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
+from netarena_route.declaration import read_reply
 from netarena_route.fault import table as fault
 from netarena_route.world.model import World
 from tests.fake.deal import deal
@@ -90,19 +91,19 @@ def test_same_seed_draws_the_same_queries(world: str) -> None:
     for index, each in enumerate(queries):
         assert (each.index, each.id, each.application) == (index, f"route-7-{index}", "route")
         again = Query.model_validate_json(each.model_dump_json())
-        assert query.faults_of(again) == query.faults_of(each)
+        assert faults_of(again) == faults_of(each)
         net = query.world_of(again)
-        assert "+".join(part.kind for part in query.faults_of(each)) == each.label
-        assert fault.breaks(net, query.faults_of(each))
+        assert "+".join(part.kind for part in faults_of(each)) == each.label
+        assert fault.breaks(net, faults_of(each))
         hidden = each.text
-        assert not any(part.words in hidden for part in query.faults_of(each))
+        assert not any(part.words in hidden for part in faults_of(each))
         assert ("still do not" in each.text) == bool(net.apart)
 
 
 def test_netem_methods_are_drawn_only_on_request() -> None:
     def methods(*, netem: bool) -> set[str]:
         config = _config(error_types=["drop_traffic_to_from_subnet"], num_queries=60, netem=netem)
-        return {part.method for each in _generate(config) for part in query.faults_of(each)}
+        return {part.method for each in _generate(config) for part in faults_of(each)}
 
     assert {"netem_delay", "netem_loss"} <= methods(netem=True)
     assert methods(netem=False) == methods(netem=True) - {"netem_delay", "netem_loss"}
@@ -147,7 +148,7 @@ def test_reference_solution_has_one_command_per_part_in_any_order() -> None:
     (drawn,) = _generate(
         _config(error_types=["disable_routing+host_gateway+policy_rule"], num_switches=3)
     )
-    parts = query.faults_of(drawn)
+    parts = faults_of(drawn)
     replies = list(Route().solve(drawn))
     assert [read_reply(reply) for reply in replies] == [
         command.model_dump() for part in parts for command in part.repair

@@ -7,11 +7,12 @@ import pytest
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.task.label import COUNTED
+from netarena_network.action import faults_of
 from netarena_route.agent.heuristic import Plan
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
 from netarena_route.fault.table import expected
-from netarena_route.query import faults_of, world_of
+from netarena_route.query import world_of
 from netarena_route.ticket import _SEEN, MAX_SYMPTOMS
 
 APP = Route()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netarena_network.action import Fault
-from netarena_network.reply import read_reply
 from netarena_route import query
 from netarena_route.agent import guess
+from netarena_route.declaration import read_reply
 from netarena_route.fault import table as fault
 from netarena_route.fault.lock import draw_locks
 from netarena_route.fault.mask import GUARD, SOURCES, draw_number

@@ -18,9 +18,12 @@ from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import Severity
 from netarena.sandbox.namespace import NamespaceUnavailable
 from netarena.sandbox.shell import CommandResult
-from netarena_route import diagnosis
+from netarena_backbone.config import BackboneConfig
+from netarena_backbone.diagnosis import DIAGNOSIS as BACKBONE
+from netarena_network import diagnosis
+from netarena_network.diagnosis import INSTALL, PACKAGES, Need
 from netarena_route.config import RouteConfig
-from netarena_route.diagnosis import INSTALL, PACKAGES, check, diagnose
+from netarena_route.diagnosis import DIAGNOSIS
 from netarena_route.fault.table import PAPER_KINDS, one_of_each
 from netarena_route.world.model import standard, varied
 from netarena_route.world.path import Plan
@@ -35,28 +38,29 @@ def _lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
 
     def lack(**failed: str) -> None:
         found = {name.replace("_", " "): why for name, why in failed.items()}
-        monkeypatch.setattr(diagnosis, "_failures", lambda: found)
+        for one in (DIAGNOSIS, BACKBONE):
+            monkeypatch.setattr(one, "_found", found)
 
     lack()
     return lack
 
 
 def test_fully_equipped_machine_passes_all_checks(lack: Lack) -> None:
-    checks = diagnose()
+    checks = DIAGNOSIS.diagnose()
     assert all(check.ok and not check.remedy for check in checks)
     assert {"namespaces", "bubblewrap", "netem", "mininet"} <= {check.name for check in checks}
     for emulator in ("mininet", "netns"):
-        check(RouteConfig(emulator=emulator, netem=True, error_types=("extended",)))
+        DIAGNOSIS.check(RouteConfig(emulator=emulator, netem=True, error_types=("extended",)))
 
 
 def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> None:
     lack(namespaces="unshare: Operation not permitted")
-    _, first, *rest = diagnose()
+    _, first, *rest = DIAGNOSIS.diagnose()
     assert (first.ok, first.severity) == (False, Severity.RUN)
     assert "docker run --privileged" in first.remedy
     assert not rest
     with pytest.raises(ConfigError) as caught:
-        check(RouteConfig())
+        DIAGNOSIS.check(RouteConfig())
     said = str(caught.value)
     assert "unshare: Operation not permitted" in said
     assert "docker run --privileged" in said
@@ -71,7 +75,6 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ("iptables", {}, None, ""),
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
-        ("FRR", {"world": "backbone", "emulator": "netns"}, {}, "world"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
         # what keeps a reserve back may be of any kind
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
@@ -92,45 +95,57 @@ def test_missing_feature_is_refused_only_for_configs_that_need_it(
 ) -> None:
     lack(**{name: "not here"})
     with pytest.raises(ConfigError, match="not here") as caught:
-        check(RouteConfig.model_validate(needs_it))
+        DIAGNOSIS.check(RouteConfig.model_validate(needs_it))
     assert caught.value.field == field
     if does_without is not None:
-        check(RouteConfig.model_validate(does_without))
-    (found,) = (check for check in diagnose() if not check.ok)
+        DIAGNOSIS.check(RouteConfig.model_validate(does_without))
+    (found,) = (check for check in DIAGNOSIS.diagnose() if not check.ok)
     assert found.detail == "not here"
     assert found.remedy
 
 
+def test_missing_daemons_are_refused_for_backbones_and_no_matter_of_route(lack: Lack) -> None:
+    lack(FRR="not here")
+    with pytest.raises(ConfigError, match="FRR does not work here: not here; apt-get") as caught:
+        BACKBONE.check(BackboneConfig(emulator="netns"))
+    assert caught.value.field == "world"
+    (found,) = (check for check in BACKBONE.diagnose() if not check.ok)
+    assert (found.name, found.severity) == ("FRR", Severity.RUN)
+    DIAGNOSIS.check(RouteConfig())
+    assert all(check.ok for check in DIAGNOSIS.diagnose())
+
+
 def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> None:
     lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
-    *_, programs = diagnose()
+    *_, programs = DIAGNOSIS.diagnose()
     # nothing is called ok that could not be tried
     assert (programs.name, programs.ok, programs.severity) == ("programs", False, Severity.RUN)
     assert programs.remedy == INSTALL
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
-        check(RouteConfig())
+        DIAGNOSIS.check(RouteConfig())
     # nor where the sandbox does not work
     lack(bubblewrap="the sandbox could not be started: no rights")
-    assert [each.name for each in diagnose()] == ["user namespaces", "namespaces", "bubblewrap"]
+    names = [each.name for each in DIAGNOSIS.diagnose()]
+    assert names == ["user namespaces", "namespaces", "bubblewrap"]
 
 
 def test_too_few_user_namespaces_are_reported_with_the_sysctl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1025)
-    assert diagnosis._few() == {
+    assert DIAGNOSIS.few() == {
         "user namespaces": "user.max_user_namespaces is 1025; the largest network needs 1026"
     }
     monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1026)
-    assert not diagnosis._few()
+    assert not DIAGNOSIS.few()
 
 
 def test_machine_with_too_few_user_namespaces_is_refused_in_one_line(lack: Lack) -> None:
     lack(user_namespaces="user.max_user_namespaces is 0; the largest network needs 1026")
-    first, _ = diagnose()
+    first, _ = DIAGNOSIS.diagnose()
     assert first.remedy == "sysctl -w user.max_user_namespaces=65536 on the host"
     with pytest.raises(ConfigError, match="is 0; the largest network needs 1026; sysctl"):
-        check(RouteConfig())
+        DIAGNOSIS.check(RouteConfig())
 
 
 @pytest.mark.parametrize(
@@ -142,23 +157,23 @@ def test_machine_with_too_few_user_namespaces_is_refused_in_one_line(lack: Lack)
 )
 def test_remedy_matches_the_failed_check(why: str, remedy: str, lack: Lack) -> None:
     lack(nft=why)
-    (found,) = (each for each in diagnose() if not each.ok)
+    (found,) = (each for each in DIAGNOSIS.diagnose() if not each.ok)
     assert found.remedy == remedy
     with pytest.raises(ConfigError) as caught:
-        check(RouteConfig(world="varied", num_switches=3))
+        DIAGNOSIS.check(RouteConfig(world="varied", num_switches=3))
     assert str(caught.value).endswith(f"; {remedy}")
 
 
 def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None if name in {"jq", "ip"} else name)
-    assert diagnosis._absent() == {
+    assert DIAGNOSIS.absent() == {
         "programs": "not installed: ip",
         "agents' tools": "not installed: jq",
     }
     lack(**{"agents' tools": "not installed: jq"})
-    (found,) = (each for each in diagnose() if not each.ok)
+    (found,) = (each for each in DIAGNOSIS.diagnose() if not each.ok)
     assert (found.severity, found.remedy) == (Severity.NOTE, INSTALL)
-    check(RouteConfig())
+    DIAGNOSIS.check(RouteConfig())
 
 
 def test_packages_are_those_of_the_image_and_the_pages() -> None:
@@ -178,16 +193,16 @@ def test_packages_are_those_of_the_image_and_the_pages() -> None:
 def test_output_of_the_trial_process_is_parsed(
     printed: bytes, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    diagnosis._failures.cache_clear()
+    DIAGNOSIS.forget()
     monkeypatch.setattr(
         subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 0, printed)
     )
     try:
-        got = diagnosis._failures()
+        got = DIAGNOSIS.failures()
         assert got.keys() == found.keys()
         assert all(got[name].startswith(found[name]) for name in found)
     finally:
-        diagnosis._failures.cache_clear()
+        DIAGNOSIS.forget()
 
 
 @pytest.mark.parametrize(
@@ -214,9 +229,9 @@ def test_results_of_the_isolated_trial_are_returned(
         return -1
 
     monkeypatch.setattr(diagnosis, "isolate", isolate)
-    monkeypatch.setattr(diagnosis, "_try_inside", lambda: inside)
+    monkeypatch.setattr(DIAGNOSIS, "try_inside", lambda: inside)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
-    assert diagnosis._try_all() == found
+    assert DIAGNOSIS.try_all() == found
 
 
 def test_missing_namespace_privilege_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +239,7 @@ def test_missing_namespace_privilege_is_reported(monkeypatch: pytest.MonkeyPatch
         raise NamespaceUnavailable("unshare: Operation not permitted")
 
     monkeypatch.setattr(diagnosis, "isolate", isolate)
-    assert diagnosis._try_all() == {"namespaces": "unshare: Operation not permitted"}
+    assert DIAGNOSIS.try_all() == {"namespaces": "unshare: Operation not permitted"}
 
 
 #: of a command, what a kernel may lack: matches, targets and tables of iptables, hooks and families
@@ -238,7 +253,7 @@ _FEATURE = re.compile(
 @pytest.mark.parametrize("seed", range(3))
 def test_every_kernel_feature_that_a_fault_needs_is_tried(seed: int) -> None:
     tried: dict[str, set[str]] = {"": set()}
-    for need in diagnosis._NEEDS:
+    for need in DIAGNOSIS._needs:
         for command in need.commands:
             tried.setdefault(need.key, set()).update(_FEATURE.findall(command))
     for make in (standard, varied):
@@ -261,13 +276,13 @@ def test_each_need_is_tried_in_a_separate_network_namespace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     needs = [
-        diagnosis._Need("bridge", ("ip link add t9 type bridge", "ip link show t9"), ""),
-        diagnosis._Need("another", ("ip link show t9",), ""),
+        Need("bridge", ("ip link add t9 type bridge", "ip link show t9"), ""),
+        Need("another", ("ip link show t9",), ""),
     ]
-    monkeypatch.setattr(diagnosis, "_NEEDS", needs)
+    monkeypatch.setattr(DIAGNOSIS, "_needs", needs)
     found: dict[str, str] = {}
     # a thread is in network namespaces of its own
-    thread = threading.Thread(target=lambda: found.update(diagnosis._try_inside()))
+    thread = threading.Thread(target=lambda: found.update(DIAGNOSIS.try_inside()))
     thread.start()
     thread.join()
     assert found.keys() == {"another"}
@@ -285,11 +300,13 @@ def test_broken_sandbox_is_reported(ends: Any, monkeypatch: pytest.MonkeyPatch) 
         return ends
 
     monkeypatch.setattr(diagnosis.shell, "run", run)
-    ((name, why),) = diagnosis._try_inside()
+    ((name, why),) = DIAGNOSIS.try_inside()
     assert name == "bubblewrap"
     assert "no rights" in why
 
 
 @pytest.mark.requires("episodes")
 def test_doctor_passes_on_this_machine() -> None:
-    assert not [check for check in diagnose() if not check.ok and check.severity is Severity.RUN]
+    assert not [
+        check for check in DIAGNOSIS.diagnose() if not check.ok and check.severity is Severity.RUN
+    ]

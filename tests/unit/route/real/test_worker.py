@@ -13,6 +13,7 @@ from netarena.errors import EnvironmentFailed
 from netarena_network.real import prober, worker
 from netarena_network.real.kernel_lock import Turns
 from netarena_network.real.netlink import Unsent
+from netarena_route.real import worker as route_worker
 from netarena_route.world.model import Machine, World
 
 NAMES = ("r0", "h1", "h2")
@@ -54,7 +55,7 @@ class Pulse:
 def test_silent_kernel_is_revived_and_the_cause_is_reported(
     looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = worker.Worker(Turns())
+    served = route_worker.RouteWorker(Turns())
     served._pulse = Pulse(looks)  # type: ignore[assignment] # stands for it
     monkeypatch.setattr(served, "_release", lambda queued: queued in holds)
 
@@ -65,7 +66,7 @@ def test_silent_kernel_is_revived_and_the_cause_is_reported(
 
 
 def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
-    served = worker.Worker(Turns())
+    served = route_worker.RouteWorker(Turns())
 
     for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
         served._note(note, machine)
@@ -98,9 +99,9 @@ WANTS = {
 }
 
 
-def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> worker.Worker:
+def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_worker.RouteWorker:
     """A worker that measures ``rounds``, on a kernel that has no room for what it tells so."""
-    served = worker.Worker(Turns())
+    served = route_worker.RouteWorker(Turns())
     served._counters = [0]  # stands for an open file
     served._prober = rounds  # type: ignore[assignment] # stands for it
     monkeypatch.setattr(served, "_make_ready", lambda: None)
@@ -197,7 +198,7 @@ def test_network_that_fills_its_own_queues_is_measured_as_it_is(
 def test_new_network_is_healthy_when_each_intended_pair_has_worked(
     rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = worker.Worker(Turns())
+    served = route_worker.RouteWorker(Turns())
     served._world = World.model_construct(
         prefix="p", machines=tuple(Machine(name=f"p_{name}", interfaces=()) for name in NAMES)
     )
@@ -206,7 +207,7 @@ def test_new_network_is_healthy_when_each_intended_pair_has_worked(
     found = iter(told)
     monkeypatch.setattr(served, "_measure", lambda **_: next(found, told[-1]))
     monkeypatch.setattr(worker.time, "sleep", lambda _: None)
-    monkeypatch.setattr(worker, "HEALTHY_S", 0.0)
+    monkeypatch.setattr(route_worker, "HEALTHY_S", 0.0)
 
     if wrong:
         with pytest.raises(
@@ -223,7 +224,7 @@ def test_load_left_by_commands_is_stopped_between_requests(
     monkeypatch.setattr(worker, "_CALM_S", 0.01)
     ours, theirs = socket.socketpair()
     guard = Watched()
-    served = worker.Worker(Turns())
+    served = route_worker.RouteWorker(Turns())
     served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
     served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
 

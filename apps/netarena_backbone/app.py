@@ -1,0 +1,221 @@
+"""The backbone application: it connects the modules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import ClassVar, cast
+
+from netarena.sdk import (
+    MAX_OUTPUT_CHARS,
+    Baselines,
+    Briefing,
+    Catalogue,
+    Check,
+    CommandLimits,
+    Config,
+    Drawer,
+    Environment,
+    Episode,
+    Judgement,
+    Picture,
+    Pictures,
+    PromptParts,
+    Query,
+    Repair,
+    State,
+    Step,
+    Tickets,
+)
+from netarena_backbone import diagnosis, picture, prompt, query, solution, state, ticket
+from netarena_backbone.agent import attack_frr, guess, heuristic
+from netarena_backbone.config import BackboneConfig
+from netarena_backbone.declaration import GLOSSARY
+from netarena_backbone.environment import BackboneEnvironment, resolve
+from netarena_backbone.fault import table
+from netarena_backbone.query import case_of
+from netarena_backbone.real import client
+from netarena_backbone.world.form import shapes
+from netarena_network.action import Fault, faults_of
+from netarena_network.app import NetworkApplication, NetworkBaselines, NetworkTickets
+from netarena_network.declaration import Glossary, machines_of
+from netarena_network.environment import LIMITS
+from netarena_network.evidence import Scene
+from netarena_network.prompt import MAX_HISTORY_CHARS
+from netarena_network.real.client import Warm
+
+_TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
+#: Limits of commands in tickets.
+_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=ticket.MAX_OUTPUT_CHARS)
+
+#: Kinds of faults in which the two ends of a link or session do not match.
+_MISMATCHES = frozenset(
+    {
+        *("ospf_area", "ospf_network_type", "ospf_timers", "ospf_authentication", "ospf_mtu"),
+        "bgp_password",
+    }
+)
+
+
+class _Baselines(NetworkBaselines):
+    def random_reply(self, query: Query, rng: random.Random) -> str:
+        return guess.distract(case_of(query).world, rng)
+
+    def hostile_replies(self) -> Sequence[str]:
+        return [*super().hostile_replies(), *attack_frr.attacks()]
+
+    def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
+        """Return the replies of a fixed reset that ignores the network."""
+        del answers
+        return guess.blanket()
+
+    def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
+        del briefing
+        return heuristic.Operator().reply
+
+
+class _Tickets(NetworkTickets):
+    glossary: ClassVar[Glossary] = GLOSSARY
+
+    def prompt(
+        self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
+    ) -> PromptParts:
+        del state
+        return ticket.ticket_parts(case_of(query), faults_of(query), steps, _TICKET_LIMITS, rng)
+
+    def find(self, query: Query, asked: str) -> str | None:
+        return resolve(case_of(query).world, asked)
+
+    def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
+        """Return a function from a fault to the routers that a declaration of it may name.
+
+        These are all routers that the fault changes. If only the mismatch of two ends is wrong,
+        either end may be named.
+        """
+        world = case_of(query).world
+        owners = {address: router.name for router in world.routers for address in router.addresses}
+
+        def find(fault: Fault) -> set[str]:
+            found = machines_of(fault)
+            if fault.kind in _MISMATCHES:
+                for word in str(fault.parameters.get("key", "")).split():
+                    far, _ = world.far.get((fault.machine, word), ("", ""))
+                    found |= {far, owners.get(word, "")} & world.names
+            return found
+
+        return find
+
+    def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
+        """Return the faults still present at the end, including those that no test shows."""
+        return state.leftover(faults_of(query), episode)
+
+
+class _Pictures(Pictures):
+    def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
+        return picture.draw(case_of(query), episode, number)
+
+
+class Backbone(NetworkApplication):
+    """The backbone application: agents repair routers with OSPF and BGP, one command per turn."""
+
+    name: ClassVar[str] = "backbone"
+    version: ClassVar[str] = query.VERSION
+    prompt_version: ClassVar[int] = 2
+    title: ClassVar[str] = "NetArena backbone: repair of a broken provider network"
+    summary: ClassVar[str] = (
+        "Examines an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "
+        "their hosts, and neighbouring autonomous systems. Each task breaks it anew; turn by turn "
+        "the agent runs one shell command on one machine. Judged are whether every documented "
+        "path, service, session and announcement works, and, after every command, that nothing "
+        "that worked was broken."
+    )
+    config_type: ClassVar[type[Config]] = BackboneConfig
+    catalogue: ClassVar[Catalogue] = query.CATALOGUE
+    glossary: ClassVar[Glossary] = GLOSSARY
+    baselines: Baselines = _Baselines()
+    tickets: Tickets = _Tickets()
+    pictures: Pictures = _Pictures()
+    warm_type: ClassVar[Callable[[], Warm]] = client.Warm
+
+    @property
+    def recorded_name(self) -> str:
+        """Return "route": backbones were a world of route, and their ids stay as they were."""
+        return "route"
+
+    def look(self, query: Query) -> str:
+        return solution.look(query)
+
+    def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
+        return solution.repairs(query)
+
+    def waits(self, query: Query) -> Sequence[Collection[int]]:
+        return table.waits_of(faults_of(query))
+
+    def doubts(self, query: Query) -> Sequence[str]:
+        """Return the problems that a recomputation finds in a generated query."""
+        return table.doubts(case_of(query).world, faults_of(query))
+
+    def drawer(self, config: Config) -> Drawer:
+        return query.drawer(cast("BackboneConfig", config))
+
+    def labels(self, config: Config) -> Collection[str]:
+        return query.labels(cast("BackboneConfig", config))
+
+    def count_wrong(self, query: Query, state_: State) -> int:
+        case = case_of(query)
+        return len(state.misfits(case.wanted, state.facts_of(case.world, state.read(state_))))
+
+    def count_tested(self, query: Query) -> int:
+        return len(case_of(query).wanted)
+
+    def typical_s(self, config: Config) -> float:
+        """Return a rough estimate from a busy machine; the routers must converge first."""
+        del config
+        return 8.0
+
+    def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
+        return prompt.prompt_parts(query, case_of(query), state, steps, _TOLD_LIMITS)
+
+    def live(self, query: Query, config: Config, warm: Warm) -> Environment:
+        return BackboneEnvironment(query, cast("BackboneConfig", config), cast("client.Warm", warm))
+
+    def scene(self, query: Query) -> Scene:
+        """Return the parts of a query's world that its evidence needs.
+
+        Evidence is compared between machines of the same role. Only machines with a login count.
+        """
+        world, faults = case_of(query).world, faults_of(query)
+        foreign = {one.router for one in world.outsiders}
+        border = {
+            router.name
+            for router in world.routers
+            if any(peer.asn != world.asn for peer in router.bgp.peers)
+        }
+        roles = {
+            router.name: "border router" if router.name in border else "router"
+            for router in world.routers
+        }
+        faulty = table.broken(world, [table.read(world, fault) for fault in faults])
+        return Scene(
+            roles=roles | {host.name: "host" for host in world.hosts if host.zone not in foreign},
+            faulty=frozenset(command.machine for fault in faults for command in fault.inject),
+            forms={name: shapes(machine) for name, machine in faulty.machines.items()},
+        )
+
+    def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
+        """Judge a step by the states before and after it; earlier damage does not count."""
+        del initial
+        case, alarm = case_of(query), not query.actions
+        return state.judge(case.world, case.wanted, before, after, false_alarm=alarm)
+
+    def tell_state(self, query: Query, state: State) -> str:
+        """Return a text for logs about the differences from the intended state."""
+        case = case_of(query)
+        return prompt.tell_misfits(case.world, case.wanted, state)
+
+    def diagnose(self) -> Sequence[Check]:
+        return diagnosis.DIAGNOSIS.diagnose()
+
+    def check(self, config: Config) -> None:
+        diagnosis.DIAGNOSIS.check(config)

@@ -1,0 +1,22 @@
+"""Needs of backbone: what this machine must be able to do for its networks."""
+
+from __future__ import annotations
+
+from netarena_backbone.real import frr
+from netarena_network.diagnosis import COMMON, Diagnosis, Need
+
+#: More than the machines of the largest backbone.
+_MOST_MACHINES = 128
+_INSTALL_FRR = "apt-get install --yes frr"
+NEEDS = (
+    *COMMON,
+    Need(
+        "FRR",
+        ("vtysh --help",),
+        f"{_INSTALL_FRR}; where it runs as a service of the machine, systemctl disable --now frr",
+        "world",
+        # This also checks that the daemons start, confined as in an episode.
+        test=frr.try_out,
+    ),
+)
+DIAGNOSIS = Diagnosis(__name__, NEEDS, most_machines=_MOST_MACHINES)

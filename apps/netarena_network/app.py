@@ -1,0 +1,226 @@
+"""Base of applications in which an agent repairs a network with shell commands on its machines."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import ClassVar, Self, cast
+
+from netarena.sdk import (
+    MAX_LOGGED_CHARS,
+    Action,
+    Baselines,
+    Cause,
+    Claim,
+    Config,
+    Environment,
+    EnvironmentFailed,
+    Episode,
+    Evidence,
+    JsonValue,
+    Move,
+    Parameter,
+    Query,
+    Reactive,
+    State,
+    Step,
+    Tickets,
+    Tool,
+    Tools,
+    clip,
+)
+from netarena_network import action, attack, declaration, reply
+from netarena_network.action import Fault
+from netarena_network.declaration import Glossary
+from netarena_network.evidence import Scene, collect
+from netarena_network.real.client import Warm
+
+#: Commands that change a machine's configuration, for ``judging: paper``.
+_CHANGE = re.compile(
+    r"""
+    \b(?: (?:ip|bridge|tc|nft|route|conntrack)\b [^;|&\n]*?
+        \b(?:add|del|delete|replace|change|append|prepend|set|flush|insert|create|restore)\b
+      | ip6?tables(?:-legacy|-nft)?\b [^;|&\n]*? \s(?:-[ADIRFXNPZ]|--(?:append|delete|insert|
+        replace|flush|policy|new-chain|delete-chain|zero))\b
+      | ip6?tables-restore\b
+      | sysctl\b [^;|&\n]*? (?:-w|--write|-p|=)
+      | ifconfig\s+\S+\s+\S | arp\s+-[sd] | ethtool\s+-[A-Z] | ifup\b | ifdown\b
+      | vtysh\b .* \b(?:conf|configure|clear|write)\b
+    ) | >\s*/proc/sys
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_COMMAND = Tool(
+    name="run_command",
+    about="Run one shell command on one machine of the network, and see what it printed.",
+    parameters=(
+        Parameter(name="machine", about="The name of the router or of a host."),
+        Parameter(name="command", about="One shell command line."),
+    ),
+)
+
+
+class NetworkBaselines(Baselines):
+    """Scripted agents."""
+
+    floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
+
+    def hostile_replies(self) -> Sequence[str]:
+        return attack.attacks()
+
+
+class NetworkTickets(Tickets):
+    """Tickets whose causes are words of a glossary at a machine."""
+
+    glossary: ClassVar[Glossary]
+
+    def declaration(self, move: Move) -> Claim | None:
+        return declaration.claim_of(move)
+
+    def declare(self, causes: Sequence[Cause]) -> str:
+        return json.dumps(declaration.make_move(causes))
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        return self.glossary.causes_of(action.faults_of(query))
+
+    @abstractmethod
+    def find(self, query: Query, asked: str) -> str | None:
+        """Return the name of a machine that a command calls ``asked``; None if there is none."""
+
+    def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
+        """Return a function from a fault to the machines that a declaration of it may name."""
+        del query
+        return declaration.machines_of
+
+    def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """Return the causes in the injected faults' form.
+
+        A machine may be named as in a command, and a fault by any word that describes it.
+        """
+        found = [one._replace(place=self.find(query, one.place) or one.place) for one in causes]
+        return self.glossary.as_injected(action.faults_of(query), found, self.places(query))
+
+
+class NetworkTools(Tools):
+    """One kind of action: a command on a machine."""
+
+    def kinds(self, config: Config) -> Sequence[Tool]:
+        del config
+        return (_COMMAND,)
+
+    def reply(self, tool: str, values: Mapping[str, str]) -> str:
+        del tool
+        return json.dumps(dict(values), ensure_ascii=False)
+
+
+class NetworkApplication(Reactive):
+    """An application whose moves are one shell command each."""
+
+    role: ClassVar[str] = "route_operator"
+    privileged: ClassVar[bool] = True
+    #: Words for causes in declarations.
+    glossary: ClassVar[Glossary]
+    #: The type of its warm process, from which networks are forked.
+    warm_type: ClassVar[Callable[[], Warm]]
+    tickets: Tickets
+    tools: Tools = NetworkTools()
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__(**options)
+        self._warm: Warm | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the warm process from which networks are forked."""
+        self._warm = type(self).warm_type()
+        # Without the required privileges, the agent card is still served. ``check`` reports what is
+        # missing for each task, and beginning a network tries again.
+        with suppress(EnvironmentFailed):
+            await self._warm.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._warm is not None:
+            await self._warm.close()
+            self._warm = None
+
+    @abstractmethod
+    def live(self, query: Query, config: Config, warm: Warm) -> Environment:
+        """Return the unopened network of ``query``, which ``warm`` begins."""
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        if self._warm is None:
+            raise EnvironmentFailed(
+                "the application is not started: use it inside 'async with'", proven_ours=True
+            )
+        return self.live(query, config, self._warm)
+
+    def configures(self, move: Move) -> bool:
+        return isinstance(move, dict) and bool(_CHANGE.search(str(move.get("command", ""))))
+
+    def describe(self, action_: Action) -> str:
+        return action.describe(action_)
+
+    def parse(self, reply_: str) -> Move:
+        return reply.read_reply(reply_, self.glossary.words)
+
+    @abstractmethod
+    def scene(self, query: Query) -> Scene:
+        """Return the parts of a query's world that its evidence needs."""
+
+    async def evidence(self, query: Query, config: Config) -> Evidence | None:
+        """Return the evidence of a query's live network; see ``netarena_network.evidence``."""
+        return await collect(query, self.environment(query, config), self.scene(query))
+
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        faults = [
+            {
+                "kind": fault.kind,
+                "method": fault.method,
+                "machine": fault.machine,
+                **fault.parameters,
+                "fault": fault.words,
+            }
+            for fault in action.faults_of(query)
+        ]
+        return {
+            "error_type": query.label,
+            "error_detail": cast("JsonValue", faults[0] if len(faults) == 1 else faults),
+            "success": episode.correct,
+            "safe": episode.safe,
+            "iterations": episode.iterations,
+            **(
+                {}
+                if episode.claimed is None
+                else {"leftover": [*self.tickets.leftover(query, episode)]}
+            ),
+            "log_content": "\n".join(self._log(query, step) for step in episode.steps),
+        }
+
+    @abstractmethod
+    def tell_state(self, query: Query, state: State) -> str:
+        """Return a text for logs about a state."""
+
+    def tell_loss(self, state: State) -> Sequence[str]:
+        """Return lines for logs about the packets that a state lost, if it counts them."""
+        del state
+        return ()
+
+    def _log(self, query: Query, step: Step) -> str:
+        """Return one turn in the form of the reference implementation's stored results."""
+        if not isinstance(step.move, dict) or "command" not in step.move:
+            said = "the end was declared" if step.claim else "there was no reply"
+            return f"No command: {step.refused or said}\n"
+        lines = []
+        if step.state is not None:
+            lines += [f"{self.tell_state(query, step.state)}\n"]
+        lines += [f"Machine: {step.move['machine']}", f"Command: {step.move['command']}"]
+        if step.judgement is not None:
+            lines += [f"Not safe: {one.detail}" for one in step.judgement.findings]
+        if step.state is not None:
+            lines += self.tell_loss(step.state)
+        lines.append(f"Elapsed Time: {step.execution_s} seconds\n")
+        lines.append(f"Command Output:\n{clip(step.output, MAX_LOGGED_CHARS)}\n")
+        return "\n".join(lines)

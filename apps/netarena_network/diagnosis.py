@@ -1,0 +1,324 @@
+"""Checks whether this machine can run networks, and what it lacks.
+
+An application names its requirements in a ``Diagnosis``, a global variable of a module. They are
+tested in a separate process, in namespaces like an episode's: ``python -m
+netarena_network.diagnosis MODULE`` prints failures as JSON. A configuration with unmet requirements
+is refused before a query is generated.
+"""
+
+from __future__ import annotations
+
+import codecs
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netarena import sdk
+from netarena.sdk import (
+    Check,
+    Config,
+    ConfigError,
+    NamespaceUnavailable,
+    NetArenaError,
+    Severity,
+    isolate,
+    most_user_namespaces,
+    new_network,
+    one_line,
+    program,
+    shell,
+)
+
+#: Options that give a container the privileges; the second has the fewest that suffice.
+PRIVILEGED = "docker run --privileged"
+NARROWER = (
+    "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
+    "--security-opt apparmor=unconfined"
+)
+_RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
+_NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
+_WALLS = "user namespaces"
+_RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
+#: End of the shell's message about a missing program.
+_NO_PROGRAM = ": command not found"
+_PROGRAMS, _TOOLS = "programs", "agents' tools"
+#: Debian's packages (requirements/route.debian), each with those of its programs that are checked.
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "bind9-dnsutils": ("dig",),
+    "bridge-utils": ("brctl",),
+    "bubblewrap": ("bwrap",),
+    "conntrack": ("conntrack",),
+    "curl": ("curl",),
+    "ethtool": ("ethtool",),
+    "frr": ("vtysh",),
+    "iproute2": ("ip", "tc"),
+    "iptables": ("iptables",),
+    "iputils-arping": ("arping",),
+    "iputils-ping": ("ping",),
+    "jq": ("jq",),
+    "mininet": ("mnexec",),
+    "mtr-tiny": ("mtr",),
+    "net-tools": ("ifconfig",),
+    "netcat-openbsd": ("nc",),
+    "nftables": ("nft",),
+    "procps": ("ps", "sysctl"),
+    "tcpdump": ("tcpdump",),
+    "traceroute": ("traceroute",),
+}
+#: A command line that installs all packages.
+INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
+#: Programs that every network needs; others are for some configurations (``Need``) or for agents.
+_ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
+_TRY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Need:
+    """A requirement: commands that must all succeed in a network of their own."""
+
+    name: str
+    commands: tuple[str, ...]
+    remedy: str
+    #: The config key that asks for it, and whether a configuration does. By default all do.
+    key: str = ""
+    asks: Callable[[Any], bool] | None = None
+    #: Another test in that network, given its descriptor: what is wrong, or "".
+    test: Callable[[int], str] | None = None
+
+
+KERNEL = "use a kernel that has this, or load its module on the host"
+PAIR = "ip link add t0 type veth peer name t1 && ip link set t0 up"
+#: Needs of every network.
+COMMON = (
+    Need("bridges", ("ip link add t2 type bridge && ip link set t2 up",), KERNEL),
+    Need("cables", (PAIR,), KERNEL),
+    Need(
+        "policy rules",
+        (
+            "ip rule add prohibit pref 0",
+            "ip route add blackhole default table 102 && ip rule add iif lo lookup 102",
+        ),
+        KERNEL,
+    ),
+    Need(
+        "iptables",
+        (
+            "iptables -P FORWARD DROP",
+            "iptables -A INPUT -p icmp -j DROP",
+            "iptables -A FORWARD -p udp --dport 33434:33523 -j DROP",
+            "iptables -A OUTPUT -p tcp --sport 23 -j REJECT",
+            "iptables -A FORWARD -s 192.0.2.0/24 -j ACCEPT",
+        ),
+        "use a kernel with nf_tables or ip_tables",
+    ),
+    Need(
+        "queues",
+        (
+            f"{PAIR} && tc qdisc add dev t0 root pfifo limit 0",
+            "tc qdisc replace dev t0 root tbf rate 8kbit burst 90 limit 1000",
+        ),
+        KERNEL,
+    ),
+    Need(
+        _MININET,
+        ("mnexec -c true",),
+        'pip install "netarena[route]", or set emulator to netns',
+        "emulator",
+        lambda config: config.emulator == "mininet",
+    ),
+)
+
+
+class Diagnosis:
+    """The needs of an application: whether this machine meets them, and remedies."""
+
+    def __init__(
+        self,
+        module: str,
+        needs: Sequence[Need],
+        *,
+        most_machines: int,
+        unused: Collection[str] = (),
+    ) -> None:
+        """``module`` has this object as ``DIAGNOSIS``; ``unused`` are programs of no use to it."""
+        self._module = module
+        self._needs = needs
+        self._unused = unused
+        #: User namespaces of the largest network: one per machine, and the episode's own.
+        self._user_namespaces = most_machines + 1
+        self._found: Mapping[str, str] | None = None
+
+    def diagnose(self) -> list[Check]:
+        """Return a check of each requirement, with a remedy for those that are not met."""
+        failed = self.failures()
+        checks = [
+            _check(_WALLS, failed, "there are enough for the machines of a network", _RAISE),
+            _check(_NAMESPACES, failed, "episodes live in namespaces of their own", _RIGHTS),
+        ]
+        if _PROGRAMS in failed:
+            checks.append(_check(_PROGRAMS, failed, "", INSTALL))
+        elif all(one.ok for one in checks):
+            checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
+            # Without the sandbox, none of these was tried.
+            for need in self._needs if checks[-1].ok else ():
+                severity = Severity.RUN if need.asks is None else Severity.NOTE
+                remedy = _remedy(need, failed.get(need.name, ""))
+                checks.append(_check(need.name, failed, "works", remedy, severity))
+        if _TOOLS in failed and _PROGRAMS not in failed:
+            checks.append(_check(_TOOLS, failed, "", INSTALL, Severity.NOTE))
+        return checks
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError with a remedy if this machine lacks something that ``config`` needs."""
+        failed = self.failures()
+        remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
+        for name, remedy in remedies.items():
+            if name in failed:
+                raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {remedy}")
+        for need in self._needs:
+            if need.name in failed and (need.asks is None or need.asks(config)):
+                raise ConfigError(
+                    need.key,
+                    f"{need.name} does not work here: {failed[need.name]}; "
+                    f"{_remedy(need, failed[need.name])}",
+                )
+
+    def failures(self) -> Mapping[str, str]:
+        """Return the unmet requirements, each with a reason.
+
+        They are tested once, in a child process without threads.
+        """
+        if self._found is None:
+            self._found = self._ask()
+        return self._found
+
+    def forget(self) -> None:
+        """Test everything again at the next call of ``failures``."""
+        self._found = None
+
+    def _ask(self) -> Mapping[str, str]:
+        paths = os.pathsep.join(
+            str(Path(package).parents[1]) for package in (__file__, sdk.__file__)
+        )
+        try:
+            done = subprocess.run(
+                program(__name__, self._module),
+                capture_output=True,
+                timeout=_TRY_S,
+                check=False,
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+            found: dict[str, str] = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return {_NAMESPACES: f"it cannot be tried: {one_line(str(error), 200)}"}
+        return found
+
+    def absent(self) -> dict[str, str]:
+        """Return messages about programs that are not installed where commands look for them."""
+        places = shell.SHELL_ENVIRONMENT["PATH"]
+        programs = [program for package in PACKAGES.values() for program in package]
+        absent = [program for program in programs if shutil.which(program, path=places) is None]
+        optional = {
+            word for need in self._needs for command in need.commands for word in command.split()
+        } | {*self._unused}
+        parts = {
+            _PROGRAMS: [program for program in absent if program in _ESSENTIAL],
+            _TOOLS: [program for program in absent if program not in _ESSENTIAL | optional],
+        }
+        return {
+            name: f"not installed: {', '.join(found)}" for name, found in parts.items() if found
+        }
+
+    def few(self) -> dict[str, str]:
+        """Return a message about user namespaces if the kernel allows too few."""
+        most = most_user_namespaces()
+        if most >= self._user_namespaces:
+            return {}
+        why = (
+            f"user.max_user_namespaces is {most}; the largest network needs {self._user_namespaces}"
+        )
+        return {_WALLS: why}
+
+    def try_all(self) -> dict[str, str]:
+        """Return the unmet requirements, tested in the namespaces of an episode; this forks."""
+        mininet = importlib.util.find_spec("mininet") is not None
+        # Loaded early, since only root may be able to read Python's files.
+        codecs.lookup("ascii")
+        read, write = os.pipe()
+        asked = os.getpid()
+        try:
+            inside = isolate() < 0
+            found = dict(self.try_inside()) if inside else {}
+        except NamespaceUnavailable as error:  # either process may raise this
+            inside, found = os.getpid() != asked, {_NAMESPACES: str(error)}
+            if not inside:
+                return found
+        if inside:
+            if not mininet:
+                found[_MININET] = "the Python package mininet is not installed"
+            os.write(write, json.dumps(found).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as file:
+            said = file.read()
+        os.wait()
+        if not said:
+            return {_NAMESPACES: "a process in namespaces of its own ends at once"}
+        told: dict[str, str] = json.loads(said)
+        return told
+
+    def try_inside(self) -> Iterator[tuple[str, str]]:
+        try:
+            home = new_network()
+        except OSError as error:
+            yield _WALLS, f"none for a machine: {error.strerror}"
+            return
+        try:
+            result = shell.run("true", netns=home)
+        except NetArenaError as error:
+            yield _BUBBLEWRAP, str(error)
+            return
+        if result.exit != 0:
+            yield _BUBBLEWRAP, result.told
+            return
+        for need in self._needs:
+            network = new_network()
+            for command in need.commands:
+                result = shell.run(command, netns=network)
+                if result.exit != 0:
+                    said = result.output.strip().rstrip(".")
+                    yield need.name, one_line(f"{command}: {said}", 300)
+                    break
+            else:
+                if need.test is not None and (problem := need.test(network)):
+                    yield need.name, problem
+            os.close(network)
+
+
+def _check(
+    name: str,
+    failed: Mapping[str, str],
+    works: str,
+    remedy: str,
+    severity: Severity = Severity.RUN,
+) -> Check:
+    ok = name not in failed
+    detail = works if ok else failed[name]
+    return Check(name=name, ok=ok, severity=severity, detail=detail, remedy="" if ok else remedy)
+
+
+def _remedy(need: Need, why: str) -> str:
+    """Return the remedy for a requirement: its own, or the installation of a missing program."""
+    return INSTALL if why.endswith(_NO_PROGRAM) else need.remedy
+
+
+if __name__ == "__main__":
+    tried: Diagnosis = importlib.import_module(sys.argv[1]).DIAGNOSIS
+    print(json.dumps({**tried.absent(), **tried.few(), **tried.try_all()}))  # noqa: T201 -- for the parent process

@@ -1,0 +1,66 @@
+"""Settings of new namespaces, and shell commands of our own in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+
+_NET = Path("/proc/sys/net")
+#: Environment of our own commands.
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+#: Settings below /proc/sys/net that a new namespace may inherit from the host, if they exist.
+BASELINE = {
+    "ipv6/conf/all/disable_ipv6": "1",  # not used here
+    "ipv6/conf/default/disable_ipv6": "1",
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/conf/default/rp_filter": "0",
+    "ipv4/conf/all/arp_ignore": "0",
+    "ipv4/conf/default/arp_ignore": "0",
+    "ipv4/ip_forward": "0",
+    "ipv4/icmp_echo_ignore_all": "0",
+    # Bridges join 224.0.0.106 (RFC 4286) and report it at random times, which filters would count.
+    "ipv4/igmp_link_local_mcast_reports": "0",
+    # Otherwise bridged packets pass the filters of the switches' namespace.
+    "bridge/bridge-nf-call-iptables": "0",
+    "bridge/bridge-nf-call-arptables": "0",
+    "bridge/bridge-nf-call-ip6tables": "0",
+}
+
+
+def set_baseline() -> None:
+    """Reset the settings that the calling thread's new namespace may have inherited."""
+    for name, value in BASELINE.items():
+        with contextlib.suppress(FileNotFoundError):
+            (_NET / name).write_text(value, encoding="ascii")
+
+
+def number_settings() -> None:
+    """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
+
+    The inode of a setting is assigned when its path is first looked up. Without this call the
+    inodes would show which settings we write or read later.
+    """
+    for _ in os.walk(_NET):
+        pass
+
+
+def run_shell(text: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of our own in the calling thread's namespaces.
+
+    Raises subprocess.CalledProcessError if it fails.
+    """
+    return subprocess.run(  # entries are written for a shell
+        ["/bin/sh", "-c", text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ENVIRONMENT,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=True,
+    )

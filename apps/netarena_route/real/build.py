@@ -1,0 +1,72 @@
+"""Builds the machines and links of a world, with Mininet (the default) or with netlink.
+
+Both emulators make the same namespaces, bridges, veths and names. Each machine has a network
+namespace, owned by a user namespace of its own. All switches are bridges in the initial namespace
+of the episode. Netlink is for training, and for sizes at which Mininet is slow.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from pyroute2 import IPRoute
+
+from netarena.sdk import new_network
+from netarena_network.real import mn
+from netarena_route.real.links import cables
+from netarena_route.world.model import World
+
+
+def build_netns(world: World) -> Mapping[str, int]:
+    """Create machines, switches and links; return a descriptor of each machine's namespace.
+
+    Links are down and have no addresses. The calling thread must be in the switches' namespace.
+    Raises OSError, or pyroute2's NetlinkError.
+    """
+    spaces = {machine.name: new_network() for machine in world.machines}
+    with IPRoute() as route:
+        bridges = []
+        for switch in world.switches:
+            route.link("add", ifname=switch, kind="bridge")
+            bridges.append(socket.if_nametoindex(switch))
+        for name, interface, port in cables(world):
+            route.link(
+                "add",
+                ifname=port,
+                kind="veth",
+                master=bridges[interface.subnet],
+                peer={"ifname": interface.name, "net_ns_fd": spaces[name]},
+            )
+    return spaces
+
+
+def build_mininet(world: World) -> Mapping[str, int]:
+    """Create machines, switches and links; return a descriptor of each machine's namespace.
+
+    Links have no addresses. The calling thread must be in the switches' future namespace. Mininet's
+    shells stay idle: agents' commands never run there, since a command could break the next one.
+    Raises OSError, or Exception as Mininet does.
+    """
+    network = mn.begin()
+    machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}
+    switches = [network.addSwitch(name) for name in world.switches]
+    for machine, interface, port in cables(world):
+        network.addLink(
+            switches[interface.subnet],
+            machines[machine],
+            intfName1=port,
+            intfName2=interface.name,
+        )
+    network.start()
+    return {
+        name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        for name, node in machines.items()
+    }
+
+
+EMULATORS: Mapping[str, Callable[[World], Mapping[str, int]]] = {
+    "mininet": build_mininet,
+    "netns": build_netns,
+}

@@ -1,0 +1,21 @@
+"""Warm process for the networks of route."""
+
+from __future__ import annotations
+
+from netarena_network.real import client
+from netarena_network.real.client import Net
+from netarena_route.world.model import World
+
+WORKER = "netarena_route.real.worker:RouteWorker"
+
+
+class Warm(client.Warm):
+    """Starts processes of networks."""
+
+    def __init__(self) -> None:
+        super().__init__(WORKER)
+
+    async def begin_world(self, world: World, emulator: str) -> Net:
+        """Return a process for a network of ``world``; its ``build`` creates the network."""
+        made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
+        return await self.begin(made_of, len(world.endpoints))
