@@ -68,12 +68,12 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
 def measure_backbone(rounds: int) -> dict[str, list[float]]:
     import asyncio
 
-    from netarena_route.app import Route
+    from netarena_backbone.app import Backbone
 
     async def run() -> dict[str, list[float]]:
         found: dict[str, list[float]] = {"open": [], "look": [], "change": []}
-        keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket"}
-        async with Route() as app:
+        keys = {"emulator": "netns", "briefing": "ticket"}
+        async with Backbone() as app:
             config = app.config_type.parse({**keys, "num_queries": rounds})
             for query, _ in zip(app.generate(config, 1), range(rounds), strict=False):
                 environment = app.environment(query, config)

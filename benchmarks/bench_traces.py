@@ -33,6 +33,7 @@ from netarena.analysis.intervals import clopper_pearson
 from netarena.errors import EnvironmentFailed
 from netarena.model import Query, State
 from netarena.task.application import Application, Environment
+from netarena_backbone.app import Backbone
 from netarena_k8s.agent.form_reader import repairs
 from netarena_k8s.agent.triage import DUMP
 from netarena_k8s.app import Kubernetes
@@ -137,7 +138,7 @@ async def plan_route(app: Route, query: Query, world: Environment, initial: Stat
 #: kind of ticket -> application, its keys, and what plans the commands
 KINDS: Mapping[str, tuple[type[Application], Mapping[str, str], Callable[..., Any]]] = {
     "route": (Route, {"emulator": "netns"}, plan_route),
-    "backbone": (Route, {"emulator": "netns", "world": "backbone"}, plan_route),
+    "backbone": (Backbone, {"emulator": "netns"}, plan_route),
     "k8s": (Kubernetes, {}, plan_k8s),
 }
 

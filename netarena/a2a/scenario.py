@@ -37,7 +37,7 @@ A participant may have a ``config`` of its own with the keys that shape only its
 
 A file may name others instead, which are run one after the other:
 
-    scenarios = ["expert/malt.toml", "expert/route.toml"]
+    scenarios = ["expert/malt.toml", "expert/backbone.toml"]
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from netarena.task.application import load
+from netarena.task.application import configured, load
 
 pytestmark = pytest.mark.requires("episodes")
 
 
 def read(**keys):
-    application = load("route")
-    config = application.config_type.parse(
+    application, config = configured(
+        load("route"),
         {"briefing": "ticket", "error_types": ["faults_1"], "num_queries": 1, "emulator": "netns",
-         **keys}
+         **keys},
     )  # fmt: skip
     (query,) = application.generate(config, 3)
 

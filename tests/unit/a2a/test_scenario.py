@@ -240,7 +240,7 @@ def test_participants_own_config_goes_with_the_request(tmp_path):
 
 def test_paper_scenarios_have_its_sizes_and_agents():
     series = read_series(PAPER)
-    assert list(series) == ["malt", "route", "k8s"]
+    assert list(series) == ["malt", "backbone", "k8s"]
     sizes = {}
     for name, one in series.items():
         application = load(name)
@@ -370,7 +370,7 @@ def test_each_scenario_runs_locally_or_in_containers(path, capsys):
 
 def test_expert_scenarios_evaluate_one_agent_in_all_applications():
     series = read_series(EXPERT)
-    assert list(series) == ["malt", "route", "k8s"]
+    assert list(series) == ["malt", "backbone", "k8s"]
     # the leaderboard knows it by its URL
     assert len({url for one in series.values() for url in one.endpoints().values()}) == 1
     configs = {name: one.config for name, one in series.items()}
@@ -381,8 +381,7 @@ def test_expert_scenarios_evaluate_one_agent_in_all_applications():
         assert f"{queries} in all" in (EXPERT.with_suffix("") / f"{name}.toml").read_text()
     malt = configs["malt"]
     assert (malt["phrasing"], malt["complexity_level"]) == ("held_out", ["level4"])
-    assert configs["route"]["world"] == "backbone"
-    assert {configs[name]["briefing"] for name in ("route", "k8s")} == {"ticket"}
+    assert {configs[name]["briefing"] for name in ("backbone", "k8s")} == {"ticket"}
 
 
 def test_compose_file_is_written_to_the_given_path(tmp_path, capsys):

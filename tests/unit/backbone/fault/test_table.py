@@ -54,7 +54,7 @@ def test_expert_tier_has_enough_turns_for_five_repairs_and_the_declaration() -> 
         for kind, methods in KINDS.items():
             for change in (change for method in methods for change in method.changes(world)):
                 longest[kind] = max(longest[kind], len(change.machines))
-    scenario = Path(__file__).parents[4] / "scenarios" / "expert" / "route.toml"
+    scenario = Path(__file__).parents[4] / "scenarios" / "expert" / "backbone.toml"
     turns = tomllib.loads(scenario.read_text(encoding="utf-8"))["config"]["max_iterations"]
     assert sum(sorted(longest.values())[-5:]) + 1 == turns
 
