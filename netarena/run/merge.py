@@ -49,7 +49,7 @@ from netarena.run.journal import (
 from netarena.run.query_store import Variety
 from netarena.run.result import Spool, replace_file, write_json
 from netarena.run.shard import Shard, order_indices
-from netarena.task.application import Application, explain_version, load
+from netarena.task.application import Application, configured, explain_version, load
 from netarena.task.failure import Losses
 from netarena.task.identity import Secrecy
 
@@ -259,7 +259,7 @@ def _text(value: Any) -> str:
 
 def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
     application = load(str(told.get("application")))
-    config = application.config_type.parse(told["config"])
+    application, config = configured(application, told["config"])
     if config.seed is None or told.get("secrecy", Secrecy.OPEN) != Secrecy.OPEN:
         raise ConfigError("SHARD", f"{folder} is no run of 'netarena run --seed S --shard I/N'")
     if told.get("version") != application.version_of(config):
