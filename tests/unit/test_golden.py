@@ -96,8 +96,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "1d9fe26803394480", "2bb7eb34ef49765c"),
         ("route", "c0384b1e38b1560e", "723359230b4c3bc6"),
         # a world of route before it was an application: the same queries, ids and prompts
-        ("backbone", "9cc419db39aeb71a", "f5958e37a28ad036"),
-        ("route, backbone", "9cc419db39aeb71a", "f5958e37a28ad036"),
+        ("backbone", "46edeeafc80d2548", "afe20ce30ff2811f"),
+        ("route, backbone", "46edeeafc80d2548", "afe20ce30ff2811f"),
         ("k8s", "7dd0758a355b04fe", "0c480e1f802ff89d"),
     ],
 )
