@@ -8,9 +8,9 @@ from typing import Any
 from netarena.config import PromptStyle
 from netarena.model import Query, Step
 from netarena.task.prompt import MAX_OUTPUT_CHARS, CommandLimits, read_examples, render
+from netarena_network.prompt import MAX_HISTORY_CHARS
 from netarena_route.declaration import read_reply
 from netarena_route.prompt import (
-    MAX_HISTORY_CHARS,
     MAX_TABLE_CHARS,
     loss_pct,
     pingall,

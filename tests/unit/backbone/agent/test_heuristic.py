@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from netarena_backbone.agent.heuristic import MARK, Operator
+from netarena_backbone.agent.heuristic import Operator
 
-_DOCUMENT = f"""You operate {MARK} 65001: 2 routers
+_DOCUMENT = """You operate the backbone of autonomous system 65001: 2 routers
 AS 65001 has 172.16.0.0/20 for its hosts, and 10.1.0.0/16 for itself.
 Routers:
 - p1_r1 10.1.0.1: p1_r1-eth0 10.1.1.1/30 to p1_r2, p1_r1-eth1 172.16.0.1/28 to p1_h1
