@@ -64,6 +64,10 @@ OPEN_FILES = 16384
 class Worker:
     """One network from its creation to its end; the base of applications' own classes."""
 
+    #: Set when the network is built.
+    _pulse: Pulse
+    _prober: Prober
+
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         #: Number of entries of the kernel's ARP table that a round needs.
