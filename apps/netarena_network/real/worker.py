@@ -43,7 +43,7 @@ from netarena_network.real.netlink import (
     unsent,
     unsettled,
 )
-from netarena_network.real.prober import CONVERSATIONS, Round
+from netarena_network.real.prober import CONVERSATIONS, Prober, Pulse, Round
 from netarena_network.real.record import Records
 from netarena_network.real.tool import room
 
