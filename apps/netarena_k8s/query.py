@@ -123,13 +123,13 @@ def drawer(config: KubernetesConfig) -> Drawer:
     def draw_one(label: str, rng: random.Random) -> Drawn:
         kinds, number = kinds_of(label), COUNTED.get(label)
         for _ in range(_WORLDS if config.world == "varied" else 0):
-            some = _together(kinds, among, rng) if number is None else None
-            world, altered = alter(_draw_world(config, rng), rng, some)
-            found = (
-                draw_named(world, altered, kinds, some, rng)
-                if some is not None
-                else draw_intended(world, altered, number, rng)
-            )
+            if number is None:
+                some = _together(kinds, among, rng)
+                world, altered = alter(_draw_world(config, rng), rng, some)
+                found = draw_named(world, altered, kinds, some, rng)
+            else:
+                world, altered = alter(_draw_world(config, rng), rng)
+                found = draw_intended(world, altered, number, rng)
             if found is not None:
                 world, faults = found
                 return broken(CATALOGUE, label, _TEXT, world, tuple(map(action_of, faults)))

@@ -40,6 +40,12 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 }
 
 
+class Scripted(Protocol):
+    """Interface of an application's scripted agents for summaries."""
+
+    def solved_unseen_by(self, config: Any) -> str | None: ...
+
+
 class Measuring(Protocol):
     """Interface of an application for summaries."""
 
@@ -50,9 +56,10 @@ class Measuring(Protocol):
     @property
     def notes(self) -> tuple[str, ...]: ...
 
-    def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
+    @property
+    def baselines(self) -> Scripted: ...
 
-    def solved_unseen_by(self, config: Any) -> str | None: ...
+    def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
 
 class Unasked(Protocol):

@@ -68,15 +68,17 @@ def charts(
             yield chart
 
 
+def _paper_dot(row: Mapping[str, Any], places: Mapping[str, int], rate: str) -> Dot:
+    """Return a rate of an agent with the paper's interval."""
+    return Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
+
+
 def _whole(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> Chart:
-    dots = {
-        one["name"]: [
-            Dot(places[one["name"]], summary[f"avg_{rate}"], summary["intervals"][rate])
-            for summary in [one["summary"]]
-            for rate in ("correctness", "safety")
-        ]
-        for one in members
-    }
+    def dot(one: Mapping[str, Any], rate: str) -> Dot:
+        summary = one["summary"]
+        return Dot(places[one["name"]], summary[f"avg_{rate}"], summary["intervals"][rate])
+
+    dots = {one["name"]: (dot(one, "correctness"), dot(one, "safety")) for one in members}
     return Chart(
         "correct-and-safe",
         "Correct and safe",
@@ -278,10 +280,8 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
         points = [
             (
                 places[row["agent"]],
-                *(
-                    Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
-                    for rate in rates
-                ),
+                _paper_dot(row, places, "correctness"),
+                _paper_dot(row, places, "safety"),
             )
             for row in crosses
         ]

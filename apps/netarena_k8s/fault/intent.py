@@ -449,8 +449,8 @@ class _Source:
     def _selecting(self, policy: Policy) -> Draft | None:
         """Return a draft in which a policy that selects no pod selects the application with the
         most similar labels; None for any other policy."""
-        selector = policy.spec["podSelector"]
-        labels = selector.get("matchLabels")
+        selector = cast("Manifest", policy.spec["podSelector"])
+        labels: Mapping[str, str] | None = selector.get("matchLabels")
         if not labels or any(selects(selector, pod) for pod in self._shown.marks.pods.values()):
             return None
         app = max(self._shown.apps, key=lambda app: _similarity(labels, app.labels))
@@ -755,8 +755,10 @@ def _nearest(world: World, selector: Any) -> list[App]:
 
 def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
     """Return how similar the texts of two sets of labels are, from 0 to 1."""
-    texts = [",".join(f"{key}={labels[key]}" for key in sorted(labels)) for labels in (one, other)]
-    return SequenceMatcher(None, *texts, autojunk=False).ratio()
+    first, second = (
+        ",".join(f"{key}={labels[key]}" for key in sorted(labels)) for labels in (one, other)
+    )
+    return SequenceMatcher(None, first, second, autojunk=False).ratio()
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:

@@ -62,7 +62,13 @@ OPEN_FILES = 16384
 
 
 class Worker:
-    """One network from its creation to its end; the base of applications' own classes."""
+    """One network from its creation to its end; the base of applications' own classes.
+
+    A subclass opens the network and sets ``_pulse`` and ``_prober``.
+    """
+
+    _pulse: Pulse
+    _prober: Prober
 
     #: Set when the network is built.
     _pulse: Pulse
