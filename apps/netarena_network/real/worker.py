@@ -67,9 +67,6 @@ class Worker:
     A subclass opens the network and sets ``_pulse`` and ``_prober``.
     """
 
-    _pulse: Pulse
-    _prober: Prober
-
     #: Set when the network is built.
     _pulse: Pulse
     _prober: Prober
