@@ -31,7 +31,7 @@ from netarena.cli.option import (
     wait_option,
 )
 from netarena.cli.plan import Plan, check_config, plan_options
-from netarena.cli.run_directory import choose_query, place, with_stored_shape
+from netarena.cli.run_directory import choose_query, place, shaping_keys, with_stored_shape
 from netarena.cli.screen import Meter, MeterReporter, show_result, tell
 from netarena.cli.terminal import escape, open_log, tell_more
 from netarena.cli.until import LEAST, MAX_POINTS, MIN_POINTS, Until
@@ -233,7 +233,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
 ) -> None:
     """Examine the agent of ``choice`` on ``app``, and print the result."""
-    app, config = configured(app, with_stored_shape(app, values))
+    app, config = configured(app, with_stored_shape(app, values, shard))
     secrecy = Secrecy.OPEN
     if query_id is not None:
         app, config, secrecy = choose_query(app, config, query_id)
@@ -332,7 +332,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
         return with_size_of_file(application, config)
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
-        shape = dict(stored["shape"])
+        shape = shaping_keys(stored)
         keys = ("agent_timeout_s", "concurrency", "num_queries")
         others = {key: stored["config"][key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError):

@@ -55,7 +55,18 @@ def _default_folder(application: Application, seed: int | None, shard: Shard | N
     return Path(RUNS) / (run if shard is None else shard.folder_name(run))
 
 
-def with_stored_shape(application: Application, values: Mapping[str, Any]) -> dict[str, Any]:
+def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config keys of a stored run that decide its queries, from its ``config.json``.
+
+    The briefing is one of them, because the defaults of others depend on it.
+    """
+    told = stored["config"]
+    return {**stored["shape"], **{key: told[key] for key in ("briefing",) if key in told}}
+
+
+def with_stored_shape(
+    application: Application, values: Mapping[str, Any], shard: Shard | None
+) -> dict[str, Any]:
     """Return ``values`` of a run to resume with the keys of the stored one that shape queries.
 
     They need not be given again, and they decide which application serves the run. ``conduct``
@@ -63,10 +74,10 @@ def with_stored_shape(application: Application, values: Mapping[str, Any]) -> di
     """
     if values.get("resume") is not True:
         return dict(values)
-    folder = values.get("output_dir") or Path(RUNS) / f"{application.name}-{values.get('seed')}"
+    folder = values.get("output_dir") or _default_folder(application, values.get("seed"), shard)
     try:
         stored = json.loads(read_text(Path(str(folder)) / CONFIG_NAME))
-        shape = {key: stored["config"][key] for key in stored["shape"]}
+        shape = shaping_keys(stored)
     except (OSError, ValueError, KeyError, TypeError):
         return dict(values)
     elsewhere = forwarded(application, shape) is not application
@@ -171,9 +182,7 @@ def _stored_runs(
         for path in sorted(Path(top).rglob(CONFIG_NAME)):
             with suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
                 stored = json.loads(read_text(path))
-                told = stored["config"]
-                shaping = {key: told[key] for key in stored["shape"] if key in told}
-                _, asked = configured(application, {**shaping, **given})
+                _, asked = configured(application, {**shaping_keys(stored), **given})
                 held = stored["application"], asked.shape_hash()
                 if held == (application.recorded_name, shape_hash):
                     for seed in (stored["seed"], *stored.get("replaced_seeds", ())):
