@@ -45,7 +45,7 @@ class Networked(Environment):
         Raises EnvironmentFailed if the network's process has ended.
         """
         if not isinstance(move, dict):
-            raise TypeError('a move of route must be {"machine": name, "command": text}')
+            raise TypeError('a move must be {"machine": name, "command": text}')
         asked, command = str(move["machine"]), str(move["command"])
         machine, refusal = self._find(asked)
         if machine is None or refusal:

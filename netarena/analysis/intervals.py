@@ -341,21 +341,6 @@ def pass_all(successes: int, asked: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(asked, k)
 
 
-def overlap(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Return the share of the narrower interval that lies in the other, in [0, 1].
-
-    1 if one contains the other, 0 if they are disjoint. An interval without width is inside or not.
-
-    >>> overlap((0.0, 0.5), (0.25, 1.0)), overlap((0.2, 0.2), (0.1, 0.4))
-    (0.5, 1.0)
-    """
-    shared = min(first[1], second[1]) - max(first[0], second[0])
-    width = min(first[1] - first[0], second[1] - second[0])
-    if width <= 0:
-        return float(shared >= 0)
-    return max(0.0, shared) / width
-
-
 def _check_rates(*rates: float) -> None:
     for rate in rates:
         if not 0 <= rate <= 1:

@@ -7,7 +7,7 @@
         train_dataset=Dataset.from_list(make_rows(seed=7, number=512)),
     )
 
-An application's kinds of action (``Application.acts``) become tools: methods of a generated class,
+An application's kinds of action (``tools_of``) become tools: methods of a generated class,
 typed and documented as TRL expects. The model gets the first prompt, and after each call the new
 part of the next one. ``make_dialogues`` converts a set of ``netarena sft`` to such rollouts for
 ``SFTTrainer``. This module does not import TRL.

@@ -27,7 +27,6 @@ from netarena.analysis.intervals import (
     mcnemar,
     most_needed,
     next_size,
-    overlap,
     paired_interval,
     paired_size,
     pass_all,
@@ -350,7 +349,7 @@ def test_numbers_for_what_is_no_difference_or_no_rate():
             size(1.5, 0.2)
 
 
-# pass^k and overlap
+# pass^k
 
 
 @given(counts, st.data())
@@ -367,17 +366,3 @@ def test_pass_all_is_the_share_of_samples_that_are_all_right(pair, data):
 def test_pass_all_refuses_what_cannot_be(wrong):
     with pytest.raises(ValueError, match="answers"):
         pass_all(*wrong)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "share"),
-    [
-        ((0.1, 0.2), (0.3, 0.4), 0.0),
-        ((0.1, 0.3), (0.2, 0.6), 0.5),
-        ((0.0, 1.0), (0.4, 0.5), 1.0),
-        ((1.0, 1.0), (0.9, 1.0), 1.0),
-        ((1.0, 1.0), (0.5, 0.9), 0.0),
-    ],
-)
-def test_overlap_is_the_share_of_the_narrower(first, second, share):
-    assert overlap(first, second) == overlap(second, first) == pytest.approx(share)
