@@ -39,6 +39,7 @@ _NAMES = {
     # reading replies
     "netarena.task.reasoning": "Found ends_of is_kept read_answer",
     "netarena.task": "command_line",
+    "netarena.task.simple_command": "SimpleCommand read_commands",
     # pictures for people
     "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Pictures Topology",
     # evidence that an agent could read without probes
@@ -123,6 +124,9 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         Found as Found, ends_of as ends_of, is_kept as is_kept, read_answer as read_answer,
     )
     from netarena.task import command_line as command_line
+    from netarena.task.simple_command import (
+        SimpleCommand as SimpleCommand, read_commands as read_commands,
+    )
     from netarena.task.picture import (
         Change as Change, Difference as Difference, Link as Link, Mark as Mark,
         Matrix as Matrix, Node as Node, Picture as Picture, Pictures as Pictures,

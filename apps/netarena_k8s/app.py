@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -51,6 +50,7 @@ from netarena.sdk import (
     fence,
 )
 from netarena_k8s import (
+    change,
     declaration,
     diagnosis,
     evidence,
@@ -84,13 +84,6 @@ _TOLD_LIMITS = CommandLimits(
     round(LIMITS.wall_s), prompt.MAX_OUTPUT_CHARS, prompt.MAX_HISTORY_CHARS
 )
 _TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=MAX_TICKET_OUTPUT_CHARS)
-
-
-#: Commands that change the cluster, for ``judging: paper``.
-_CHANGE = re.compile(
-    r"\bkubectl\b(?!\s+auth\b)[^|;&\n]*?\s(?:patch|apply|edit|replace|delete|create|set|label|annotate|scale|"
-    r"expose|run|autoscale|taint|cordon|uncordon|drain|rollout\s+(?:undo|restart|pause|resume))\b"
-)
 _KUBECTL = Tool(
     name="kubectl",
     about="Run one kubectl command line on the cluster, and see what it printed.",
@@ -270,7 +263,7 @@ class Kubernetes(Reactive):
         return len(_world(query).pairs) + len(_world(query).uses)
 
     def configures(self, move: Move) -> bool:
-        return bool(_CHANGE.search(str(move)))
+        return change.changes(str(move))
 
     def comes_to_nothing(self, step: Step) -> bool:
         return refusal.came_to_nothing(step)

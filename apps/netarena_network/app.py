@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -32,27 +31,12 @@ from netarena.sdk import (
     Tools,
     clip,
 )
-from netarena_network import action, attack, declaration, reply
+from netarena_network import action, attack, change, declaration, reply
 from netarena_network.action import Fault
 from netarena_network.declaration import Glossary
 from netarena_network.evidence import Scene, collect
 from netarena_network.real.client import Warm
 
-#: Commands that change a machine's configuration, for ``judging: paper``.
-_CHANGE = re.compile(
-    r"""
-    \b(?: (?:ip|bridge|tc|nft|route|conntrack)\b [^;|&\n]*?
-        \b(?:add|del|delete|replace|change|append|prepend|set|flush|insert|create|restore)\b
-      | ip6?tables(?:-legacy|-nft)?\b [^;|&\n]*? \s(?:-[ADIRFXNPZ]|--(?:append|delete|insert|
-        replace|flush|policy|new-chain|delete-chain|zero))\b
-      | ip6?tables-restore\b
-      | sysctl\b [^;|&\n]*? (?:-w|--write|-p|=)
-      | ifconfig\s+\S+\s+\S | arp\s+-[sd] | ethtool\s+-[A-Z] | ifup\b | ifdown\b
-      | vtysh\b .* \b(?:conf|configure|clear|write)\b
-    ) | >\s*/proc/sys
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 _COMMAND = Tool(
     name="run_command",
     about="Run one shell command on one machine of the network, and see what it printed.",
@@ -158,7 +142,7 @@ class NetworkApplication(Reactive):
         return self.live(query, config, self._warm)
 
     def configures(self, move: Move) -> bool:
-        return isinstance(move, dict) and bool(_CHANGE.search(str(move.get("command", ""))))
+        return isinstance(move, dict) and change.changes(str(move.get("command", "")))
 
     def describe(self, action_: Action) -> str:
         return action.describe(action_)

@@ -136,7 +136,7 @@ class Reactive(Labelled):
         finding = Finding(
             rule="repaired_nothing",
             element="the command",
-            detail="The command changes the configuration, and no pair is repaired by it.",
+            detail="The command changes the configuration, but repairs nothing that is tested.",
         )
         return judgement.model_copy(update={"findings": (*judgement.findings, finding)})
 

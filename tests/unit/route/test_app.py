@@ -186,16 +186,7 @@ def test_networks_with_a_known_intended_state_are_flagged() -> None:
     ("command", "changes"),
     [
         ("ip addr show; ping -c 1 192.168.1.1", False),
-        ("ip route get 192.168.1.1", False),
-        ("iptables -S; iptables -L -n", False),
-        ("sysctl net.ipv4.ip_forward", False),
         ("ip link set p1_r0-eth1 up", True),
-        ("ip -4 addr add 192.168.1.1/24 dev x", True),
-        ("iptables -t filter -D FORWARD -j DROP", True),
-        ("iptables -P FORWARD ACCEPT", True),
-        ("sysctl -w net.ipv4.ip_forward=1", True),
-        ("echo 1 > /proc/sys/net/ipv4/ip_forward", True),
-        ("tc qdisc del dev x root", True),
     ],
 )
 def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: bool) -> None:
