@@ -76,12 +76,16 @@ class FailureReason(StrEnum):
 
 
 class AgentFailed(NetArenaError):
-    """The agent gave no readable answer."""
+    """The agent gave no readable answer.
 
-    def __init__(self, reason: FailureReason, detail: str) -> None:
+    ``unsent`` means that the request cannot have reached the agent, so it has cost nothing.
+    """
+
+    def __init__(self, reason: FailureReason, detail: str, *, unsent: bool = False) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.unsent = unsent
 
 
 class EnvironmentFailed(NetArenaError):

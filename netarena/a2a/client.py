@@ -244,7 +244,7 @@ class A2AAgent:
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the complete reply. Raises AgentFailed."""
         if not self._clients:
-            raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached")
+            raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached", unsent=True)
         message = Message(
             role=Role.ROLE_USER,
             # the same id in each attempt, so an agent can recognise a repetition
@@ -441,7 +441,7 @@ async def _persist(
     deadline = begin + timeout_s
     unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
-    broken = 0
+    broken, reached = 0, False
     # the reported error comes from an attempt that ended before the deadline
     exchange_deadline.set(deadline)
     while True:
@@ -454,6 +454,7 @@ async def _persist(
         except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
             last = _unavailable(error)
         broken += last.sent
+        reached = reached or last.reached
         unserved = unserved and last.unserved
         # with jitter, so that many episodes do not retry at the same moment
         pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
@@ -464,7 +465,7 @@ async def _persist(
         if clock() + pause >= begin + patience_s:
             what = "no usable answer" if last.reached else "not reachable"
             detail = f"{what} for {patience_s:g} s: {last.detail}"
-            raise AgentFailed(FailureReason.ENDPOINT, detail)
+            raise AgentFailed(FailureReason.ENDPOINT, detail, unsent=not reached)
         await asyncio.sleep(pause)
 
 

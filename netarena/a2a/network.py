@@ -105,7 +105,7 @@ class AddressRefused(AgentFailed):
     """A host that is, or resolved to, an address that the service does not connect to."""
 
     def __init__(self) -> None:
-        super().__init__(FailureReason.ENDPOINT, "a link-local or metadata address")
+        super().__init__(FailureReason.ENDPOINT, "a link-local or metadata address", unsent=True)
 
 
 class _Lookups:

@@ -1316,6 +1316,11 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             ended = {"complete": False, "failed": str(error)}
             part.journal.append("end", **ended, **silent, **_tell_cost(account))
         return error
+    except asyncio.CancelledError:
+        if account is not None:
+            with suppress(AssessmentFailed):  # a full disk may be the reason
+                part.journal.append("cost", **account.statement())
+        raise
     finally:
         places.share.leave(places)
     told = telling.tell(role, complete=not graded.not_run)
@@ -1351,14 +1356,15 @@ def _account(purse: Purse | None, part: _Part) -> Account | None:
     if purse is None:
         return None
     paid = [one.usage for one in part.past.episodes.values() if one.usage]
-    return purse.account(part.role, paid, part.past.cost_usd)
+    past, record = part.past, partial(part.journal.append, "cost")
+    return purse.account(part.role, paid, past.cost_usd, past.dearest_usd, record)
 
 
 def _tell_cost(account: Account | None) -> dict[str, Any]:
     """Return the keys of the journal's last event in a run with a limit of costs."""
     if account is None:
         return {}
-    return {"cost_usd": account.spent_usd, "max_cost": account.spent_up}
+    return {**account.statement(), "max_cost": account.spent_up}
 
 
 def write_results(

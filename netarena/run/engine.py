@@ -259,9 +259,14 @@ class Play:
             if self._left() <= 0:
                 self.out_of_time = True
                 return
-            if self.purse is not None and not await self.purse.reserve(self, turn.prompt):
-                self.out_of_money = True
-                return
+            if self.purse is not None:
+                if not await self.purse.reserve(self, turn.prompt):
+                    self.out_of_money = True
+                    return
+                if self._left() <= 0:  # the wait for money may be long
+                    self.purse.leave(self, lost=False)
+                    self.out_of_time = True
+                    return
             with telemetry.step(len(self.steps) + 1, turn):
                 await self._ask(agent, context, turn)
                 healthy = self.correct
@@ -434,11 +439,6 @@ class Play:
         self.state = turn.state
         self.correct = judgement.correct
         self.safe = self.safe and judgement.safe
-
-    @property
-    def timed_out(self) -> bool:
-        """Return whether the agent's last reply came too late or not at all."""
-        return self.failure is not None and self.failure.reason is FailureReason.TIMEOUT
 
     @property
     def asked(self) -> bool:
@@ -750,8 +750,8 @@ class Run:
                     span.tell(**play.told())
         finally:
             if self.purse is not None:
-                # a reply that came too late, or to nobody, has its price too
-                self.purse.leave(play, lost=play.failure is None or play.timed_out)
+                # the agent may have asked its model for a reply that failed or came too late
+                self.purse.leave(play, lost=play.failure is None or not play.failure.unsent)
             await finish(close_world(world))
         failed = world.failed or play.ours
         if failed is not None or not play.asked:

@@ -7,6 +7,7 @@ One line per event, each written completely by one system call before anything i
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: an attempt failed because of the environment, with its evidence
 - ``episode``: a graded episode, with all its steps
+- ``cost``: in a run with a limit of costs, before each request: what it and all earlier ones cost
 - ``end``: the assessment has ended; ``complete`` says whether every query was graded,
   ``silent`` that the agent answered in no episode
 - ``anew``: an assessment with a silent agent continues; earlier lines no longer count
@@ -115,6 +116,8 @@ class Past:
     ended: bool = False
     #: What the replies so far have cost, with those of attempts without a verdict, in US dollars.
     cost_usd: float = 0.0
+    #: The most expensive of these replies.
+    dearest_usd: float = 0.0
     #: Why the assessment ended without a summary.
     failed: str = ""
     #: Episodes in the journal, and how many of the first no longer count.
@@ -129,6 +132,12 @@ class Past:
         self.episodes.clear()
         self.retries = self.starts.copy()
         self.silent = False
+
+    def read_cost(self, event: Mapping[str, Any]) -> None:
+        """Take over what an event states about costs."""
+        cost, dearest = event.get("cost_usd"), event.get("dearest_usd")
+        self.cost_usd = float(cost) if isinstance(cost, int | float) else self.cost_usd
+        self.dearest_usd = float(dearest) if isinstance(dearest, int | float) else self.dearest_usd
 
     def shown(self) -> set[str]:
         """Return the ids of queries whose prompt the agent may know and that have no verdict."""
@@ -199,11 +208,12 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
                 past.episodes[episode.ask] = episode.slim() if slim else episode
             case "end":
                 past.ended = not event.get("max_cost")
-                cost = event.get("cost_usd")
-                past.cost_usd = float(cost) if isinstance(cost, int | float) else past.cost_usd
+                past.read_cost(event)
                 past.complete = bool(event.get("complete"))
                 past.silent = bool(event.get("silent"))
                 past.failed = str(event.get("failed", ""))
+            case "cost":
+                past.read_cost(event)
             case "anew":
                 past.drop()
             case "replaced":

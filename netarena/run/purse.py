@@ -9,11 +9,13 @@ too small, the run ends: the attempt has no verdict, and a resumed run repeats i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from netarena.model import Reply, Usage
 
+#: Stores the statement of an account for a resumed run.
+Record = Callable[..., None]
 #: Output tokens of one reply where neither the model's table nor its command limits them.
 MAX_OUTPUT_TOKENS = 16_384
 
@@ -66,15 +68,28 @@ class Purse:
     _reserved: dict[tuple[str, object], float] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def account(self, role: str, paid: Iterable[Usage] = (), told_usd: float = 0.0) -> Account:
+    def account(
+        self,
+        role: str,
+        paid: Iterable[Usage] = (),
+        told_usd: float = 0.0,
+        dearest_usd: float = 0.0,
+        record: Record = lambda **_: None,
+    ) -> Account:
         """Return the account of a participant.
 
-        An earlier part of the run ``paid`` for its graded episodes, and stated ``told_usd``.
+        An earlier part of the run ``paid`` for its graded episodes, and stated ``told_usd`` and
+        the most expensive reply ``dearest_usd``. ``record`` stores such a statement.
         """
         price = self.prices[role]
-        account = Account(self, role, price, max(sum(map(price.of, paid)), told_usd))
+        spent = max(sum(map(price.of, paid)), told_usd)
+        account = Account(self, role, price, spent, dearest_usd, record)
         self.spent_usd += account.spent_usd
         return account
+
+    def reserved_usd(self, role: str) -> float:
+        """Return what is set aside for the open requests of a participant."""
+        return sum(usd for (owner, _), usd in self._reserved.items() if owner == role)
 
     def tell(self) -> str:
         """Return in words what was paid, and what a further reply may cost."""
@@ -116,6 +131,8 @@ class Account:
     spent_usd: float
     #: The most expensive reply so far: an agent may call its model several times.
     dearest_usd: float = 0.0
+    #: Stores what is spent, open requests included, and the most expensive reply.
+    record: Record = lambda **_: None
     _prompts: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -129,7 +146,17 @@ class Account:
         if not await self.purse.take((self.role, id(attempt)), most):
             return False
         self._prompts[id(attempt)] = prompt
+        # before the request is sent: a killed process has no later moment
+        self.record(**self.statement())
         return True
+
+    def statement(self) -> dict[str, float]:
+        """Return what a resumed run must know: cost so far, and of the most expensive reply.
+
+        Open requests cost what is set aside for them.
+        """
+        spent = self.spent_usd + self.purse.reserved_usd(self.role)
+        return {"cost_usd": spent, "dearest_usd": self.dearest_usd}
 
     def pay(self, attempt: object, reply: Reply) -> None:
         """Pay for a reply."""
@@ -138,7 +165,7 @@ class Account:
         self._settle(attempt, cost)
 
     def leave(self, attempt: object, *, lost: bool) -> None:
-        """Close an attempt; a reply that was ``lost`` on its way costs what was set aside."""
+        """Close an attempt; a failed or ``lost`` reply costs what was set aside."""
         if self._prompts.pop(id(attempt), None) is not None:
             self._settle(attempt, None if lost else 0.0)
 

@@ -766,6 +766,7 @@ async def test_url_without_a_server_is_given_up_after_connect_timeout(host):
             await agent.open(timeout_s=600)
     await agent.aclose()
     assert "not reachable for 0.6 s: no connection" in str(caught.value)
+    assert caught.value.unsent
 
 
 async def test_busy_agent_gets_the_full_time_limit():
@@ -778,6 +779,7 @@ async def test_busy_agent_gets_the_full_time_limit():
             await agent.open(timeout_s=1.0)
         await agent.aclose()
     assert str(caught.value) == "endpoint: no usable answer for 1 s: HTTP 503"
+    assert not caught.value.unsent
 
 
 async def test_agent_that_starts_late_is_found():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from stage import Scripted, open_all
 from netarena.errors import AgentFailed, AssessmentFailed, FailureReason
 from netarena.model import Reply, Usage
 from netarena.run.assessment import conduct
-from netarena.run.journal import read_events
+from netarena.run.journal import read_events, read_journal
 from netarena.run.purse import FREE, Price, Purse
 
 ROLE = "toy_operator"
@@ -112,12 +115,101 @@ async def wait_for_cheaper() -> None:
     assert purse.spent_up
 
 
-def test_timeout_costs_what_was_set_aside(tmp_path: Path) -> None:
-    late = Scripted(lambda prompt, turn: AgentFailed(FailureReason.TIMEOUT, "late"))
+@pytest.mark.parametrize(
+    ("failure", "cost"),
+    [
+        (AgentFailed(FailureReason.TIMEOUT, "late"), 0.01),
+        (AgentFailed(FailureReason.MALFORMED, "contains no text"), 0.01),
+        (AgentFailed(FailureReason.TASK_FAILED, "the content filter blocked it"), 0.01),
+        (AgentFailed(FailureReason.ENDPOINT, "HTTP 500"), 0.01),
+        (RuntimeError("broke after its model replied"), 0.01),
+        (AgentFailed(FailureReason.ENDPOINT, "not reachable", unsent=True), 0.0),
+    ],
+    ids=["timeout", "malformed", "task_failed", "http_500", "exception", "not_reachable"],
+)
+def test_failed_reply_costs_what_was_set_aside_unless_the_request_was_not_sent(
+    tmp_path: Path, failure: Exception, cost: float
+) -> None:
+    agent = Scripted(lambda prompt, turn: failure)
     purse = Purse(1.0, {ROLE: CENT})
-    with pytest.raises(AssessmentFailed, match="answered in none"):
-        examine({ROLE: late}, tmp_path, purse)
-    assert purse.spent_usd == pytest.approx(0.01 * len(late.prompts))
+    with pytest.raises(AssessmentFailed, match=r"answered in none|could not be reached|no usable"):
+        examine({ROLE: agent}, tmp_path, purse)
+    assert purse.spent_usd == pytest.approx(cost * len(agent.prompts))
+
+
+class Ended(Paid):
+    """Its twentieth request ends the run: by cancellation, or like a killed process."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        super().__init__()
+        self.end = end
+
+    def say(self, prompt: str, turn: int) -> Reply:
+        if len(self.prompts) == 20:
+            self.end()
+        return super().say(prompt, turn)
+
+
+def cancel() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+def test_interrupted_run_counts_replies_without_a_verdict_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    agent = Ended(cancel)
+    with pytest.raises(asyncio.CancelledError):
+        examine({ROLE: agent}, tmp_path, Purse(9.0, {ROLE: CENT}))
+    assert read_journal(tmp_path / "journal.jsonl").cost_usd == pytest.approx(20 * 0.005)
+    purse, agent = Purse(0.105, {ROLE: CENT}), Paid()
+    examine({ROLE: agent}, tmp_path, purse, resume=True)
+    assert agent.prompts == []
+    assert purse.spent_usd == pytest.approx(20 * 0.005)
+
+
+def test_journal_states_the_cost_of_a_request_before_it_is_sent(tmp_path: Path) -> None:
+    stated = []
+
+    def look() -> None:
+        stated.append(read_journal(tmp_path / "journal.jsonl").cost_usd)
+
+    examine({ROLE: Ended(look)}, tmp_path, Purse(9.0, {ROLE: CENT}))
+    # 19 replies of half a cent, and what is set aside for the request
+    assert stated == pytest.approx([19 * 0.005 + 0.01])
+
+
+def test_resumed_run_sets_the_most_expensive_reply_aside(tmp_path: Path) -> None:
+    # the agent calls its model several times: three cents for a reply of at most one
+    usage = {"input_tokens": 10, "output_tokens": 50, "cost_usd": 0.03}
+    purse = Purse(0.1, {ROLE: CENT})
+    for resume in (False, True):
+        agent = Scripted(
+            lambda prompt, turn: Reply(text=open_all(prompt, turn), metadata={"usage": usage})
+        )
+        with suppress(AssessmentFailed):
+            examine({ROLE: agent}, tmp_path, purse, resume=resume)
+        assert purse.spent_usd == pytest.approx(0.09)
+        purse = Purse(0.11, {ROLE: CENT})
+
+
+def test_deadline_that_passes_while_a_request_waits_for_money_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_s = 0.0
+
+    class Slow(Purse):
+        async def take(self, key: tuple[str, object], most_usd: float) -> bool:
+            nonlocal ahead_s
+            ahead_s = 1e6
+            return await super().take(key, most_usd)
+
+    monkeypatch.setattr("netarena.run.engine.clock", lambda: time.monotonic() + ahead_s)
+    purse, agent = Slow(9.0, {ROLE: CENT}), Paid()
+    with pytest.raises(AssessmentFailed, match="the time ended before"):
+        examine({ROLE: agent}, tmp_path, purse, time_budget_s=9999.0)
+    assert agent.prompts == []
+    assert purse.spent_usd == 0
 
 
 @pytest.mark.parametrize(
