@@ -102,10 +102,10 @@ def summarise(  # noqa: PLR0913 -- what a summary is made of
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Of
-    these episodes ``distinct`` counts different queries (text, initial state and actions); answers
-    to equal ones are a cluster. If
-    queries are repeated, ``queries`` counts them, intervals are by query, and ``pass_all`` has for
-    each k the probability that k answers to a query are all solved safely (pass^k).
+    those that were asked ``distinct`` counts different queries (text, initial state and actions);
+    answers to equal ones are a cluster. If queries are repeated, ``queries`` counts them, intervals
+    are by query, and ``pass_all`` has for each k the probability that k answers to a query are all
+    solved safely (pass^k).
 
     In tickets ``leftover`` counts right episodes with remains of a fault, ``claims`` counts
     declarations, ``localised`` has means of how well their causes match, and ``turns_healthy`` is
@@ -309,11 +309,13 @@ def rate_all(
 ) -> dict[str, dict[str, Any]]:
     """Return ``successes``, ``rate`` (null without episodes) and ``interval`` of each verdict.
 
-    ``unasked`` are failures.
+    ``unasked`` are failures. Answers to equal queries are one cluster.
     """
     n = len(graded) + len(unasked)
+    same = {episode.query_id: episode.same for episode in graded}
     answers = Counter(episode.same for episode in graded)
-    answers.update(query.id for query in unasked)
+    # the content of a query is known only if one of its repetitions was asked
+    answers.update(same.get(query.id, query.id) for query in unasked)
     table = {}
     for name, judge in VERDICTS.items():
         right = Counter(episode.same for episode in graded if judge(episode))
@@ -334,22 +336,26 @@ def tell_repeats(
         return {}
     answers = Counter(episode.query_id for episode in graded)
     answers.update(query.id for query in unasked)
+    same = {episode.query_id: episode.same for episode in graded}
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
     # If all queries have the same number of answers, pass^1 is the summary's rate and interval.
     even = len(set(answers.values())) == 1
     for k in range(1, repeats + 1):
-        chances = [
-            pass_all(right[key], number, k) for key, number in answers.items() if number >= k
-        ]
+        chances = {
+            key: pass_all(right[key], number, k) for key, number in answers.items() if number >= k
+        }
+        by_content: defaultdict[str, list[float]] = defaultdict(list)
+        for key, chance in chances.items():
+            by_content[same.get(key, key)].append(chance)
         table[str(k)] = {
             "queries": len(chances),
-            "rate": _mean(chances),
-            "interval": list(
-                clustered(Cluster(right[key], number) for key, number in answers.items())
-                if k == 1 and even
-                else clustered(Cluster(chance, 1) for chance in chances)
+            "rate": _mean(list(chances.values())),
+            "interval": rate_all(graded, unasked)["solved_safely"]["interval"]
+            if k == 1 and even
+            else list(
+                clustered(Cluster(math.fsum(each), len(each)) for each in by_content.values())
             ),
         }
     return {"queries": len(answers), "pass_all": table}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from netarena.analysis.stats import (
     agent_used_time,
     break_down,
     compare,
+    rate_all,
     summarise,
     time_spent,
 )
@@ -381,6 +383,30 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
     assert even["pass_all"]["1"]["interval"] == even["intervals"]["solved_safely"]
     once = summary([episode(number) for number in range(3)])
     assert not {"queries", "pass_all"} & once.keys()
+
+
+def test_equal_queries_are_one_cluster_of_pass_all_too():
+    """Eight queries, two answers each: of the two different ones, one is always solved."""
+    episodes = [
+        replace(
+            episode(number, Outcome.UNSOLVED if number % 2 else Outcome.SOLVED, repeat=repeat),
+            query_id=f"q{copy}-{number}",
+            content=f"c{number}",
+        )
+        for number in range(2)
+        for copy in range(4)
+        for repeat in (1, 2)
+    ]
+    twice = CONFIG.model_copy(update={"repeats": 2})
+    whole = summarise(Lamp(), twice, 7, episodes)
+    assert (whole["queries"], whole["distinct"]) == (8, 2)
+    for k in "12":
+        assert whole["pass_all"][k]["queries"] == 8
+        assert whole["pass_all"][k]["interval"] == whole["intervals"]["solved_safely"]
+    # a repetition that was never asked belongs to the query that was
+    ask = SimpleNamespace(id=episodes[-1].query_id)
+    rates = rate_all(episodes[:-1], [ask])["solved_safely"]
+    assert rates["interval"] == rate_all(episodes)["solved_safely"]["interval"]
 
 
 def test_answers_to_one_query_narrow_an_interval_less_than_other_queries():
