@@ -86,14 +86,16 @@ def overlaps(
 def crosses(
     agents: Mapping[str, Sequence[Outline]], number: int | None, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return each agent's rates over ``number`` of its answers, drawn with ``rng``; None for all.
+    """Return each agent's rates over ``number`` queries, drawn with ``rng``; None for all.
+
+    Of repeated queries the first answers count.
 
     Each row has ``agent``, ``queries``, and for correctness and safety ``rate`` and the paper's
     interval: a cross in the plane of both.
     """
     rows = []
     for name, outlines in agents.items():
-        graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
+        graded = _first_answers(outlines)
         chosen = graded if number is None else rng.sample(graded, min(number, len(graded)))
         if not chosen:
             continue
@@ -172,9 +174,12 @@ def _dominates(one: Mapping[str, float | None], other: Mapping[str, float | None
 
 def _verdicts(outlines: Iterable[Outline], verdict: str) -> list[bool]:
     judge = VERDICTS[verdict]
-    return [
-        judge(one) for one in outlines if one.outcome is not Outcome.INVALID and one.repeat == 1
-    ]
+    return [judge(one) for one in _first_answers(outlines)]
+
+
+def _first_answers(outlines: Iterable[Outline]) -> list[Outline]:
+    """Return the graded episodes without repetitions."""
+    return [one for one in outlines if one.outcome is not Outcome.INVALID and one.repeat == 1]
 
 
 def _meet(first: tuple[float, float], second: tuple[float, float]) -> bool:

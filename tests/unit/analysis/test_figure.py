@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,15 @@ def test_crosses_have_the_papers_interval() -> None:
     assert whole[0]["correctness"]["interval"] != list(wilson(right, 200))
     widths = [rows[1]["correctness"]["interval"] for rows in (few, whole)]
     assert widths[0][1] - widths[0][0] > widths[1][1] - widths[1][0]
+
+
+def test_repetitions_of_a_query_are_not_counted_as_queries() -> None:
+    again = [replace(one, repeat=number) for one in agent(0.5, 40) for number in range(1, 6)]
+    once = [one for one in again if one.repeat == 1]
+    for number in (30, None):
+        found = figure.crosses({"a": again}, number, random.Random(3))
+        assert found == figure.crosses({"a": once}, number, random.Random(3))
+        assert found[0]["queries"] == (number or 40)
 
 
 def test_failure_types_and_tradeoffs_are_counted() -> None:
