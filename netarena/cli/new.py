@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import shutil
+import typing
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from netarena import sdk
 from netarena.errors import ConfigError
 from netarena.task.application import application_names
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+_NAME = re.compile(r"[a-z]([a-z0-9_]{0,29}[a-z0-9])?")
 #: Name of a written file -> its template; {} stands for the application's name.
 _FILES = {"netarena_{}.py": "", "pyproject.toml": "pyproject", "test_{}.py": "test"}
 
@@ -44,24 +49,45 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            "NAME", f"must be lower-case letters, digits and _, such as vlan_2, not {name!r}"
+            "NAME",
+            f"must be lower-case letters, digits and _ between them, such as vlan_2, not {name!r}",
         )
     if name in application_names():
         raise ConfigError("NAME", f"{name!r} is an installed application: choose another name")
+    if _title(name) in {*sdk.__all__, *typing.__all__, *dir(builtins)}:
+        raise ConfigError(
+            "NAME",
+            f"{name!r} needs a class {_title(name)!r}, a name that netarena.sdk or Python has: "
+            "choose another name",
+        )
+    if find_spec(f"netarena_{name}") is not None:
+        raise ConfigError(
+            "NAME",
+            f"{name!r} needs a module 'netarena_{name}', which is installed: choose another name",
+        )
     folder = out or Path(f"netarena-{name}")
+    texts = {file.format(name): _fill(template or kind, name) for file, template in _FILES.items()}
     try:
         folder.mkdir(parents=True)
-        for file, template in _FILES.items():
-            (folder / file.format(name)).write_text(_fill(template or kind, name), encoding="utf-8")
+        try:
+            for file, text in texts.items():
+                (folder / file).write_text(text, encoding="utf-8")
+        except OSError:  # so that the next attempt finds no folder
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     except OSError as error:
         raise ConfigError("--out", f"{folder} cannot be written: {error.strerror}") from None
-    for file in _FILES:
-        click.echo(folder / file.format(name))
+    for file in texts:
+        click.echo(folder / file)
     click.echo(f"netarena: next: cd {folder} && pip install -e . && pytest", err=True)
 
 
 def _fill(template: str, name: str) -> str:
     """Return a template with the application's name in place of ``example``."""
     text = (files("netarena") / "template" / f"{template}.txt").read_text(encoding="utf-8")
-    title = "".join(word.capitalize() for word in name.split("_"))
-    return text.replace("example", name).replace("Example", title)
+    return text.replace("example", name).replace("Example", _title(name))
+
+
+def _title(name: str) -> str:
+    """Return the name of the application's class."""
+    return "".join(word.capitalize() for word in name.split("_"))

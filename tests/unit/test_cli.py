@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import json
 import logging
@@ -148,7 +149,21 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["run"], "Missing argument 'APP|SCENARIO.toml'"),
         (["run", "lamp", "--colour", "red"], "No such option"),
         (["run", "nix"], "application: 'nix' is not one of"),
-        (["new", "Vlan"], "NAME: must be lower-case letters, digits and _, such as vlan_2, not 'V"),
+        (
+            ["new", "Vlan"],
+            "NAME: must be lower-case letters, digits and _ between them, such as vla",
+        ),
+        (
+            ["new", "vlan_"],
+            "NAME: must be lower-case letters, digits and _ between them, such as vl",
+        ),
+        (["new", "cell"], "NAME: 'cell' needs a class 'Cell', a name that netarena.sdk or Python"),
+        (["new", "class_var"], "NAME: 'class_var' needs a class 'ClassVar', a name that netarena"),
+        (["new", "true"], "NAME: 'true' needs a class 'True', a name that netarena.sdk or Python"),
+        (
+            ["new", "network"],
+            "NAME: 'network' needs a module 'netarena_network', which is installed",
+        ),
         (["new", "lamp"], "NAME: 'lamp' is an installed application: choose another name"),
         (["run", "bare"], 'bare needs no_such_module, which is not installed: pip install "netare'),
         (["run", "lamp", "--agent", "nobody"], "--agent: 'nobody' is neither a URL nor one of"),
@@ -219,6 +234,23 @@ def test_error_is_reported_in_one_line(fake, capsys, arguments, words):
     assert err.count("\n") == 1
     assert err[:-1].isprintable()
     assert not list(fake.iterdir())
+
+
+def test_new_leaves_no_half_of_an_application_behind(tmp_path, monkeypatch, capsys):
+    write, out = Path.write_text, tmp_path / "made" / "vlan"
+
+    def full(path, text, **values):
+        if path.name == "pyproject.toml":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        assert main(["new", "vlan", "--out", str(out)]) == 2
+    assert "cannot be written: No space left" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["new", "vlan", "--out", str(out)]) == 0
+    assert len([*out.iterdir()]) == 3
 
 
 def test_error_in_a_separate_process_is_reported_in_one_line(fake):
