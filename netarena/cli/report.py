@@ -29,7 +29,8 @@ from netarena.report.markdown import render_markdown
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write every figure as SVG and CSV, and every table as LaTeX and CSV, into DIR.",
+    help="Write every figure as SVG and CSV, and every table as LaTeX and CSV, into DIR. "
+    "Use a new DIR: files of an earlier report stay there.",
 )
 @json_option("the report")
 @file_option

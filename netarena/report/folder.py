@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,12 @@ def _folders(groups: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Path
     if len(groups) == 1:
         yield folder
         return
-    seen: dict[str, int] = {}
+    used: set[str] = set()
     for group in groups:
         name = re.sub(r"[^a-z0-9]+", "-", str(group["terms"]["application"]).lower()) or "group"
-        seen[name] = seen.get(name, 0) + 1
-        yield folder / (name if seen[name] == 1 else f"{name}-{seen[name]}")
+        numbered = chain([name], (f"{name}-{number}" for number in count(2)))
+        used.add(free := next(one for one in numbered if one not in used))
+        yield folder / free
 
 
 def _write(path: Path, parts: Iterator[str] | list[str]) -> Path:
@@ -115,10 +117,15 @@ def latex(table: Table) -> Iterator[str]:
     columns = zip(*table.rows, strict=True)
     sides = "".join("l" if any(isinstance(c, str) for c in column) else "r" for column in columns)
     yield f"% {_tex(table.title)}\n\\begin{{tabular}}{{{sides}}}\n\\hline\n"
-    yield " & ".join(map(_tex, table.head)) + " \\\\\n\\hline\n"
-    for row in table.rows:
-        yield " & ".join(map(_tex, row)) + " \\\\\n"
+    yield f"{_tex_row(table.head)}\\hline\n"
+    yield from map(_tex_row, table.rows)
     yield "\\hline\n\\end{tabular}\n"
+
+
+def _tex_row(row: Sequence[Cell]) -> str:
+    """Return a row; ``{}`` keeps the line break before it from reading its text as an argument."""
+    line = " & ".join(map(_tex, row)) + " \\\\\n"
+    return "{}" * line.startswith(("[", "*")) + line
 
 
 def _tex(cell: Cell) -> str:

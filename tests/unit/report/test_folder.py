@@ -14,7 +14,7 @@ from stage import Scripted, assess, open_all
 
 from netarena.cli import main
 from netarena.report.comparison import Table
-from netarena.report.folder import latex
+from netarena.report.folder import _folders, latex
 
 NAME = 'a_b & 50 % <script>"x"'
 
@@ -96,6 +96,20 @@ def test_latex_escapes_texts_and_aligns_numbers() -> None:
         "b & -- \\\\\n",
         "\\hline\n\\end{tabular}\n",
     ]
+
+
+@pytest.mark.parametrize("name", ["[x]", "*x"])
+def test_latex_does_not_read_a_name_as_an_argument_of_the_line_before(name: str) -> None:
+    lines = list(latex(Table("t", "A", ("name", "x"), [("a", 1.0), (name, 2.0)])))
+    # a line break takes "*" and "[LENGTH]" from the next line
+    assert lines[2:4] == ["a & 1.0 \\\\\n", f"{{}}{name} & 2.0 \\\\\n"]
+
+
+def test_folders_of_groups_do_not_collide(tmp_path: Path) -> None:
+    names = ["vlan", "vlan", "vlan_2", "vlan"]
+    groups = [{"terms": {"application": name}} for name in names]
+    found = [path.name for path in _folders(groups, tmp_path)]
+    assert found == ["vlan", "vlan-2", "vlan-2-2", "vlan-3"]
 
 
 def test_report_names_latency_tradeoffs_and_failures_by_label(
