@@ -1,6 +1,6 @@
-"""Caches of values derived from immutable objects, for as long as they are used.
+"""Caches of values derived from immutable objects; they drop the values that are not used again.
 
-``Kept`` identifies objects by identity, ``Memo`` by content.
+``Kept`` looks up a value by the identity of an object, ``Memo`` by a key's content.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Cache of the values that ``make`` derives from the last ``most`` objects, by identity.
+    """Cache of the values derived from the last ``most`` objects used, by the objects' identity.
 
     The values are shared by all callers, also in threads, and must never change.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # a cached object keeps its identity from being reused
+        # the cache refers to each object, so that no other object can get its identity
         self._made: OrderedDict[int, tuple[object, T]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, origin: object, make: Callable[[], T]) -> T:
-        """Raises what ``make`` raises."""
+        """Return the cached value of ``origin``, or make it. Raises what ``make`` raises."""
         with self._lock:
             if (found := self._made.get(id(origin))) is not None:
                 self._made.move_to_end(id(origin))
@@ -41,9 +41,9 @@ class Kept(Generic[T]):
 
 
 class Memo(Generic[K, T]):
-    """Cache by key with at most ``most`` entries; when full, all are dropped.
+    """Cache by key with at most ``most`` entries; when it is full, all entries are dropped.
 
-    Threads may share it; two may compute the same value.
+    Threads may share the cache; two threads may compute the same value.
     """
 
     def __init__(self, most: int) -> None:

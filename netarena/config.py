@@ -32,19 +32,19 @@ from pydantic import (
 from netarena.errors import ConfigError, not_one_of, one_line
 from netarena.model import JsonValue, Record
 
-#: turns of an episode in a ticket, where nobody says otherwise
+#: Default number of turns of an episode in a ticket.
 TICKET_TURNS = 12
 SEED_BITS = 64
-#: Readers with floating-point numbers (JavaScript, jq) round larger integers.
+#: Largest exact integer: readers that use floating point (JavaScript, jq) round larger ones.
 MOST_EXACT = 2**53
-#: The digits of a seed, in addition to the number.
+#: Key with the digits of a seed as text, in addition to the number.
 SEED_TEXT = "seed_text"
 _SEEDS = ("seed", "seeds", "replaced_seeds")
 
 #: Keys that AgentBeats' Quick Submit adds to each config, with the only accepted values.
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
-#: Keys of AgentBeats' workflow and of the reference's files without an equivalent, with
-#: replacements to suggest.
+#: Keys of AgentBeats' workflow and of the reference implementation's files that NetArena does not
+#: have, each with the remedy that the error suggests.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
 _FLAT = "its keys belong below [config] itself"
 _INSTEAD = {
@@ -154,7 +154,7 @@ def prompts(**kwargs: Any) -> Any:
 
 
 class Config(Record):
-    """Keys of every application; all optional. Values beyond limits are refused, never clipped."""
+    """Keys of every application, all optional; values out of range are refused, never clipped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -162,14 +162,14 @@ class Config(Record):
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
     #: Briefings of this application.
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
-    #: Keys with another default in a ticket.
+    #: Keys whose default is different in a ticket.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
-    #: Folders in images of the reference, by the key that names them: if one is missing, the key
-    #: counts as not given.
+    #: Folders in the reference implementation's images, by the key that names them: if a folder is
+    #: missing, its key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
-    #: Does not shape queries: a larger number extends those of a smaller one.
+    #: Does not shape queries: a larger number adds queries to those of a smaller number.
     num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
@@ -190,7 +190,7 @@ class Config(Record):
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
     output_dir: str | None = None
-    #: A file name in the output folder: only the records, one JSON line each.
+    #: Name of a file in the output folder that gets only the records, one JSON line each.
     output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
     benchmark_path: str | None = None
     regenerate_query: StrictBool = False
@@ -199,7 +199,7 @@ class Config(Record):
     start_index: StrictInt | None = Field(default=None, ge=0)
     end_index: StrictInt | None = Field(default=None, ge=0, description="exclusive")
     resume: StrictBool = False
-    #: From old local files; accepted and ignored with a warning.
+    #: A key of old local files that is accepted and ignored with a warning.
     agent_client_configs: JsonValue = None
 
     @field_validator("briefing")
@@ -358,12 +358,12 @@ class Config(Record):
 
 
 def _settle(path: str) -> str:
-    """Return a path in its shortest form; normpath keeps two slashes at its front."""
+    """Return the shortest form of a path; normpath would leave two slashes at its start."""
     return re.sub("^/+", "/", posixpath.normpath(path))
 
 
 def _holds_any(folder: Path) -> bool:
-    """Return whether a folder has content; its reader reports what may not be read."""
+    """Return whether a folder has content; true if it cannot be read, which its reader reports."""
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:
@@ -376,7 +376,7 @@ def _short(value: Any, limit: int = 60) -> str:
 
 
 def _names_value(message: str, given: Any) -> bool:
-    """Return whether ``message`` already names ``given``, or the wrong item of that list."""
+    """Return whether ``message`` already names ``given``, or an item of it if it is a list."""
     items = given if isinstance(given, list | tuple) else [given]
     return any(isinstance(item, str) and _short(item) in message for item in items)
 
@@ -384,7 +384,7 @@ def _names_value(message: str, given: Any) -> bool:
 def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
     """Return ``values`` without the two keys that AgentBeats' Quick Submit adds to each config.
 
-    Several shards would be several assessments, of which a leaderboard reads only one summary.
+    Several shards would be several assessments, but a leaderboard reads only one summary.
     Raises ConfigError for more than one shard.
     """
     for key, allowed in _ONE_SHARD.items():

@@ -1,6 +1,6 @@
-"""Exceptions that cross module boundaries; each one names the side at fault.
+"""Exceptions that cross module boundaries; each exception names the side at fault.
 
-There are four kinds, and only they decide the result of an episode or a command:
+Only these four kinds decide the result of an episode or a command:
 
 =====================  ===========================  ====================================
 exception              at fault                     result
@@ -89,7 +89,7 @@ class AgentFailed(NetArenaError):
 
 
 class EnvironmentFailed(NetArenaError):
-    """The world broke, or a fault did not show.
+    """The world broke, or an injected fault had no effect.
 
     ``evidence`` is stored in the record. ``proven_ours`` means that evidence from outside the
     sandbox shows an environment failure. Without it, a world that breaks after a reply was executed
@@ -108,15 +108,15 @@ class AssessmentFailed(NetArenaError):
 
 
 class AgentSilent(AssessmentFailed):
-    """An assessment whose agent answered in no episode: it has no row, and may be started again."""
+    """An assessment whose agent answered in no episode: it is not ranked, and may be restarted."""
 
 
-#: Parts of a failure's detail that prove that the agent's endpoint was reached.
+#: Parts of a failure's detail that show that the agent's endpoint was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
-    """Return a line about an agent without a usable answer: unreachable, or reached."""
+    """Return a line that says whether an agent without a usable answer could be reached."""
     if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
         return f"the agent {agent} was reached but gave no usable answer: {failure}"
     return f"the agent {agent} could not be reached: {failure}"

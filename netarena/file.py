@@ -1,7 +1,7 @@
-"""Bounded reading of untrusted files, which may be no device and must end; and unnamed own files.
+"""Bounded reading of untrusted files, which must not be devices; and unnamed temporary files.
 
-Of pipes only those are accepted that this process was given (``<(command)`` of a shell, standard
-input).
+The only accepted pipes are those that this process inherited (standard input, or ``<(command)`` of
+a shell).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]
 
 
 class Unnamed:
-    """Lines in an unnamed file on disk, which is removed with the process.
+    """Lines in an unnamed file on disk, which is removed when the process ends.
 
     Raises OSError.
     """
@@ -90,7 +90,7 @@ class Unnamed:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
 
     def lines(self) -> Iterator[str]:
-        """Yield all lines with their ends; nothing may be written or read meanwhile."""
+        """Yield all lines with their ends; the file must not be written or read meanwhile."""
         self._file.seek(0)
         for line in self._file:
             yield line.decode()

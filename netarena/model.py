@@ -105,7 +105,7 @@ class Query(Record):
     def content(self) -> str:
         """Return 16 hex digits over text, initial state and actions: equal for equal queries.
 
-        Small worlds run out of different queries; their answers are not independent.
+        Small worlds run out of different queries, and answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -129,14 +129,14 @@ class Cause(NamedTuple):
 class Fit(Record):
     """How well declared causes match the injected ones; shares in [0, 1], null without any."""
 
-    #: Share of the injected causes that were declared.
+    #: Recall: share of the injected causes that were declared.
     recall: float | None
-    #: Share of the declared causes that were injected.
+    #: Precision: share of the declared causes that were injected.
     precision: float | None
 
 
 class Localised(Record):
-    """Match of a declaration's causes, by place only, and by place and word."""
+    """How well a declaration's causes match, by place only, and by place and word."""
 
     place: Fit
     cause: Fit
@@ -178,8 +178,8 @@ class Judgement(Record):
 class Execution(Record):
     """Result of executing one move.
 
-    ``executed`` is false if nothing ran after all; ``queued_s`` is the part of the time spent
-    waiting for a slot.
+    ``executed`` is false if nothing ran; ``queued_s`` is the part of the time spent waiting for a
+    slot.
     """
 
     output: str
@@ -216,7 +216,7 @@ _MOST_USED = 10**12
 
 
 class Usage(Record):
-    """An agent's unverified report on its replies' usage; adds up over replies and episodes."""
+    """An agent's unverified report on the usage of replies; reports of several replies add up."""
 
     #: Replies with a report.
     replies: int = 0
@@ -261,10 +261,10 @@ class Usage(Record):
 
 
 class Step(Record):
-    """One turn: prompt, reply, move, output, state after, judgement, times.
+    """One turn: prompt, reply, move, output, state afterwards, judgement, times.
 
-    ``move`` and ``state`` are null if the reply was refused (``refused`` says why) or the agent
-    gave none (``reply`` is null too).
+    ``move`` and ``state`` are null if the reply was refused (``refused`` says why) or if there was
+    no reply (``reply`` is then null too).
     """
 
     prompt: str
@@ -275,15 +275,16 @@ class Step(Record):
     executed: bool = False
     state: State = None
     judgement: Judgement | None = None
-    #: A declaration: nothing was run, and ``judgement`` is of the unchanged state.
+    #: The agent's declaration: then nothing was run, and ``judgement`` is that of the unchanged
+    #: state.
     claim: Claim | None = None
-    #: From asking to the whole reply.
+    #: Time from the request to the whole reply.
     agent_s: float = 0.0
-    #: Executing the action of the reply.
+    #: Time of executing the reply's action.
     execution_s: float = 0.0
-    #: NetArena's own work: prompting, parsing, observing, judging.
+    #: Time of NetArena's own work: prompting, parsing, observing, judging.
     own_s: float = 0.0
-    #: Waiting for a slot.
+    #: Time of waiting for a slot.
     queue_s: float = 0.0
 
 
@@ -297,18 +298,18 @@ class Outcome(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Where an answer went wrong: the paper's failure types, and those of tickets."""
+    """Failure types of answers: the types of the paper, and those of tickets."""
 
-    SAFETY_VIOLATION = "safety violation"  # it harmed what it was not asked to touch
-    CONTROL_LOGIC = "control logic error"  # it ran, with another result than requested
+    SAFETY_VIOLATION = "safety violation"  # the answer harmed what it must not change
+    CONTROL_LOGIC = "control logic error"  # the answer ran, but its result is not the requested one
     OPERATIONAL = "operational error"  # nothing usable ran: no reply, no code, a crash, a limit
-    # only of tickets, not in the paper:
-    FALSE_CLAIM = "false claim"  # it declared that everything was right although it was not
-    NEEDLESS_REPAIR = "needless repair"  # nothing was broken, and it broke something
+    # only in tickets, not in the paper:
+    FALSE_CLAIM = "false claim"  # the agent declared that everything was right; it was not
+    NEEDLESS_REPAIR = "needless repair"  # nothing was broken, and the agent broke something
 
     @property
     def common(self) -> bool:
-        """Return whether it is one of the paper's, which every summary counts."""
+        """Return whether the paper has this type; every summary counts those types."""
         return self not in {FailureKind.FALSE_CLAIM, FailureKind.NEEDLESS_REPAIR}
 
 
@@ -338,7 +339,7 @@ class Episode(Record):
     prompt_type: str
     #: Version of the prompts' wording; episodes stored before it was recorded have the first one.
     prompt_version: int = 1
-    #: 0 for the first attempt; an environment failure or a killed run starts a new one.
+    #: 0 for the first attempt; an environment failure or a killed run leads to another attempt.
     attempt: int = 0
     #: Earlier attempts that a killed process left unfinished.
     interrupted: int = 0
@@ -346,56 +347,60 @@ class Episode(Record):
     correct: bool = False
     safe: bool = False
     iterations: int = 0
-    #: FailureReason for agent_failed, ``time_budget`` for a run out of time; else empty.
+    #: FailureReason for agent_failed, ``time_budget`` for a run out of time; otherwise empty.
     reason: str = ""
-    #: One sentence for people.
+    #: Explanation for people, one sentence.
     detail: str = ""
     #: For invalid episodes: what was observed, one entry per attempt.
     evidence: tuple[JsonValue, ...] = ()
     #: Null if solved safely, invalid, or if the application reports no failure types.
     failure: Failure | None = None
-    #: Notes of its judgements, each once.
+    #: Notes of the steps' judgements, each once.
     noted: tuple[str, ...] = ()
     #: The initial state.
     initial_state: State = None
     steps: tuple[Step, ...] = ()
-    #: sums over the steps
+    #: These three times are sums over the steps.
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0
     own_time_s: float = 0.0
-    #: building, verifying and tearing down the world
+    #: Time of building, verifying and tearing down the world.
     world_s: float = 0.0
-    #: waiting for places of ours, before the world was built and during the steps
+    #: Time of waiting for slots, before the world was built and during the steps.
     queue_s: float = 0.0
-    #: sum over the replies; null where none told anything
+    #: Sum over the replies; null if no reply has a report.
     usage: Usage | None = None
-    #: in a ticket, whether the agent declared the end; null elsewhere and where it is invalid
+    #: In a ticket, whether the agent declared the end; null elsewhere and for invalid episodes.
     claimed: bool | None = None
-    #: whether all was right then; null without a claim
+    #: Whether everything was right at the declaration; null without a declaration.
     claim_right: bool | None = None
-    #: how well the causes of the claim fit; null without any
+    #: How well the declared causes match; null if the agent declared no causes.
     localised: Localised | None = None
-    #: in a ticket, turns, but for the claim, after which all was right already before they began
+    #: In a ticket, number of turns that began when everything was already right, without the
+    #: declaration.
     turns_healthy: int | None = None
 
     @property
     def ask(self) -> Ask:
-        """What the episode is the answer to."""
+        """Return the request that this episode answers."""
         return Ask(self.query_id, self.repeat)
 
     @property
     def answered(self) -> bool:
-        """Whether words of the agent came, readable or not: silence, a failed task and what is not
-        the protocol (a gateway's page, an error to each call) are none."""
+        """Return whether the agent sent text, readable or not.
+
+        Silence, a failed task, and protocol errors (a gateway's page, an error for each call) do
+        not count.
+        """
         said = any(step.reply is not None for step in self.steps)
         return said or self.reason == FailureReason.TOO_LARGE
 
     @property
     def unsafe_by(self) -> str:
-        """What made it not safe: the rule of its first finding, or, where nothing was harmed, why
-        it was not seen to be safe; empty where it is safe, or invalid.
+        """Return why the episode is not safe: the rule of its first finding.
 
-        So many episodes have this as the rate of safety lacks.
+        Without a finding, return why safety was not observed. Empty if the episode is safe or
+        invalid: the number of other episodes is the complement of the rate of safety.
         """
         if self.safe or self.outcome is Outcome.INVALID:
             return ""
@@ -406,7 +411,7 @@ class Episode(Record):
         return f"not seen: {'the agent failed' if failed else 'nothing ran to its end'}"
 
     def outline(self, query: Query | None = None) -> Outline:
-        """Return what a summary is made of; with its ``query``, equal queries can be found."""
+        """Return the episode's part of a summary; ``query`` allows finding equal queries."""
         ours = self.outcome is Outcome.INVALID
         return Outline(
             query_id=self.query_id,
@@ -437,7 +442,7 @@ class Episode(Record):
         )
 
     def slim(self) -> Episode:
-        """The same verdict and times without texts, states and details, which the journal keeps."""
+        """Return a copy without texts, states and details, which the journal has."""
         gone = {"prompt": "", "reply": None, "move": None, "output": "", "state": None}
         steps = tuple(
             step.model_copy(
@@ -454,10 +459,10 @@ class Episode(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """An episode's verdict and times, in a fraction of a kilobyte: a run keeps one of each.
+    """An episode's verdict and times, in a fraction of a kilobyte: a run holds one per episode.
 
-    Fields mean what they mean in ``Episode``; ``detail`` and ``evidence`` are kept of invalid
-    episodes alone.
+    Fields have the same meaning as in ``Episode``; ``detail`` and ``evidence`` are empty except
+    for invalid episodes.
     """
 
     query_id: str
@@ -489,21 +494,21 @@ class Outline:
 
     @property
     def same(self) -> str:
-        """Return what is equal for answers to the same question: their intervals are clustered."""
+        """Return a key that is equal for answers to equal queries, which intervals cluster."""
         return self.content or self.query_id
 
     @property
     def ask(self) -> Ask:
-        """What the episode is the answer to."""
+        """Return the request that the episode answers."""
         return Ask(self.query_id, self.repeat)
 
 
 class Severity(StrEnum):
-    """What a failed check prevents."""
+    """The consequence of a failed check."""
 
-    SANDBOX = "sandbox"  # serving: agent code would run with less protection
-    RUN = "run"  # tasks of this application: they are rejected with the remedy
-    NOTE = "note"  # nothing, but somebody should know
+    SANDBOX = "sandbox"  # no serving, since agents' code would run with less protection
+    RUN = "run"  # tasks of this application are rejected with the remedy
+    NOTE = "note"  # a warning only
 
 
 class Check(Record):
@@ -512,35 +517,35 @@ class Check(Record):
     name: str
     ok: bool
     severity: Severity
-    #: what was found
+    #: The result of the check.
     detail: str
-    #: what to do about it, empty when ok
+    #: How to correct the problem; empty if there is none.
     remedy: str = ""
 
 
 class Cleaned(Record):
-    """What ``netarena clean`` did."""
+    """Result of ``netarena clean``."""
 
-    #: in words, what is gone
+    #: Descriptions of the removed resources.
     removed: tuple[str, ...] = ()
-    #: what stays of ours, or of others that looks like ours, each with the reason
+    #: Resources of NetArena, or similar ones, that were not removed, each with the reason.
     kept: tuple[str, ...] = ()
 
 
-#: levels of lists and objects that a record may hold in one value
+#: Maximum nesting of lists and objects in one value of a record.
 MAX_DEPTH = 64
 
 
 def scrub(text: str) -> str:
-    """Text that can be written as UTF-8: lone surrogates become question marks."""
+    """Return text that can be written as UTF-8: lone surrogates become question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def storable(value: Any, depth: int = 0) -> JsonValue:
-    """A copy of ``value`` that every record can hold and every reader gets back equal.
+    """Return a copy of ``value`` that every record can hold and that is equal when read back.
 
-    Text is scrubbed, tuples become lists. Raises ValueError for what is no JSON: other types,
-    infinity and NaN, keys that are not text, more than ``MAX_DEPTH`` levels.
+    Text is scrubbed, and tuples become lists. Raises ValueError for values that are not JSON (other
+    types, infinity, NaN, keys that are not text) and for more than ``MAX_DEPTH`` levels.
     """
     if isinstance(value, str):
         return scrub(value)
@@ -550,7 +555,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
         return value
     if depth == MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels")
-    # most of a state is short text, for which no call is made
+    # most of a state is short ASCII text, which is copied without a call
     if isinstance(value, list | tuple):
         return [
             item if type(item) is str and item.isascii() else storable(item, depth + 1)
@@ -573,7 +578,7 @@ def write_jsonl(records: Iterable[Record]) -> Iterator[str]:
 
 
 def read_jsonl(kind: type[R], lines: Iterable[str]) -> Iterator[R]:
-    """Parse what ``write_jsonl`` wrote; blank lines are skipped.
+    """Yield the records that ``write_jsonl`` wrote; blank lines are skipped.
 
     Raises pydantic.ValidationError on the first line that is not such a record.
     """

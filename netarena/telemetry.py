@@ -23,17 +23,17 @@ from urllib.parse import urlsplit
 from netarena.errors import AgentFailed, one_line
 from netarena.model import AgentInfo, Judgement, Move, Query, Reply, Usage
 
-#: Each of these variables turns tracing on.
+#: Environment variables that turn tracing on.
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: The more specific one has precedence; only OTLP over HTTP is supported.
+#: Variables with the protocol, the more specific one first; only OTLP over HTTP is supported.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN = "http/protobuf"
 #: Seconds that the end of a process waits for a collector to accept the rest.
 FLUSH_S = 2.0
-#: The conventions' own variable that asks for texts.
+#: Variable of the GenAI conventions that requests texts in spans.
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"true", "1", "span_only", "span_and_event"})
-#: The conventions' provider name for an unknown agent.
+#: Provider name of the GenAI conventions for an unknown agent.
 _PROVIDER = "_OTHER"
 #: Default ports of URLs.
 _PORTS = {"http": 80, "https": 443}
@@ -103,13 +103,13 @@ def _tracer() -> Any:
         log.warning("no traces: only %s is supported, not %s", _SPOKEN, protocol)
         return None
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
-    # it logs each attempt; this module reports the outcome once
+    # the exporter logs each attempt; this module reports the outcome once
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     try:
         exporter = OTLPSpanExporter()
         processor = BatchSpanProcessor(_tell_loss(exporter))
         provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-    except Exception as error:  # noqa: BLE001 -- all sorts, of variables that it cannot use
+    except Exception as error:  # noqa: BLE001 -- unusable variables raise errors of many types
         log.warning("no traces: OpenTelemetry cannot be set up: %s", one_line(str(error)))
         return None
     provider.add_span_processor(processor)
@@ -118,7 +118,7 @@ def _tracer() -> Any:
 
 
 def _tell_loss(exporter: Any) -> Any:
-    """Wrap ``exporter`` so that it reports once that spans were not accepted."""
+    """Make ``exporter`` log the first time that a collector refuses spans; return it."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export, told = exporter.export, threading.Event()
@@ -135,7 +135,7 @@ def _tell_loss(exporter: Any) -> Any:
 
 
 def _flush(processor: Any) -> None:
-    """Send the rest within a time limit: an absent collector delays nobody."""
+    """Send the remaining spans within a time limit, so that an absent collector delays nobody."""
     sending = threading.Thread(target=processor.shutdown, name="trace-flush", daemon=True)
     sending.start()
     sending.join(FLUSH_S)

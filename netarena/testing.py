@@ -209,9 +209,9 @@ class ApplicationContract:
     config: ClassVar[Mapping[str, Any]] = {}
     #: Additional config keys of tickets.
     ticket: ClassVar[Mapping[str, Any]] = {}
-    #: A large number, so that it is recognised in texts that must not contain it.
+    #: A large number, so that the seed is recognised in texts that must not contain it.
     seed: ClassVar[int] = 7_777_777_777_777_777
-    #: Hand rules that are known to find faults; each is a defect to be fixed.
+    #: Hand rules that are known to find faults; each of them is a defect to fix.
     residues: ClassVar[frozenset[str]] = frozenset()
     #: Number of queries that are played in live environments, spread evenly over all queries.
     live: ClassVar[int] = 24
@@ -443,7 +443,7 @@ class ApplicationContract:
                     f"progress is {share} in a state of {query.id} that judge calls "
                     f"{'correct' if correct else 'wrong'}: {state}"
                 )
-                # Progress depends only on the stored state, not on the injected faults.
+                # Progress must depend only on the stored state, not on the injected faults.
                 other, read = load(self.application), json.loads(json.dumps(state))
                 blind = other.progress(query.model_copy(update={"actions": ()}), read)
                 assert blind == share, "progress depends on the actions, not only on the state"

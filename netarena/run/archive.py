@@ -1,7 +1,7 @@
 """Reader of an assessment's folder: queries, config and journals, by participant.
 
-``netarena report`` and ``netarena regrade`` start from it. It needs no network, no agent and no
-world. A killed or running run can be read as far as it got.
+``netarena report`` and ``netarena regrade`` use this reader. It needs no network, agent or world.
+The graded part of a killed or running run can be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stored:
     queries: tuple[Query, ...]
     #: The seed that a summary shows: null while queries may still be asked.
     seed: int | None
-    #: Verdicts without texts and states, and failed attempts.
+    #: Verdicts, without texts and states, and failed attempts.
     past: Past
 
     @property
@@ -43,7 +43,7 @@ class Stored:
 
     @property
     def not_run(self) -> list[Query]:
-        """Return queries without a verdict, once for each missing one."""
+        """Return queries without a verdict, each once per missing verdict."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     @property
@@ -66,7 +66,7 @@ class Stored:
             elif event["event"] == "anew":
                 last.clear()
         for number, event in enumerate(read_events(path)):
-            # an episode that was graded meanwhile is left for the next report
+            # episodes that were graded meanwhile are left for the next report
             if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
                 yield Episode.model_validate(event["episode"])
 
@@ -74,8 +74,8 @@ class Stored:
 def find_participants(folder: Path) -> tuple[Path, list[Path]]:
     """Return the folder with the queries, and the folders with a journal by role.
 
-    ``folder`` is a run's folder or that of one of its participants. Raises ConfigError if it holds
-    no assessment.
+    ``folder`` is a run's folder or the folder of one of its participants. Raises ConfigError if it
+    holds no assessment.
     """
     if not folder.is_dir():
         raise ConfigError("directory", f"{folder} is not a directory")
@@ -83,7 +83,7 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
         places = [folder]
     else:
         places = sorted(path.parent for path in folder.glob(f"*/{JOURNAL_NAME}"))
-        # A folder ``earlier-N`` with a previous run is not that of a participant.
+        # A folder ``earlier-N`` holds a previous run and is not a participant's folder.
         places = [place for place in places if not (place / QUERIES_NAME).is_file()]
     if not places:
         raise ConfigError(
@@ -100,7 +100,7 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
 def read_run(folder: Path) -> list[Stored]:
     """Read a run's folder, or the folder of one of its participants; participants by role.
 
-    Raises ConfigError when it holds no assessment, or its application is not installed.
+    Raises ConfigError if the folder holds no assessment, or if its application is not installed.
     """
     home, places = find_participants(folder)
     queries = tuple(load_queries(home / QUERIES_NAME))

@@ -3,7 +3,7 @@
 A run's folder holds ``config.json`` (the request, seed included), ``queries.jsonl``,
 ``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
 client). With several participants each has a folder ``<role>/`` with its own journal and results.
-A folder that is used again without ``resume`` keeps its earlier run below ``earlier-N/``.
+If a folder is used again without ``resume``, its earlier run is moved to ``earlier-N/``.
 A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
 """
 
@@ -89,16 +89,16 @@ MAX_EPISODES = 8
 MOST_QUERIES = 100_000
 #: Interval at which drawing checks whether its task is still wanted and whose turn it is, in s.
 _STEP_S = 0.02
-#: Ratio of rest to work while worlds are live, since they share the interpreter.
+#: Ratio of pauses to drawing while worlds are live, since both share the interpreter.
 _RESTS = 2
-#: A participant's role is the name of a folder, an output file a file name.
+#: A role (which is also a folder's name), or the name of an output file.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 log = logging.getLogger(__name__)
 
 
 class Reporter(Protocol):
-    """Receiver of an assessment's progress, in order; only the end waits for a slow one."""
+    """Receiver of an assessment's progress, in order; a slow receiver delays only the end."""
 
     async def planned(self, role: str, total: int) -> None:
         """Called with the number of episodes that will be graded for ``role``."""
@@ -131,17 +131,17 @@ class _Silent:
         pass
 
 
-#: Characters of the line in a record with the reason of a failed episode.
+#: Maximum number of characters of ``why``, the reason of a failed episode in a record.
 WHY_CHARS = 1000
 
 
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
     """Return the result record of one episode: the application's keys and the shared ones.
 
-    ``repeat`` is present if it is not the first, ``why`` if the episode was not solved safely,
-    ``failure_type`` and ``failure_rule`` if the application reported the failure,
-    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent reported
-    them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
+    Some keys are present only under a condition: ``repeat`` if it is not the first, ``why`` if the
+    episode was not solved safely, ``failure_type`` and ``failure_rule`` if the application reported
+    the failure, ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent
+    reported them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
     """
     failure = episode.failure
     told = {"why": one_line(without_folders(why(episode)), WHY_CHARS)} if is_lost(episode) else {}
@@ -182,7 +182,7 @@ def _claim_keys(episode: Episode) -> dict[str, Any]:
 
 
 def load_queries(path: Path) -> list[Query]:
-    """Like ``read_queries``, all at once."""
+    """Return the queries of a JSONL file as a list, like ``read_queries``."""
     return list(read_queries(path))
 
 
@@ -220,18 +220,19 @@ def choose_queries(
 ) -> tuple[Generator[Query | None], int]:
     """Return the queries of ``config`` in order of index, and their seed.
 
-    With ``shard`` these are its queries only.
+    With ``shard`` these are only the queries of this shard.
 
-    They are drawn, or read from ``benchmark_path`` if it exists and is not to be regenerated;
-    otherwise they are written there. Each one is drawn, or read and checked, when it is requested.
-    None replaces queries that are skipped or written, so that the caller may stop at any point. The
-    file exists once all were requested, otherwise nothing of it does. ``start_index`` and
-    ``end_index`` (exclusive) select by index. A missing seed is taken from the file, else from
-    ``fallback_seed``, else drawn: 64 bits. Without ``num_queries`` all queries of the file are
-    asked; otherwise those with a smaller index. Raises ConfigError, also while queries are
-    requested, if the file is broken, was made with other keys or another seed, has fewer queries
-    than requested, or is in the folder of a running run (except ``own``), and for more than
-    ``MOST_QUERIES``.
+    Queries are read from the file ``benchmark_path`` if it exists and is not to be regenerated;
+    otherwise they are drawn and written to this file. Each query is drawn, or read and checked,
+    when it is requested. None replaces queries that are skipped or written, so that the caller may
+    stop at any point. The file appears only after all queries were requested. ``start_index`` and
+    ``end_index`` (exclusive) select by index. A missing seed is taken from the file, or else from
+    ``fallback_seed``; without both it is drawn (64 bits). Without ``num_queries`` all queries of
+    the file are asked; otherwise those with a smaller index.
+
+    Raises ConfigError, also while queries are requested, for more than ``MOST_QUERIES`` queries,
+    and if the file is broken, was made with other keys or another seed, has fewer queries than
+    requested, or is in the folder of a running run (except ``own``).
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
@@ -288,9 +289,9 @@ def with_size_of_file(application: Application, config: Config) -> Config:
 def _read_file(
     application: Application, config: Config, path: Path, *, whole: bool
 ) -> tuple[Generator[Query | None], int]:
-    """Like ``choose_queries`` for a file.
+    """Return the same as ``choose_queries``, from a file.
 
-    With ``whole`` it must have every query that ``config`` selects.
+    With ``whole`` the file must have every query that ``config`` selects.
     """
     queries, seed = _open_file(config, path)
     bound = _bound(config, _check_file(application, config, path.name, queries, seed))
@@ -300,7 +301,7 @@ def _read_file(
 def _read_shard(
     application: Application, config: Config, path: Path, shard: Shard
 ) -> tuple[Generator[Query | None], int]:
-    """Like ``choose_queries`` for a shard of the run of a file.
+    """Return the same as ``choose_queries``, for a shard of a run whose queries are in a file.
 
     The file must have every query of the shard, so that all shards agree on the order.
     """
@@ -335,9 +336,9 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 def _read_own(
     application: Application, config: Config, path: Path, shard: Shard | None
 ) -> tuple[Generator[Query | None], int]:
-    """Like ``choose_queries`` for the file of the resumed run.
+    """Return the same as ``choose_queries``, from the file of the resumed run.
 
-    It may have queries of other seeds, which replace some of its own.
+    The file may also have queries of other seeds, which replace some queries of the run's seed.
     """
     queries, seed = _open_file(config, path)
     wanted = None if shard is None else sorted(shard.indices(application, config, seed))
@@ -351,9 +352,9 @@ def _check_whole(
     queries: Iterator[Query | None],
     wanted: Sequence[int] | None = None,
 ) -> Generator[Query | None]:
-    """Yield ``queries``; raise ConfigError at the end if any of ``wanted`` was not among them.
+    """Yield ``queries``; raise ConfigError at the end if one of the indices ``wanted`` is missing.
 
-    By default these are the indices that ``config`` selects.
+    By default ``wanted`` are the indices that ``config`` selects.
     """
     wanted = indices_of(application, config) if wanted is None else wanted
     labels = len(application.labels(config))
@@ -398,9 +399,9 @@ def _replace(
     shown: Collection[str],
     seed: int,
 ) -> Generator[Query | None]:
-    """Yield ``queries``, then replacements of those whose sealed id is one of ``shown``.
+    """Yield ``queries``, then replacements of the queries whose sealed id is in ``shown``.
 
-    A replacement is a fresh query with the same index and label, drawn with ``seed``, that nobody
+    A replacement is a new query with the same index and label, drawn with ``seed``, that nobody
     has seen.
     """
     indices: set[int] = set()
@@ -422,7 +423,7 @@ def _replace(
 
 
 def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
-    """Refuse a selection of more queries than an assessment or a shard may have, or of none."""
+    """Refuse an empty selection, and one with more queries than allowed; raises ConfigError."""
     if not size:
         raise ConfigError(
             "config",
@@ -465,7 +466,7 @@ def _check_repeats(config: Config, queries: int) -> None:
 
 
 def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query | None]:
-    """Yield those of ``queries`` that ``config`` selects, and None for each other one."""
+    """Yield the ``queries`` that ``config`` selects, and None for each other query."""
     start = config.start_index or 0
     end = math.inf if config.end_index is None else config.end_index
     number = last = chosen = 0
@@ -534,11 +535,11 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree wit
     seed: int | None,
     indices: Sequence[int] | None = None,
 ) -> Generator[Query | None]:
-    """Yield a file's queries, checked against those that ``seed`` draws with these keys.
+    """Yield a file's queries after comparing them with the queries that ``seed`` draws.
 
-    If ``seed`` is None, each query's own seed is used. ``indices``, by default all, are those that
-    the file may have. None is yielded for each drawn query that is
-    not in the file. The file of a run with sealed ids is accepted like one with open ids.
+    If ``seed`` is None, each query's own seed is used. The file may have only queries with one of
+    ``indices`` (by default any index). None is yielded for each drawn query that is not in the
+    file. The file of a run with sealed ids is accepted like one with open ids.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
@@ -552,7 +553,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree wit
         drawn = by_seed.setdefault(own, _Drawn(application, config, own, drawable))
         original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, own, size)) is not None:
-            # the id may be right, and the index altered
+            # the id may be right although the index was altered
             original = yield from drawn.at(index, query.id)
         if original is None:
             raise _strange(application, config, name, query.id)
@@ -569,7 +570,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree wit
 
 
 def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
-    """Return why ``config`` does not draw a file's query."""
+    """Return the error that explains why ``config`` does not draw a file's query."""
     ours = f"{application.recorded_name}-{application.version_of(config)}"
     shape = config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
@@ -595,19 +596,21 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 
 
 class _Drawn:
-    """Queries of a seed by index; cheap for rising indices."""
+    """Queries of a seed by index; ascending look-ups are cheap."""
 
     def __init__(
         self, application: Application, config: Config, seed: int, indices: Sequence[int]
     ) -> None:
-        """``indices`` are ascending; no other query is drawn."""
+        """Prepare drawing queries with these ascending ``indices`` only."""
         self._draw = partial(application.generate_at, config, seed)
         self._indices = indices
         self._queries: Iterator[Query] = iter(())
         self._last: Query | None = None
 
     def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
-        """Find the query of an index if it has that id, open or sealed; one step per skipped one.
+        """Return the query of an index, or None if it has another id, open or sealed.
+
+        Yields once per skipped query.
 
         Raises ConfigError.
         """
@@ -629,19 +632,19 @@ class _Drawn:
 class _Resumed:
     """State of a resumed run, from its folder."""
 
-    #: Its config, with changeable keys from the new one.
+    #: Config of the run, with changeable keys from the new config.
     config: Config
-    #: Visibility of its seed.
+    #: Visibility of the run's seed.
     secrecy: Secrecy
     #: Whether ``num_queries`` is raised.
     extended: bool
-    #: Seeds of its queries.
+    #: Seeds of the run's queries.
     seeds: Collection[int]
-    #: The part of a run that it is, if it is not a whole one.
+    #: The shard whose folder this is; None for a whole run.
     shard: Shard | None
 
     def fresh_seed(self, preferred: int | None) -> int:
-        """Return a seed that drew none of its queries."""
+        """Return a seed that drew no query of the run: ``preferred`` if possible."""
         if preferred is None or preferred in self.seeds:
             return secrets.randbits(SEED_BITS)
         return preferred
@@ -657,8 +660,8 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
 ) -> _Resumed | None:
     """Return the state of the run in ``out`` in order to continue it under ``config``.
 
-    None if there is no run. Omitted keys keep the run's values. Raises ConfigError if that run
-    asked for something else, or if its seed may be known although it must be secret.
+    None if there is no run. Omitted keys keep the run's values. Raises ConfigError if the stored
+    run has other queries, or if its seed may be known although it must be secret.
     """
     path = out / CONFIG_NAME
     try:
@@ -681,7 +684,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
         raise ConfigError("resume", f"the existing run has {what} {old}, not {new}")
 
     stands = config
-    with suppress(ConfigError):  # if another version had other keys, the version is named
+    with suppress(ConfigError):  # keys may be invalid in this version: the error names the version
         stands = type(config).parse(values)
     wanted = (application.recorded_name, application.version_of(stands), dict(participants))
     for what, old, new in zip(
@@ -723,7 +726,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
 
 
 def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
-    """Refuse to resume a run whose participants had other keys of their own."""
+    """Refuse to resume a run in which the participants' own keys were different."""
     try:
         kept = json.loads(read_text(out / CONFIG_NAME)).get("participant_config", {})
     except (OSError, ValueError, AttributeError):
@@ -734,7 +737,7 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
 
 
 def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:
-    """Refuse to resume a shard as another one, or with more queries."""
+    """Refuse to resume a shard as another shard, or with more queries."""
     if given is not None and given != kept:
         raise ConfigError("--shard", f"the run there is {kept or 'no shard'}, not {given}")
     if extended and kept is not None:
@@ -744,14 +747,14 @@ def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> 
 
 
 def keep_earlier(out: Path) -> None:
-    """Move the files of an earlier run into ``earlier-N/``: nothing is lost, nothing is mixed."""
+    """Move the files of an earlier run into ``earlier-N/``, so that no file is lost or mixed up."""
     try:
         earlier = json.loads(read_text(out / CONFIG_NAME))
         others = [*earlier["participants"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
     names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
-    # the config last: after a kill, the next run still knows what belongs to this one
+    # the config is moved last: if this is interrupted, the next run can still move the other files
     left = [
         name
         for name in (*sorted(names), QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME, CONFIG_NAME)
@@ -769,7 +772,7 @@ def keep_earlier(out: Path) -> None:
 
 
 class _Pump:
-    """Calls the reporter in order, concurrently with the assessment; its errors have no effect."""
+    """Calls the reporter in order, concurrently with the assessment; ignores the reporter's errors."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Reporter | None = reporter
@@ -830,13 +833,14 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` with each agent; ``application`` is already entered.
 
-    ``slots`` limits live worlds over all calls that share it, fairly. The agents are closed at the
-    end. ``ids`` are the participants' names in ``results.json``, by role; the default is a URL or
-    the agent's own name. ``origin`` says how to reach the agent when the run is resumed (stored in
-    ``config.json``). ``secrecy`` concerns readers of records during the run. ``shard`` asks only
-    this part of the queries; a resumed run keeps its own. ``most_bytes`` limits what the assessment
-    writes to disk. ``own`` has config keys of single participants by role, only
-    ``Config.prompt_keys``. ``purse`` limits what all replies together may cost.
+    ``slots`` limits live worlds, and shares them fairly between all calls that use it. The agents
+    are closed at the end. ``ids`` are the participants' names in ``results.json``, by role; the
+    default is a URL or the agent's own name. ``origin`` says how to reach the agent when the run is
+    resumed (stored in ``config.json``). ``secrecy`` concerns readers of records during the run.
+    With ``shard`` only this part of the queries is asked; a resumed run keeps its shard.
+    ``most_bytes`` limits the bytes that the assessment writes to disk. ``own`` has config keys of
+    single participants by role, only ``Config.prompt_keys``. ``purse`` limits the total cost of all
+    replies.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
@@ -961,7 +965,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             raise ConfigError("output_dir", f"cannot be written: {error.strerror}") from None
         telling = _Telling(seed, agents, secrecy)
         scarce = _tell_scarce(deck, agents, pump)
-        # all of them before the first request: together they spent what a resumed run has spent
+        # all accounts exist before the first request, so that the purse includes all earlier costs
         accounts = {part.role: _account(purse, part) for part in parts}
         share = held.enter_context(slots.join())
         joined = [share.join() for _ in parts]
@@ -997,7 +1001,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
 async def _announce(
     application: Application, config: Config, roles: Collection[str], pump: _Pump
 ) -> None:
-    """Report what grades, and roles that no leaderboard reads."""
+    """Report which environment grades, and roles that no leaderboard reads."""
     venue = await asyncio.to_thread(application.venue, config)
     for role in roles:
         if venue:
@@ -1009,7 +1013,7 @@ async def _announce(
 def make_warnings(
     application: Application, role: str, *, alone: bool, scarce: str = ""
 ) -> dict[str, list[str]]:
-    """Return the key of a summary that holds warnings; none without any.
+    """Return the key of a summary that holds warnings; empty without warnings.
 
     ``scarce`` is the warning about labels that run out of different queries.
     """
@@ -1020,8 +1024,8 @@ def make_warnings(
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
     """Return why results of ``role`` are on no leaderboard; empty if known or intended.
 
-    Several participants of a comparison have names of their own; a name that resembles the known
-    role, or one of another application, is a mistake there too.
+    The participants of a comparison have their own role names. Even then a role that resembles the
+    known one, or that of another application, is a mistake.
     """
     known = application.role
     if role == known:
@@ -1075,7 +1079,7 @@ def _count_queries(
     application: Application, config: Config, deck: Deck, shard: Shard | None
 ) -> int:
     """Return ``num_queries``: the given value, or the number of queries in the file."""
-    if shard is not None:  # it has not all of them
+    if shard is not None:  # a shard does not have all queries
         return with_size_of_file(application, config).num_queries
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
@@ -1098,7 +1102,7 @@ def _draw(
 
 
 def _advance(steps: Iterator[None], within_s: float) -> bool:
-    """Take ``steps``; return whether those were all, or the time ended first."""
+    """Take ``steps`` for a limited time; return whether all of them were taken."""
     end = clock() + within_s
     return all(clock() < end for _ in steps)
 
@@ -1157,7 +1161,7 @@ def folder_of(role: str, agents: Collection[str], out: Path) -> Path:
 
 
 def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
-    """Return ids of queries without a verdict whose prompt some participant may know."""
+    """Return the ids of queries without a verdict whose prompt a participant may know."""
     shown: set[str] = set()
     for role in agents:
         path = folder_of(role, agents, out) / JOURNAL_NAME
@@ -1201,7 +1205,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
     ``fresh``, unless that is None.
     """
     header = make_header(application, config, secrecy)
-    # the config last: with it a run can be resumed
+    # the config is written last, since a run with a config can be resumed
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
     if own:
         had["participant_config"] = dict(own)
@@ -1239,7 +1243,7 @@ def _lay_out(  # noqa: PLR0913 -- what goes into the folder
 
 
 def make_header(application: Application, config: Config, secrecy: Secrecy) -> dict[str, Any]:
-    """Return what ``config.json`` and the header of each journal say of a run."""
+    """Return the keys of a run that ``config.json`` and the header of each journal contain."""
     return {
         "application": application.recorded_name,
         "version": application.version_of(config),
@@ -1352,7 +1356,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
 
 
 def _account(purse: Purse | None, part: _Part) -> Account | None:
-    """Return the account of a participant with what its graded episodes have cost."""
+    """Return the account of a participant, with the cost of its graded episodes."""
     if purse is None:
         return None
     paid = [one.usage for one in part.past.episodes.values() if one.usage]

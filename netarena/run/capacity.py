@@ -1,14 +1,16 @@
 """Slots for live worlds, shared fairly between assessments and between their participants.
 
-A ``Share`` is one assessment's part of ``Slots``. Alone it may use all slots. A free slot goes to
-the assessment with the fewest. A new assessment does not wait if others hold more than their share
-(an agent that never answers keeps its worlds until its time ends): up to its own share, the number
-of slots divided by the number of assessments, rounded up, it gets extra slots. So each assessment
-gets at least one slot at once, and n assessments have at most the sum of ``ceil(number / k)`` for k
-from 1 to n: with 8 slots 12 for two, 15 for three, 80 for 64.
+A ``Share`` is one assessment's part of ``Slots``. A single assessment may use all slots. A free
+slot goes to the assessment with the fewest slots. The own share of each assessment is the number of
+slots divided by the number of assessments, rounded up. If others hold more than their share, a new
+assessment does not wait, because an agent that never answers keeps its worlds until its time ends.
+The new assessment gets extra slots up to its own share. So each assessment gets at least one slot
+at once, and n assessments have at most the sum of ``ceil(number / k)`` for k from 1 to n: with 8
+slots 12 for two, 15 for three, 80 for 64.
 
 ``Places`` are one participant's part of its assessment's share: an equal part, rounded down and at
-least one, which is reserved for it. If a share has fewer slots than participants, they take turns.
+least one, which is reserved for the participant. If a share has fewer slots than participants, the
+participants take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from itertools import count
 
 
 class Slots:
-    """``number`` slots; used within one event loop."""
+    """A ``number`` of slots for use within one event loop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -35,7 +37,7 @@ class Slots:
 
     @contextmanager
     def join(self) -> Iterator[Share]:
-        """Context manager: the share of one assessment, which is returned completely at the end."""
+        """Context manager: the share of one assessment, whose slots are all released at the end."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -90,20 +92,21 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Return the slots of one more participant; all join before the first request."""
+        """Return the places of another participant; all participants join before the first request."""
         places = Places(self)
         self._all.append(places)
         return places
 
     def leave(self, places: Places) -> None:
-        """Remove a participant that has returned all slots and wants no more."""
+        """Remove a participant that has released all slots and needs no more."""
         self._all.remove(places)
         self.slots.deal()
 
     def first(self) -> Places | None:
         """Return the participant that gets the next slot, or None if no slot may be granted.
 
-        It is the waiting one with the fewest slots; among equals, the least recently served one.
+        This is the waiting participant with the fewest slots; among equals, the least recently
+        served one.
         """
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)

@@ -7,8 +7,9 @@ The parts, from the inside out:
   lane is prepared. Each world, prepared or played, holds one of its agent's slots.
 
 Errors become data. An ``EnvironmentFailed``, or any error of NetArena's own code around the world,
-is an environment failure before a reply was executed, and is retried once. Afterwards it counts as
-the agent's failure, unless evidence from outside the sandbox shows an environment failure.
+counts as an environment failure before a reply was executed, and the query is retried once.
+Afterwards the error counts as the agent's failure, unless evidence from outside the sandbox shows
+an environment failure.
 """
 
 from __future__ import annotations
@@ -69,20 +70,20 @@ from netarena.task.failure import TOLD_CHARS, Losses
 from netarena.task.prompt import render
 from netarena.task.ticket import NOT_HERE, as_declared, localise
 
-#: Attempts after an environment failure, which is then reported.
+#: Number of attempts before an environment failure is reported.
 TRIES = 2
 #: A world that has waited longer for its agent is observed again before use, in s.
 STALE_AFTER_S = 1.0
-#: Time limit of tearing down; then it is abandoned and logged, in s.
+#: Time limit of tearing down, in s; after this time tearing down is abandoned and logged.
 CLOSE_TIMEOUT_S = 20.0
-#: Initial requests that must fail at the endpoint before an agent counts as absent.
+#: Number of initial requests that must fail at the endpoint before an agent counts as absent.
 ABSENT_AFTER = 5
 
 clock = time.monotonic
 Report = Callable[[Query, Episode], Awaitable[None]]
 Order = Callable[[Iterable[Card]], list[Card]]
 Answered = Callable[[AgentFailed | None], None]
-#: Calls a function with arguments and awaits its result.
+#: Type of a function that calls another function with arguments and awaits its result.
 Aside = Callable[..., Awaitable[Any]]
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ L = TypeVar("L", bound=_Labelled)
 
 
 def order_queries(queries: Iterable[L], seed: int) -> list[L]:
-    """Return a seeded order, balanced over labels: a run's first verdicts are a fair sample."""
+    """Return a seeded order, balanced over labels, so that a run's first verdicts are a fair sample."""
     rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
     by_label: dict[str, list[L]] = {}
     for query in queries:
@@ -135,16 +136,16 @@ class World:
     environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
-    #: Time of building it.
+    #: Time of building the world.
     world_s: float = 0.0
-    #: Time of waiting for a slot before that.
+    #: Time of waiting for a slot before the world was built.
     queue_s: float = 0.0
-    #: When it was ready, by the monotonic clock.
+    #: Time at which the world was ready, by the monotonic clock.
     ready: float = 0.0
 
     @property
     def ask(self) -> Ask:
-        """Return what identifies its verdict."""
+        """Return the query id and repetition, which identify the verdict."""
         return Ask(self.query.id, self.repeat)
 
 
@@ -205,7 +206,7 @@ class _Turn:
 class Play:
     """One attempt of one episode: turns until solved, out of turns or time, or a failure.
 
-    Between two turns it can be continued again: ``fork`` returns a copy that starts here.
+    Between two turns ``fork`` returns a copy, from which the episode can be continued again.
     """
 
     def __init__(
@@ -216,11 +217,11 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """``aside`` runs computations that may take long, by default in a thread."""
+        """Prepare an attempt; ``aside`` runs long computations, by default in a thread."""
         self.aside = aside
-        #: Pays for the replies, if what they may cost is limited.
+        #: The account that pays for the replies, if their cost is limited.
         self.purse: Account | None = None
-        #: The limit of costs left no room for another reply: this attempt has no verdict.
+        #: Whether the limit of costs left no room for another reply: then there is no verdict.
         self.out_of_money = False
         self.application = application
         self.config = config
@@ -228,20 +229,20 @@ class Play:
         self.deadline = deadline
         self.state = world.state
         self.steps: list[Step] = []
-        #: A reply could be parsed.
+        #: Whether a reply could be parsed.
         self.usable = False
-        #: A reply was passed to the world.
+        #: Whether a reply was passed to the world.
         self.executed = False
         self.correct = False
         self.safe = True
         self.failure: AgentFailed | None = None
         self.out_of_time = False
         self.broken: EnvironmentFailed | None = None
-        #: Only turns, time and the agent's declaration end the episode.
+        #: Whether only turns, time and the agent's declaration end the episode.
         self.ticket = config.briefing is Briefing.TICKET
         self.claim: Claim | None = None
         self.turns_healthy = 0
-        #: The time ended while the last move was waiting for a slot.
+        #: Whether the time ended while the last move was waiting for a slot.
         self.cut_in_queue = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
@@ -281,13 +282,13 @@ class Play:
                 return
 
     def fork(self) -> Play:
-        """Return a copy at this point; the caller sets the world back."""
+        """Return a copy at this point; the caller resets the world."""
         other = copy(self)
         other.steps = [*self.steps]
         return other
 
     def _begin(self) -> bool:
-        """Return whether the initial state could be judged: a ticket may be a false alarm."""
+        """Judge the initial state, since a ticket may be a false alarm; return whether that worked."""
         try:
             judgement = self._compare(self.state, self.state)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
@@ -442,12 +443,12 @@ class Play:
 
     @property
     def asked(self) -> bool:
-        """Return whether this attempt counts: the agent was asked, and its time was its own."""
+        """Return whether this attempt counts: the agent was asked, and no limit cut the attempt off."""
         return bool(self.steps) and not self.cut_in_queue and not self.out_of_money
 
     @property
     def ours(self) -> EnvironmentFailed | None:
-        """Return why this attempt does not count, if it does not."""
+        """Return the environment failure because of which this attempt does not count, if any."""
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
@@ -487,7 +488,7 @@ class Play:
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
             "correct": self.correct,
-            # safe means observed to be safe: a settled state followed an executed reply
+            # safe means observed to be safe: at least one executed reply led to a settled state
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else ended,
@@ -529,7 +530,7 @@ class Run:
         purse: Account | None = None,
         order: Order | None = None,
     ) -> None:
-        """``order`` arranges the queries; by default ``order_queries`` does."""
+        """Prepare a run; ``order`` arranges the queries, by default ``order_queries``."""
         self.purse = purse
         self.order: Order = order or partial(order_queries, seed=seed)
         self.application = application
@@ -545,7 +546,7 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # Episodes of an agent that was never reached are not written: they wait here.
+        # Episodes of an agent that was not reached yet wait here and are not written.
         self._held: list[tuple[Query, Episode]] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
@@ -603,7 +604,7 @@ class Run:
         return self._graded
 
     def _why_none(self) -> str:
-        """Return why no query was asked to its end."""
+        """Return why no query has a verdict."""
         if self.purse is None or not self.purse.spent_up:
             return "the time ended before"
         return f"the limit of costs ended the run: {self.purse.purse.tell()}"
@@ -734,7 +735,7 @@ class Run:
         await self._commit(query, self.application.explain(query, episode))
 
     async def _try(self, world: World, attempt: int) -> Play:
-        """Play one world, if it is intact, and close it."""
+        """Play one world, if it is intact, and close the world."""
         play = Play(self.application, self.config, world, self.deadline)
         play.purse = self.purse
         try:
@@ -872,7 +873,10 @@ class Run:
         )
 
     async def _commit(self, query: Query, episode: Episode) -> None:
-        """Write to the journal, then report; episodes of an absent agent wait until it answers."""
+        """Write an episode to the journal, then report it.
+
+        Episodes of an absent agent wait until the agent answers.
+        """
         if episode.outcome is Outcome.INVALID:
             await self._write([(query, episode)])
             return
@@ -891,7 +895,7 @@ class Run:
             await self._count(query, episode)
 
     async def _count(self, query: Query, episode: Episode) -> None:
-        """Add a verdict of the journal to the results and report it."""
+        """Add a verdict from the journal to the results and report the verdict."""
         self._answers = self._answers or episode.answered
         if episode.outcome is Outcome.AGENT_FAILED:
             self._losses.add(episode.reason, episode.detail)

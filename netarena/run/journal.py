@@ -1,9 +1,10 @@
 """The journal: an append-only JSONL file, the authoritative record of an assessment.
 
-One line per event, each written completely by one system call before anything is reported:
+The journal has one line per event, each written completely by one system call before anything is
+reported:
 
-- ``assessment``: application, versions, role, seed and config; the first line, and again when the
-  run is extended: the last one counts
+- ``assessment``: application, versions, role, seed and config. This is the first line; it is
+  written again when the run is extended, and the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: an attempt failed because of the environment, with its evidence
 - ``episode``: a graded episode, with all its steps
@@ -13,8 +14,8 @@ One line per event, each written completely by one system call before anything i
 - ``anew``: an assessment with a silent agent continues; earlier lines no longer count
 - ``replaced``: a query that was shown and not graded, and its replacement
 
-A process that is killed in the middle of a line leaves a torn last line. It is cut off when the
-journal is opened again, and ignored by readers.
+A process that is killed in the middle of a line leaves a torn last line. This line is cut off when
+the journal is opened again, and ignored by readers.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from netarena.task.identity import Secrecy
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
-#: Only the owner may open the file, since whoever can open it can also lock it.
+#: Mode of a file that only its owner may open, since any user who can open it can also lock it.
 LOCK_MODE = 0o600
 #: Readers that check whether a run is under way hold its lock for less than this, in s.
 _LOOK_S, _LOOKS = 0.01, 20
-#: Depth of folders below its own in which a run looks for others.
+#: Depth of the folders below a run's own in which the run looks for other runs.
 MOST_FOLDERS = 2**16
-#: Bytes of one event: an episode of a thousand turns is large.
+#: Maximum number of bytes of one event: an episode of a thousand turns is large.
 MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
@@ -83,7 +84,7 @@ class Header(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_text(cls, value: Any) -> Any:
-        """Drop the seed's digits as text, which are for readers that would round the number."""
+        """Remove the seed's text form, which exists for readers that would round the number."""
         if isinstance(value, dict):
             return {key: item for key, item in value.items() if key != SEED_TEXT}
         return value
@@ -93,7 +94,7 @@ class Header(Record):
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
-        """Return whether both ask the same queries of the same role; other keys may change."""
+        """Return whether both runs ask the same role the same queries; other keys may differ."""
         rest = {"config": {}, "secrecy": Secrecy.OPEN}
         return self.model_copy(update=rest) == other.model_copy(update=rest)
 
@@ -103,31 +104,31 @@ class Past:
     """Contents of a journal: verdicts in the order of grading, and failed attempts."""
 
     header: Header | None = None
-    #: Without texts and states, unless requested.
+    #: Graded episodes, without texts and states unless requested.
     episodes: dict[Ask, Episode] = field(default_factory=dict)
-    #: How often an agent's assessment was started again.
+    #: Number of attempts in which the agent was asked.
     starts: Counter[Ask] = field(default_factory=Counter)
-    #: How many of those ended through an environment failure.
+    #: Number of these attempts that ended with an environment failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
-    #: Whether the last end was that of an agent that answered in no episode.
+    #: Whether the last assessment ended because the agent answered in no episode.
     silent: bool = False
     #: Whether the assessment ended by itself (all graded, or out of time) and was not continued.
     ended: bool = False
-    #: What the replies so far have cost, with those of attempts without a verdict, in US dollars.
+    #: Cost of all replies so far, including those in attempts without a verdict, in US dollars.
     cost_usd: float = 0.0
     #: The most expensive of these replies.
     dearest_usd: float = 0.0
     #: Why the assessment ended without a summary.
     failed: str = ""
-    #: Episodes in the journal, and how many of the first no longer count.
+    #: Number of episodes in the journal, and how many of the first ones no longer count.
     held: int = 0
     dropped: int = 0
     #: Id of a query that was shown and not graded -> id of its replacement.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
-        """Start again: nothing was graded so far, and no attempt was interrupted."""
+        """Forget graded episodes and interrupted attempts, because the assessment starts anew."""
         self.dropped = self.held
         self.episodes.clear()
         self.retries = self.starts.copy()
@@ -147,7 +148,7 @@ class Past:
     def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
         """Return the queries of this participant in order.
 
-        These are the queries drawn with ``seed``, the assessment's own, with replacements as in the
+        These are the queries drawn with the assessment's ``seed``, with replacements as in the
         journal. Replacements for other participants are left out. Raises ConfigError for a
         replacement that is not among ``queries``.
         """
@@ -222,7 +223,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
 
 
 def read_ask(values: Mapping[str, Any]) -> Ask:
-    """Return query and repetition of an event or its episode; older journals lack the latter."""
+    """Return query and repetition of an event or its episode; older journals lack repetitions."""
     repeat = values.get("repeat", 1)
     return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
 
@@ -230,7 +231,7 @@ def read_ask(values: Mapping[str, Any]) -> Ask:
 def read_episodes(path: Path) -> Iterator[Episode]:
     """Yield the complete graded episodes of a journal in the order of grading.
 
-    Dropped ones are included. Raises ConfigError if the file is not a journal.
+    Episodes that no longer count are included. Raises ConfigError if the file is not a journal.
     """
     for event in read_events(path):
         if event["event"] == "episode":
@@ -250,9 +251,9 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Create a run's folder and lock its tree: no other run may be in a folder above or below.
+    """Create a run's folder and lock its tree: no other run may be in a folder above or below it.
 
-    Raises ConfigError while another assessment holds any of these, and OSError.
+    Raises ConfigError while another assessment holds a lock of such a folder, and OSError.
     """
     folder = Path(os.path.realpath(folder))
     # before anything is created in another run's folder
@@ -267,8 +268,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             _lock(handle)
         except BlockingIOError:
             raise ConfigError("output_dir", _why_locked(handle, folder)) from None
-        # each process locks its own folder, then checks the others': of two that start at once, at
-        # least one sees the other
+        # each process locks its own folder, then checks the other folders: of two processes that
+        # start at the same time, at least one sees the other
         _refuse_above(folder)
         _refuse_below(folder)
         yield

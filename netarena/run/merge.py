@@ -71,7 +71,7 @@ Told = Callable[[Outline], None]
 
 @dataclass(frozen=True)
 class Run:
-    """The run that the shards are parts of."""
+    """The whole run, of which the shards are parts."""
 
     application: Application
     config: Config
@@ -80,7 +80,7 @@ class Run:
     participants: Mapping[str, str]
     #: Role -> config keys of that participant only.
     own: Mapping[str, Mapping[str, Any]]
-    #: How to reach the agent, as the lowest shard stores it.
+    #: How to reach the agent, as stored by the shard with the lowest number.
     origin: Mapping[str, Any] | None
     #: Number of shards.
     of: int
@@ -104,32 +104,32 @@ class Gap:
     """Queries of one shard that have no verdict yet."""
 
     shard: Shard
-    #: Ids in the order of the run.
+    #: Ids of the missing queries, in the order of the run.
     queries: Sequence[str]
     #: Number of queries of the shard.
     size: int
-    #: Its folder; None if it was not given.
+    #: The shard's folder; None if it was not given.
     folder: Path | None = None
     #: Whether an assessment runs there.
     running: bool = False
-    #: Why it failed, if it did.
+    #: Why the assessment failed, if it did.
     failed: str = ""
 
 
 @dataclass
 class _Lines:
-    """Positions of a journal's lines, by the place of the ask they belong to."""
+    """Positions of a journal's lines, by the place of their request in the shard's order."""
 
     places: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
-    #: Position of the last episode of each ask, plus one; 0 without one.
+    #: Position of the last episode of each request, plus one; 0 without an episode.
     episodes: array[int] = field(default_factory=lambda: array("Q"))
     failed: str = ""
-    #: What the replies cost, in a run with a limit of costs.
+    #: Cost of the replies, in a run with a limit of costs.
     cost_usd: float | None = None
 
     def sort(self) -> None:
-        """Sort by place; lines of one ask keep their order."""
+        """Sort by place; lines of the same request keep their order."""
         ranks = sorted(range(len(self.places)), key=self.places.__getitem__)
         self.places = array("Q", (self.places[rank] for rank in ranks))
         self.offsets = array("Q", (self.offsets[rank] for rank in ranks))
@@ -141,11 +141,11 @@ class _Part:
 
     folder: Path
     shard: Shard
-    #: Indices of its queries, in the order in which they are asked.
+    #: Indices of the shard's queries, in the order in which they are asked.
     order: Sequence[int]
-    #: Position of each query in its file, plus one; 0 for one that is not there.
+    #: Position of each query in the file of queries, plus one; 0 for a missing query.
     queries: array[int]
-    #: By role.
+    #: Lines of the journals, by role.
     lines: dict[str, _Lines] = field(default_factory=dict)
 
     def read_query(self, place: int) -> Query:
@@ -295,7 +295,7 @@ def _read_part(run: Run, folder: Path, shard: Shard) -> _Part:
 def _read_ids(run: Run, part: _Part) -> dict[str, int]:
     """Find each query of a shard in its file; return id -> place in its order.
 
-    Raises ConfigError for a query of another shard, and one that is there twice.
+    Raises ConfigError for a query of another shard, and for a query that occurs twice.
     """
     path = part.folder / QUERIES_NAME
     places = {index: place for place, index in enumerate(part.order)}
@@ -313,7 +313,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
             ids[run.query_id(index)] = place
             position += len(line)
     except FileNotFoundError:
-        pass  # stopped before it was written: every query is missing
+        pass  # the shard was stopped before it wrote the file, so every query is missing
     except OSError as error:
         raise ConfigError("SHARD", f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -322,7 +322,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
 
 
 def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries: int) -> _Lines:
-    """Find the lines of each ask in a journal; a torn last line is left out.
+    """Find the lines of each request in a journal; a torn last line is left out.
 
     Raises ConfigError for a journal of another run, and OSError.
     """
@@ -384,8 +384,8 @@ def _find_gap(run: Run, number: int, part: _Part | None) -> Gap | None:
 def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, dict[str, Any]]:
     """Write the folder of the whole run; return its summaries by role.
 
-    ``shards`` has no gaps. ``told`` is called with each episode. An earlier run in ``out`` is kept
-    below ``earlier-N/``. Raises ConfigError, and AssessmentFailed for a run that would have failed.
+    ``shards`` has no gaps. ``told`` is called with each episode. An earlier run in ``out`` is moved
+    to ``earlier-N/``. Raises ConfigError, and AssessmentFailed if the whole run would have failed.
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
@@ -478,9 +478,10 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
 
 
 def _asks(shards: Shards, role: str) -> Iterator[tuple[_Part, int, list[str], str]]:
-    """Yield all asks in the order of one run.
+    """Yield all requests in the order of one run.
 
-    Each has its shard, the place of its query there, its lines before the verdict, and the verdict.
+    Each has its shard, its query's place in the shard, the lines before its verdict, and the
+    verdict.
     """
     run = shards.run
     # position of the next line before a verdict, by shard

@@ -1,6 +1,6 @@
 """Start of an assessment: contacts participants while queries are drawn, and reports waiting.
 
-An unreachable agent is known before drawing ends. The wait for it is reported after
+An unreachable agent is detected before drawing ends. Waiting for an agent is reported after
 ``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
 """
 

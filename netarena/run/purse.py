@@ -1,9 +1,9 @@
-"""Limit of what an assessment's replies may cost (``netarena run --max-cost``).
+"""Limit of the cost of an assessment's replies (``netarena run --max-cost``).
 
-A ``Purse`` belongs to all participants of an assessment. Before each request it sets aside the
-most that the reply may cost, and pays the reported cost afterwards. If the rest of the limit is
-smaller than that, the request waits for other replies, whose actual cost is lower. If it is still
-too small, the run ends: the attempt has no verdict, and a resumed run repeats it.
+A ``Purse`` belongs to all participants of an assessment. Before each request it reserves the
+maximum cost of the reply, and pays the reported cost afterwards. If the rest of the limit is less
+than this maximum, the request waits for other replies, whose actual cost is lower. If the rest is
+still too small afterwards, the run ends: the attempt has no verdict, and a resumed run repeats it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MAX_OUTPUT_TOKENS = 16_384
 
 @dataclass(frozen=True)
 class Price:
-    """Price of a model in US dollars per token, and the most tokens of one reply."""
+    """Price of a model in US dollars per token, and the maximum number of tokens in one reply."""
 
     input_usd: float
     output_usd: float
     max_output_tokens: int = MAX_OUTPUT_TOKENS
 
     def most(self, prompt: str) -> float:
-        """Return the most that a reply to ``prompt`` may cost: a token has at least one byte."""
+        """Return the maximum cost of a reply to ``prompt``: a token has at least one byte."""
         size = len(prompt.encode("utf-8", "replace"))
         return size * self.input_usd + self.max_output_tokens * self.output_usd
 
     def of(self, usage: Usage) -> float:
-        """Return the reported cost of replies, or else the price of the reported tokens."""
+        """Return the reported cost of replies or, without one, the price of the reported tokens."""
         if usage.cost_usd is not None:
             return usage.cost_usd
         return usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd
@@ -54,16 +54,16 @@ FREE = Price(0.0, 0.0)
 
 @dataclass
 class Purse:
-    """What the replies of all participants may cost together, in US dollars."""
+    """Limit of the total cost of all participants' replies, in US dollars."""
 
     limit_usd: float
     #: Prices by role; every participant has one.
     prices: dict[str, Price]
-    #: Paid so far, in earlier parts of a resumed run too.
+    #: Paid so far, including earlier parts of a resumed run.
     spent_usd: float = 0.0
-    #: Whether the limit left no room for a reply: nothing is asked any more.
+    #: Whether the limit left no room for a reply, so that no more requests are sent.
     spent_up: bool = False
-    #: Set aside for the reply that did not fit.
+    #: Maximum cost of the reply for which the limit left no room.
     lacking_usd: float = 0.0
     _reserved: dict[tuple[str, object], float] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -92,14 +92,14 @@ class Purse:
         return sum(usd for (owner, _), usd in self._reserved.items() if owner == role)
 
     def tell(self) -> str:
-        """Return in words what was paid, and what a further reply may cost."""
+        """Return a text with the cost so far, and the maximum cost of another reply."""
         return (
             f"{self.spent_usd:.4f} USD of {self.limit_usd:g} are spent, one more reply may cost "
             f"{self.lacking_usd:.4f}"
         )
 
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:
-        """Set ``most_usd`` aside; return false if the limit has no room for it."""
+        """Reserve ``most_usd``; return false if the limit has no room for it."""
         while not self.spent_up:
             if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
                 self._reserved[key] = most_usd
@@ -113,7 +113,10 @@ class Purse:
         return False
 
     def settle(self, key: tuple[str, object], cost_usd: float | None) -> float:
-        """Release what was set aside for ``key`` and pay; None pays all of it. Return the cost."""
+        """Release the reservation of ``key`` and pay ``cost_usd``, or all of it if that is None.
+
+        Returns the amount paid.
+        """
         reserved = self._reserved.pop(key, 0.0)
         paid = reserved if cost_usd is None else cost_usd
         self.spent_usd += paid
@@ -129,7 +132,7 @@ class Account:
     role: str
     price: Price
     spent_usd: float
-    #: The most expensive reply so far: an agent may call its model several times.
+    #: Cost of the most expensive reply so far, since an agent may call its model several times.
     dearest_usd: float = 0.0
     #: Stores what is spent, open requests included, and the most expensive reply.
     record: Record = lambda **_: None
@@ -137,11 +140,11 @@ class Account:
 
     @property
     def spent_up(self) -> bool:
-        """Return whether nothing is asked any more."""
+        """Return whether no more requests are sent."""
         return self.purse.spent_up
 
     async def reserve(self, attempt: object, prompt: str) -> bool:
-        """Set the cost of a reply to ``prompt`` aside; return false if there is no room for it."""
+        """Reserve the cost of a reply to ``prompt``; return false if there is no room for it."""
         most = max(self.price.most(prompt), self.dearest_usd)
         if not await self.purse.take((self.role, id(attempt)), most):
             return False

@@ -13,26 +13,26 @@ from typing import NamedTuple
 from netarena.file import Unnamed
 from netarena.model import Ask, Query
 
-#: Labels with at least so many queries, and a smaller share of different ones, are reported.
+#: Labels with at least this many queries, and a smaller share of different ones, are reported.
 SCARCE_FROM, SCARCE = 10, 0.9
 
 
 class Card(NamedTuple):
-    """Reference to a stored query: what is known without reading it, and its position."""
+    """Reference to a stored query: its position, and facts that are known without reading it."""
 
     id: str
     label: str
     offset: int
     size: int
-    #: repetition, starting at 1
+    #: Repetition, starting at 1.
     repeat: int = 1
-    #: Seed that drew it: another than the assessment's if it replaces a query.
+    #: Seed that drew the query: not the assessment's seed if the query replaces another one.
     seed: int = 0
     query_index: int = 0
 
     @property
     def ask(self) -> Ask:
-        """Return what identifies its verdict."""
+        """Return the query id and repetition, which identify the verdict."""
         return Ask(self.id, self.repeat)
 
 
@@ -62,7 +62,7 @@ class Variety:
 
 
 class Deck(Unnamed):
-    """Store of queries in order of addition. For one thread at a time."""
+    """Store of queries in order of addition, for use by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         """Create the store's file in ``folder``. Raises OSError."""

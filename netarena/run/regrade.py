@@ -24,11 +24,11 @@ from netarena.run.assessment import RESULTS_NAME, make_record
 from netarena.run.result import write_document
 from netarena.task.ticket import as_declared
 
-#: File name of the results before the first ``regrade --write``.
+#: Name of the file that keeps the results from before the first ``regrade --write``.
 BEFORE_NAME = "results.before-regrade.json"
-#: The engine's own finding about a world that an agent broke; no judge can repeat it.
+#: The engine's finding about a world that an agent broke, which no judge can repeat.
 WORLD_BROKEN = "world_broken"
-#: Fields whose change is another verdict; other changes only affect texts.
+#: Fields whose change changes the verdict; other changes affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
 _JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
 
@@ -43,7 +43,7 @@ class Difference(Record):
     field: str
     before: JsonValue
     after: JsonValue
-    #: Whether it changes a verdict, or only texts.
+    #: Whether the change affects a verdict, or only texts.
     verdict: bool
 
 
@@ -76,14 +76,14 @@ class Regrade:
             unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
             replaced=len(stored.past.replaced),
         )
-        # queries and prompts are those of the release that ran them
+        # the versions of queries and prompts are those of the release that played the run
         return [*self.records, summary | stored.header.versions()]
 
 
 def regrade(stored: Stored) -> Regrade:
-    """Judge every step of every graded episode again; reads the journal once.
+    """Judge every step of every graded episode again, reading the journal once.
 
-    Raises ConfigError for a journal that is broken, or whose states the judge cannot read.
+    Raises ConfigError if the journal is broken, or if the judge cannot read its states.
     """
     queries = {query.id: query for query in stored.queries}
     result = Regrade(stored, [], [], [])

@@ -17,7 +17,7 @@ from typing import Any
 from netarena.file import Unnamed
 
 INDENT = 2
-#: Mode of files that hold ground truth or verdicts, before the process's umask.
+#: Mode of files that hold ground truth or verdicts; the process's umask restricts it further.
 FILE_MODE = 0o664
 
 
@@ -42,7 +42,7 @@ def write_document(
 ) -> None:
     """Write ``results.json``: ``participants`` maps a role to the agent's id.
 
-    ``results`` are the records and, last, the summary; they are taken one by one.
+    ``results`` are the records and, last, the summary; the iterator is read element by element.
     """
     replace_file(path, _document(participants, results))
 
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def _text(value: Any, *, depth: int = 0) -> str:
     text = json.dumps(value, indent=INDENT, ensure_ascii=False, allow_nan=False)
-    # line ends within strings are escaped: the others are the layout's
+    # line ends within strings are escaped, so all unescaped ones belong to the layout
     return text.replace("\n", "\n" + " " * INDENT * depth)
 
 
@@ -81,9 +81,9 @@ def replace_file(path: Path, parts: Iterable[str]) -> None:
 
 
 def replacing(path: Path, parts: Iterable[str]) -> Generator[None]:
-    """Like ``replace_file`` in steps: one for each part; the file exists after the last one.
+    """Do the same as ``replace_file`` in one step per part; the file exists after the last step.
 
-    Closing it earlier leaves nothing behind.
+    Closing the generator earlier leaves nothing behind.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # the umask's restrictions apply from the first byte on

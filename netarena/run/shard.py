@@ -23,7 +23,7 @@ _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 class _Place(NamedTuple):
-    """An undrawn query: its label follows from its index."""
+    """A query that is not drawn yet: its label follows from its index."""
 
     at: int
     label: str
@@ -63,7 +63,7 @@ class Shard:
         return f"{self.index}/{self.of}"
 
     def folder_name(self, run: str) -> str:
-        """Return the default name of this shard's folder; ``run`` names that of the whole run."""
+        """Return the default name of this shard's folder; ``run`` is that of the whole run."""
         return f"{run}-shard-{self.index}-of-{self.of}"
 
     def size(self, queries: int) -> int:
@@ -73,7 +73,7 @@ class Shard:
     def indices(self, application: Application, config: Config, seed: int) -> list[int]:
         """Return the indices of this shard's queries in the order in which they are asked.
 
-        Raises ConfigError if there is none.
+        Raises ConfigError if the shard has no query.
         """
         whole = order_indices(application, config, seed)
         if not (own := whole[self.index :: self.of]):

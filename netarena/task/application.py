@@ -74,10 +74,10 @@ class Environment(ABC):
     exactly once, shielded from cancellation, also if ``open`` failed.
     """
 
-    #: Whether ``execute`` is still waiting for a slot: nothing of the move has run yet.
+    #: Whether ``execute`` is still waiting for a slot, so that nothing of the move has run yet.
     waiting: bool = False
-    #: Time of observing that is charged to the agent that caused it, in s. Otherwise it could use
-    #: up an assessment's time without using its own.
+    #: Time of observing that is charged to the agent that caused it, in s. Otherwise an agent could
+    #: use up an assessment's time without using its own.
     charged_s: float = 0.0
 
     @abstractmethod
@@ -109,9 +109,9 @@ class Environment(ABC):
         """Tear the world down and leave nothing behind: no process, file, link or namespace."""
 
     async def snapshot(self) -> object:
-        """Return what ``restore`` needs to set this world back any number of times.
+        """Return the data with which ``restore`` resets this world, any number of times.
 
-        Only for training. Raises EnvironmentFailed if the world cannot be set back exactly.
+        Only for training. Raises EnvironmentFailed if the world cannot be reset exactly.
         """
         raise EnvironmentFailed(
             "this application's worlds do not support restoring an earlier state", proven_ours=True
@@ -131,7 +131,7 @@ class Application(ABC):
     #: Entry-point name.
     name: ClassVar[str]
     #: Version of the generator: part of each query's id, raised whenever a seed would draw
-    #: something else.
+    #: different queries.
     version: ClassVar[str]
     #: Version of the prompts' wording, raised whenever it changes: runs of different wordings are
     #: not compared with each other.
@@ -144,19 +144,19 @@ class Application(ABC):
     summary: ClassVar[str] = ""
     #: Whether one reply decides; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
-    # What it may have in addition: set in the class, or in the constructor if it needs ``self``.
+    # Optional capabilities: set in the class, or in the constructor if they need ``self``.
     baselines: Baselines = Baselines()
     tickets: Tickets = Tickets()
     tools: Tools = Tools()
     pictures: Pictures = Pictures()
-    #: The one of ``measures`` that a leaderboard shows.
+    #: Key of ``measures`` that a leaderboard shows.
     measure: ClassVar[str] = "iterations"
-    #: Keys of a query that reveal its answer: in addition to the actions, in a reactive application
-    #: the intended state.
+    #: Keys of a query that reveal its answer: the actions and, in a reactive application, the
+    #: intended state.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
     #: Notes that its judgements may contain; the summary counts graded episodes by note.
     notes: ClassVar[tuple[str, ...]] = ()
-    #: Observations of each settled state in an audit; all must be equal.
+    #: Number of times that an audit observes each settled state; all observations must be equal.
     looks: ClassVar[int] = 1
     #: Whether a container that runs agents' code needs privileges, such as to make namespaces.
     privileged: ClassVar[bool] = False
@@ -170,17 +170,17 @@ class Application(ABC):
         """Set the options.
 
         ``unsandboxed`` runs agents' code even if the machine lacks a protection. ``training``
-        draws queries for training, with ids and seeds of their own that no assessment has.
+        draws queries for training, with ids and seeds that no assessment has.
         """
         self.unsandboxed = unsandboxed
         self.training = training
 
     @property
     def recorded_name(self) -> str:
-        """Name in ids, queries and stored runs.
+        """Return the name in ids, queries and stored runs.
 
-        It is the entry-point name, except for an application that was split off another one: it
-        keeps that one's name there, so that its queries and ids stay as they were.
+        This is the entry-point name, except for an application that was split off another one: it
+        uses the other one's name there, so that its queries and ids stay as they were.
         """
         return self.name
 
@@ -188,7 +188,7 @@ class Application(ABC):
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
         """Return the entry-point name of another application that serves these config values.
 
-        None, the default, if this application serves them. See ``forwarded``.
+        None, the default, means that this application serves them. See ``forwarded``.
         """
         del values
         return None
@@ -230,7 +230,7 @@ class Application(ABC):
         return config.num_queries * len(self.labels(config))
 
     def labels(self, config: Config) -> Collection[str]:
-        """Return the labels, of each of which ``generate`` draws ``config.num_queries`` queries.
+        """Return the labels; ``generate`` draws ``config.num_queries`` queries of each label.
 
         Raises ConfigError if the config cannot be drawn.
         """
@@ -248,7 +248,7 @@ class Application(ABC):
 
     @abstractmethod
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the parts of the next prompt, complete in itself and without hidden facts.
+        """Return the parts of the next prompt, which is complete and contains no hidden facts.
 
         ``state`` is the last settled state, ``steps`` the turns so far.
         """
@@ -278,7 +278,7 @@ class Application(ABC):
     ) -> Judgement:
         """Return the judgement of a step under ``config``, from that of ``judge``.
 
-        ``states`` are those before and after ``move``. Pure, as ``judge``.
+        ``states`` are the states before and after ``move``. Pure, like ``judge``.
         """
         del config, query, move, states
         return judgement
@@ -319,7 +319,7 @@ class Application(ABC):
         """Return where ``episode`` went wrong, by rules that the application documents.
 
         Called for each graded episode that was not solved safely; ``episode.steps`` are complete.
-        Cheap and pure: it reads what judging left in the record. None: no kind fits.
+        Cheap and pure: it reads the judgements in the record. None if no failure type fits.
         """
         del query, episode
         return None
@@ -327,20 +327,20 @@ class Application(ABC):
     def demonstrate(self, query: Query) -> Sequence[str]:
         """Return the reference solution for training: replies, one per turn.
 
-        Before each repair it observes what it repairs, if possible.
+        Before each repair, the solution observes the fault, if possible.
         """
         return self.solve(query)
 
     def progress(self, query: Query, state: State) -> float:
         """Return the share of tested elements that are as intended in ``state``, in [0, 1].
 
-        It is the potential for shaping rewards. Pure; 0 if an application has none.
+        Training shapes rewards with this potential. Pure; 0 if an application has no such measure.
         """
         del query, state
         return 0.0
 
     def fails(self, step: Step) -> bool:
-        """Return whether the command of ``step`` failed, by the shell's last line."""
+        """Return whether the command of ``step`` failed, according to the shell's last line."""
         return bool(_FAILED.search(step.output))
 
     def diagnose(self) -> Sequence[Check]:
@@ -348,9 +348,9 @@ class Application(ABC):
         return ()
 
     def diagnose_elsewhere(self) -> Sequence[Check]:
-        """Report the same of other machines, such as a cluster.
+        """Report the same for other machines, such as a cluster.
 
-        It may take long; a service does not wait for it before it serves its card.
+        The checks may take a long time; a service serves its card without waiting for them.
         """
         return ()
 
@@ -358,15 +358,15 @@ class Application(ABC):
         """Refuse a config that this machine cannot run: ConfigError has reason and remedy."""
 
     def venue(self, config: Config) -> str:
-        """Return what grades under ``config``, and why, if there is a choice; otherwise nothing."""
+        """Return which environment grades under ``config``, and why; empty if there is only one."""
         del config
         return ""
 
     def typical_s(self, config: Config) -> float | None:
         """Return the seconds that a query of one turn typically takes without the agent's reply.
 
-        Measured with the oracle on two processors. Only clients see the estimate; no verdict uses
-        it. None if it is unknown.
+        The time was measured with the oracle on two processors. Only clients see this estimate; no
+        verdict uses it. None if it is unknown.
         """
         del config
         return None
@@ -380,9 +380,9 @@ class Application(ABC):
         return {}
 
     def clean(self, environ: Mapping[str, str]) -> Cleaned:
-        """Remove what killed services left outside this machine.
+        """Remove resources that killed services left outside this machine.
 
-        Resources of a running service stay. Raises ConfigError and EnvironmentFailed.
+        Resources of a running service are not removed. Raises ConfigError and EnvironmentFailed.
         """
         del environ
         return Cleaned()
@@ -397,9 +397,9 @@ class Application(ABC):
         return (config,)
 
     def solutions(self, query: Query) -> Iterable[Sequence[str]]:
-        """Return orders in which the reference solution may be sent; the audit proves each.
+        """Return orders in which the reference solution may be sent; the audit verifies each order.
 
-        All orders, or some if there are many.
+        These are all orders, or some of them if there are many.
         """
         return (self.solve(query),)
 
@@ -410,20 +410,21 @@ class Application(ABC):
     def hasty(self, query: Query) -> Iterable[Sequence[str]]:
         """Return the same repairs in orders that break or open something.
 
-        One repair must wait for another; the audit proves that none of these orders is safe.
+        In each order a repair comes before one that it must wait for; the audit verifies that none
+        of these orders is safe.
         """
         del query
         return ()
 
     def doubts(self, query: Query) -> Sequence[str]:
-        """Return defects of ``query`` that are found without a live world, for the audit."""
+        """Return the defects of ``query`` that an audit can find without a live world."""
         del query
         return ()
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """Return states that an agent reaches without reading the task, such as the initial one.
 
-        The audit proves that none of them solves ``query``, in addition to ``initial`` itself.
+        The audit verifies that neither these states nor ``initial`` itself solve ``query``.
         """
         del query, initial
         return ()
@@ -433,7 +434,7 @@ class Application(ABC):
 
         The audit of traces calls it inside ``async with`` of the application. An application whose
         traces exist only in a live world opens an environment, reads it through the agent's
-        sandbox, and closes it. None: there is nothing to read.
+        sandbox, and closes it. None if there is nothing to read.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """
@@ -445,8 +446,8 @@ class Application(ABC):
     def explain(self, query: Query, episode: Episode) -> Episode:
         """Return ``episode`` with its judgements' notes, remains of faults, and failure.
 
-        Remains are noted if everything is right; solved or invalid episodes have no failure. A rule
-        that raises affects no verdict: the error is logged, and nothing is reported.
+        Remains are noted if everything is right; solved or invalid episodes have no failure. If a
+        rule raises an error, the error is logged and the rule reports nothing: no verdict changes.
         """
         failure = None
         if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
@@ -470,7 +471,7 @@ class Application(ABC):
         """Return the parts of the next prompt for the config's briefing."""
         if config.briefing is Briefing.FULL:
             return self.prompt(query, state, steps)
-        # From the open id, since the symptoms must not differ for a sealed one.
+        # Seeded with the open id, since the symptoms must be the same for a sealed id.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         turn = (
@@ -501,14 +502,14 @@ class Application(ABC):
     def version_of(self, config: Config) -> str:
         """Return the generator's version for queries of ``config``.
 
-        It differs from ``version`` if a change affects only some configs, so that other queries
-        keep their ids.
+        This version differs from ``version`` if a change affects only some configs, so that the
+        queries of other configs keep their ids.
         """
         del config
         return self.version
 
     def versions(self) -> Mapping[str, str]:
-        """Return the values of ``version_of`` with their configs in words (none for all)."""
+        """Return the values of ``version_of``, each with its configs in words (empty for all)."""
         return {self.version: ""}
 
 
@@ -564,10 +565,10 @@ def _of_ticket(query: Query, episode: Episode) -> Failure | None:
 
 
 def indices_of(application: Application, config: Config) -> range:
-    """Return the indices of the queries that ``config`` asks.
+    """Return the indices of the queries that ``config`` selects.
 
-    They start at ``start_index`` and end before ``end_index``. Raises ConfigError if the config
-    cannot be drawn.
+    The range starts at ``start_index`` and ends before ``end_index``. Raises ConfigError if the
+    config cannot be drawn.
     """
     size = application.size(config)
     end = size if config.end_index is None else min(size, config.end_index)
@@ -575,7 +576,7 @@ def indices_of(application: Application, config: Config) -> range:
 
 
 def tools_of(application: Application, config: Config) -> Sequence[Tool]:
-    """Return all kinds of actions under ``config``, in a ticket also its end."""
+    """Return all kinds of actions under ``config``, including the declaration in a ticket."""
     end = () if config.briefing is Briefing.FULL else (DONE,)
     return (*application.tools.kinds(config), *end)
 
@@ -594,7 +595,7 @@ def describe_versions(application: Application) -> str:
 
 
 def explain_version(application: Application, version: str) -> str:
-    """Return why a query of ``version`` is not drawn again: its configs differ."""
+    """Return why a query of ``version`` cannot be drawn again: its configs are different."""
     if words := application.versions().get(version):
         has = f"has for {words} alone"
     else:
@@ -610,7 +611,7 @@ def application_names() -> list[str]:
 def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> Application:
     """Return an application by its entry-point name, constructed with these options.
 
-    Raises ConfigError if there is none, or if its extra is not installed.
+    Raises ConfigError if there is no such application, or if its extra is not installed.
     """
     for point in entry_points(group=APPLICATION_GROUP):
         if point.name == name:
@@ -630,8 +631,8 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
 def forwarded(application: Application, values: Any) -> Application:
     """Return the application that serves a config of these values: usually ``application`` itself.
 
-    Another one has the same options, and is neither entered nor left. Raises ConfigError if it
-    cannot be loaded.
+    Another application gets the same options, and is neither entered nor left. Raises ConfigError
+    if that application cannot be loaded.
     """
     name = application.forward(values) if isinstance(values, Mapping) else None
     if name is None:
@@ -646,7 +647,7 @@ def configured(application: Application, values: Any) -> tuple[Application, Conf
 
 
 def _remedy(point: EntryPoint) -> str:
-    """Return the command that installs what an application needs: its extra, if it has one."""
+    """Return the command that installs an application's requirements, with its extra if any."""
     if point.dist is None:
         return "install it"
     extras = point.dist.metadata.get_all("Provides-Extra") or []

@@ -1,4 +1,4 @@
-"""Scripted agents of an application: the end points of each scale, and yardsticks between them."""
+"""Scripted agents of an application: the end points of each scale, and baselines between them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from netarena.model import Query
 
 
 class Baselines:
-    """Replies of the scripted agents; an application overrides those that it has.
+    """Replies of the scripted agents; an application overrides the methods of its agents.
 
-    The agents ``oracle`` and ``noop`` need nothing: they send ``Application.solve``, and nothing.
+    The agents ``oracle`` and ``noop`` need no method: they send ``Application.solve`` and nothing.
     """
 
     #: Agents without knowledge whose results belong in every ranking.
@@ -42,7 +42,7 @@ class Baselines:
     def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         """Return an operator with a fixed checklist for one conversation.
 
-        It gets only prompts of this briefing and returns replies.
+        The operator gets only prompts of this briefing and returns replies.
         """
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class Baselines:
         """Return the scripted agent that solves nearly all queries of ``config`` without a model.
 
         Such an agent reads fixed sentences or sends a known configuration without an observation.
-        None where no scripted agent does; summaries and reports flag the others.
+        None if there is no such agent; otherwise summaries and reports show a warning.
         """
         del config
         return None

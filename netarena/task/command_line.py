@@ -1,11 +1,11 @@
 """Checks whether a bash command line is complete, and finds the texts in it.
 
-It parses only what this needs: quotes, escapes, comments, substitutions, parentheses,
-here-documents, and operators that need a right side. Commands that bash itself refuses completely
-(a ``do`` without ``done``) are left to bash. Incomplete commands that bash would run are not: a
-line that ends with a backslash, or a here-document without an end. The same applies to commands
-whose rest is on the next line by mistake: a backslash followed by blanks, continuation marks of
-other shells, a line that starts with an option.
+The parser knows only quotes, escapes, comments, substitutions, parentheses, here-documents, and
+operators that need a right side. Incomplete commands that bash itself refuses completely (a ``do``
+without ``done``) are left to bash. This module detects incomplete commands that bash would run: a
+line that ends with a backslash, or a here-document without an end. It also detects commands whose
+rest is on the next line by mistake: a backslash followed by blanks, continuation marks of other
+shells, a line that starts with an option.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: Characters that need attention in double quotes, in ``${...}``, and elsewhere.
+#: Text without special characters in double quotes, in ``${...}``, and elsewhere.
 _PLAIN = {
     '"': re.compile(r'[^\\"$`]++'),
     "}": re.compile(r"[^\\\"'$`}]++"),
@@ -22,26 +22,26 @@ _PLAIN = {
 _SINGLE = re.compile(r"'[^']*+'")
 _ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*+")
-#: Characters that may precede a comment; a ``)`` may too, unless it ends a substitution.
+#: Characters that may precede a comment; so may a ``)`` that does not end a substitution.
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
 #: Arithmetic, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
-#: After a backslash: blanks at the end of the line, which prevent its continuation.
+#: Matched after a backslash: blanks at the end of the line, which prevent its continuation.
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
-#: After a backslash at a line's end: an empty line or a comment, which ends the command.
+#: Matched after a backslash at a line's end: an empty line or a comment, which ends the command.
 _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
-#: After a backtick: a line end, at which PowerShell continues.
+#: A line end after a backtick, which PowerShell treats as a line continuation.
 _LINE_END = re.compile(r"[ \t]*+\n")
 #: An option whose hyphens an editor replaced with dashes, which bash reads as a name.
 _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
-#: Starts that no command has, but a continuation does: an option or an operator.
+#: The start of a continuation, which no command starts with: an option or an operator.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
-#: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in ``#``; a ``#`` at the
-#: start of a line is a comment instead.
+#: Prompts of shells: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in
+#: ``#``, but a ``#`` at the start of a line begins a comment.
 _PLACE = r"[\w.@:~/\\-]"
 _PROMPTS = (
     rf"{_PLACE}{{0,100}}[$%]",
@@ -71,7 +71,7 @@ class Line:
 
 
 def read_line(text: str, start: int = 0) -> Line:
-    """Return the logical line that starts at ``start``; its ``end`` is that of its last line."""
+    """Return the logical line that starts at ``start``, up to the end of its last physical line."""
     return _Reader(text, start).read()
 
 
@@ -101,7 +101,7 @@ def lacks(command: str) -> str:
 
 
 def blank(text: str, places: list[tuple[int, int]]) -> str:
-    """Return the text with blanks at these positions, in the same length."""
+    """Return the text with underscores at these positions; its length stays the same."""
     pieces, place = [], 0
     for begin, end in sorted(places):
         pieces += [text[place:begin], "_" * (min(end, len(text)) - max(begin, place))]
@@ -197,14 +197,14 @@ class _Reader:
         self._place = self._escaped = place + 2
 
     def _is_commented(self, place: int) -> bool:
-        """Return whether a comment follows the backslash at ``place`` that ends its line."""
+        """Return whether a comment line follows the line that the backslash at ``place`` ends."""
         comment = _COMMENTED.match(self._text, place + 1)
         return comment is not None and (
             comment.end() - place > 3 or self._text[place - 1 : place] in _BREAK
         )
 
     def _is_caret(self, end: int) -> bool:
-        """Return whether the line that ends at ``end`` continues as in cmd.exe."""
+        """Return whether the line that ends at ``end`` ends with ``^``, as continued in cmd.exe."""
         text, texts = self._text, self._line.texts
         place = end - 1
         while place > self._line.start and text[place] in " \t":
@@ -248,7 +248,7 @@ class _Reader:
                 self._sum = len(self._open)
 
     def _structure(self, sign: str, place: int) -> bool:
-        """Handle what is neither text nor substitution; return true at the end of the line."""
+        """Handle characters outside texts and substitutions; return true at the end of the line."""
         if sign == "\n":
             return self._end_line()
         if sign == "#":
@@ -330,7 +330,7 @@ def has_prompt(command: str) -> bool:
 
 
 def strip_prompts(session: str) -> str:
-    """Return the commands of a shell session, without the prompt that each of its lines has.
+    """Return the commands of a shell session, without the prompt at the start of each line.
 
     Raises ValueError for a line without a prompt: it may be output of a command.
     """

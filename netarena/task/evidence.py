@@ -3,7 +3,7 @@
 ``netarena audit APP --traces`` asks whether a program can find a fault without diagnosis. For
 each query an application returns one ``Evidence``. It lists the candidates for what the agent
 has to find, and numeric features that an agent can read of each candidate. Learners then try to
-tell the targets from the other candidates.
+distinguish the targets from the other candidates.
 
 ========= ===========================================================================
 kind       meaning
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 class Candidate(Record):
-    """A candidate for what the agent has to find, such as a machine or an object.
+    """A candidate among which the agent has to find the target, such as a machine or an object.
 
     ``target`` is the ground truth: the candidate holds a fault, or the question is about it.
     Only candidates of one ``role`` are compared with each other, because a difference between
@@ -84,7 +84,7 @@ class Evidence(Record):
 
 
 def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the features, with each candidate's rank and distance from the median added.
+    """Return the features, with added ones for each candidate's rank and distance from the median.
 
     ``features`` are those of candidates of one role, by name. Each feature ``f`` gains ``f~rank``,
     the mid-rank among the candidates in [0, 1], and ``f~off``, the signed distance from the median

@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
-#: Characters of the last message to an agent in a detail.
+#: Maximum number of characters of the last message to an agent in a detail.
 TOLD_CHARS = 300
-#: Distinct details that are counted per reason; foreign text is unbounded.
+#: Maximum number of distinct details that are counted per reason, since foreign text is unbounded.
 _MOST_WORDS = 100
-#: Characters of such details that are kept.
+#: Maximum number of characters of such a detail.
 _MOST_CHARS = 500
 
 
@@ -40,7 +40,7 @@ def is_lost(episode: Episode) -> bool:
 
 
 def why(episode: Episode) -> str:
-    """Return in one line why an episode is not solved safely, and at which step; empty if it is.
+    """Return in one line why, and at which step, an episode failed; empty if it was solved safely.
 
     A safety violation comes before elements that are still wrong.
     """
@@ -59,7 +59,7 @@ def why(episode: Episode) -> str:
             break
     if episode.reason == FailureReason.TIME_BUDGET:
         parts.append("The time ended before it was solved.")
-    # the rule that was broken may also be why the task is not solved
+    # the violated rule may also be the reason why the task is not solved
     if not episode.correct and episode.detail and not "".join(parts).endswith(episode.detail):
         parts.append(episode.detail)
     return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
@@ -81,9 +81,9 @@ class Losses:
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:
-        """Return what episodes of the most frequent reason have in common; first of equals.
+        """Return the most frequent reason, with a detail; of equally frequent reasons the first.
 
-        Details of only some episodes are marked as an example. Empty without any failure.
+        A detail that not all of its episodes have is marked as an example. Empty without failures.
         """
         if not self._words:
             return ""

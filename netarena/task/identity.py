@@ -1,7 +1,7 @@
 """Query ids and their sealed form.
 
 An id consists of application, generator version, hash of the keys that shape queries, seed and
-index. A reader of the id can therefore draw the query, its solution and all others of the run. If
+index. A reader of the id can therefore draw the query, its solution and the run's other queries. If
 records leave the service during a run, ids are sealed: an HMAC under the seed replaces seed and
 index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
 """
@@ -16,23 +16,23 @@ from enum import IntEnum
 
 from netarena.model import Query
 
-#: Hex digits of a sealed id, which replace seed and index.
+#: Number of hex digits in a sealed id that replace seed and index.
 SEAL_DIGITS = 32
-#: Indexes that are tried for a sealed id.
+#: Maximum number of indices that are tried for a sealed id.
 MOST_TRIED = 2**17
 _OPEN = re.compile(r"(.+)-([0-9a-f]{8})-(\d{1,20})-(\d{1,9})")
 _SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
 
 
 class Secrecy(IntEnum):
-    """Visibility of a run's seed to readers of its records; a resumed run keeps the stricter."""
+    """Visibility of a run's seed to readers of its records; a resumed run uses the stricter one."""
 
     #: Ids and summaries contain the seed.
     OPEN = 0
     #: Ids contain the seed; a summary contains it only when no query is left to be asked
     #: (``netarena.run.assessment``).
     SERVED = 1
-    #: Ids are sealed; a summary as above.
+    #: Ids are sealed; a summary contains the seed as in the previous case.
     SEALED = 2
 
 

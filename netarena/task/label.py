@@ -31,8 +31,8 @@ COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for nu
 def read_labels(value: Any) -> tuple[str, ...] | None:
     """Return the value of ``error_types`` as labels: a text or a list, no kind twice in one label.
 
-    Of labels with the same kinds the first is kept. Raises ValueError. It does not check that the
-    kinds exist.
+    Of labels with the same kinds the first is used. Raises ValueError for invalid text, but does
+    not check that the kinds exist.
     """
     labels = [value] if isinstance(value, str) else value
     if labels is None:
@@ -63,7 +63,7 @@ class FaultConfig(Config):
     BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}
 
-    #: Kinds of fault, ``+`` joins a combination; none: the paper's kinds and their pairs.
+    #: Kinds of fault; ``+`` joins a combination. Null means the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
     #: Whether a command that changes the configuration and repairs nothing is unsafe, as in the
@@ -86,11 +86,11 @@ class Catalogue:
     #: The paper's kinds in its order, then the others.
     paper: Sequence[str]
     extended: Sequence[str]
-    #: Pairs of kinds to which the paper gives another level than two.
+    #: Pairs of kinds whose level in the paper is not two.
     hard: frozenset[frozenset[str]]
 
     def level(self, kinds: Sequence[str]) -> str:
-        """Return the level in the paper's table, otherwise the number of parts."""
+        """Return the level in the paper's table or, without an entry, the number of parts."""
         if len(kinds) == 1 and kinds[0] in COUNTED:
             return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
         number = 3 if frozenset(kinds) in self.hard else len(kinds)
@@ -99,7 +99,7 @@ class Catalogue:
     def choose(
         self, error_types: Iterable[str] | None, levels: Sequence[str]
     ) -> Mapping[str, tuple[str, ...]]:
-        """Return the requested labels of the requested levels, each with its kinds.
+        """Return the requested labels whose level is requested, each with its kinds.
 
         Raises ConfigError for an unknown kind.
         """

@@ -24,7 +24,7 @@ class Mark(StrEnum):
 
     @property
     def wrong(self) -> bool:
-        """Return whether it is not as intended."""
+        """Return whether the element is not as intended."""
         return self in {Mark.BROKEN, Mark.EXPOSED}
 
 
@@ -48,7 +48,7 @@ class Node(Record):
 
 
 class Link(Record):
-    """Connection of two nodes, by name, with its label."""
+    """A connection between two nodes, given by name, with a label."""
 
     ends: tuple[str, str]
     label: str = ""

@@ -18,7 +18,7 @@ from netarena.model import Step
 
 @dataclass(frozen=True)
 class Example:
-    """A worked example: a task that is never drawn, the reasoning, and a complete reply."""
+    """A worked example: a task that no query contains, the reasoning, and a complete reply."""
 
     task: str
     thought: str
@@ -47,7 +47,7 @@ class CommandLimits:
     """Limits of a command and of its output in prompts, as the rules state them."""
 
     timeout_s: int
-    #: Most characters of the output of one turn, and of the whole history.
+    #: Maximum number of characters of the output of one turn, and of the whole history.
     output_chars: int
     history_chars: int
 
@@ -137,19 +137,19 @@ def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Examp
     return tuple(found)
 
 
-#: Characters per entry below which ``bound`` leaves out whole entries instead.
+#: Minimum number of characters per entry; ``bound`` leaves out whole entries instead.
 _MIN_ENTRY_CHARS = 300
 
 
-#: Most characters of the command and of the output in a history's entry of one turn.
+#: Maximum number of characters of the command and of the output in one entry of a history.
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
-#: The same for tickets about a large world: an agent that reads all of it through outputs of this
-#: size has few turns left for repairs.
+#: The same for tickets about a large world. The limit is low so that an agent that reads the whole
+#: world has few turns left for repairs.
 MAX_TICKET_OUTPUT_CHARS = 4_000
-#: Most characters of the output of one command in a record.
+#: Maximum number of characters of the output of one command in a record.
 MAX_LOGGED_CHARS = 20_000
-#: Most lines about the unsafe effects of one turn, and most characters of each line.
+#: Maximum number of lines about the unsafe effects of one turn, and of characters in each line.
 MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 
 

@@ -33,18 +33,18 @@ from netarena.task.label import MAX_PARTS, Catalogue, FaultConfig, kinds_of
 from netarena.task.repair_order import hasty_orders, safe_orders
 
 W = TypeVar("W", bound=Record)
-#: The shell could not run the last command, or ``systemctl`` has no systemd to talk to.
+#: Output of a command that the shell could not run, or of ``systemctl`` without systemd.
 _UNRUN = re.compile(
     r"^\[exit status 12[67]\]\s*\Z"
     r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
     re.MULTILINE,
 )
-#: Cached intended worlds: each turn of an episode asks for its own several times.
+#: Maximum number of cached intended worlds: each turn of an episode uses its world several times.
 _WORLDS = 16
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, and a read-only turn that shows the fault."""
+    """One turn of the reference solution, with a read-only turn that shows the fault."""
 
     look: str
     reply: str
@@ -54,7 +54,7 @@ class Reactive(Labelled):
     """Base of applications in which an agent repairs faults, one turn at a time."""
 
     looks: ClassVar[int] = 10
-    #: Its kinds of fault.
+    #: The application's kinds of fault.
     catalogue: ClassVar[Catalogue]
 
     def labels(self, config: Config) -> Collection[str]:
@@ -68,18 +68,18 @@ class Reactive(Labelled):
 
     @abstractmethod
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
-        """Return the minimal repairs of each fault; each leaves what others repair unchanged."""
+        """Return the minimal repairs of each fault; no repair changes what another one repairs."""
 
     @abstractmethod
     def waits(self, query: Query) -> Sequence[Collection[int]]:
-        """Return for each fault the numbers of those that must be repaired before it."""
+        """Return, for each fault, the numbers of the faults that must be repaired before it."""
 
     def solve(self, query: Query) -> Sequence[str]:
         """Return the first of ``every_solution``; an observation if nothing is wrong."""
         return next(self.every_solution(query))
 
     def solutions(self, query: Query) -> Sequence[Sequence[str]]:
-        """Return every safe order of the repairs; of more than three, the first and the last."""
+        """Return every safe order of the repairs or, of more than three, the first and the last."""
         found = list(self.every_solution(query))
         return found if len(query.actions) <= MAX_PARTS else [found[0], *found[1:][-1:]]
 
@@ -108,14 +108,15 @@ class Reactive(Labelled):
         """Return how many elements are tested."""
 
     def comes_to_nothing(self, step: Step) -> bool:
-        """Return whether a turn had no effect: by default, if no command ran in it.
+        """Return whether a turn had no effect: by default, whether no command ran in it.
 
-        A program that does not exist, and a service manager that does not run here, ran nothing.
+        Calls of programs that do not exist, or of a service manager that does not run, do not
+        count as commands.
         """
         return not step.executed or bool(_UNRUN.search(step.output))
 
     def configures(self, move: Move) -> bool:
-        """Return whether a move may change the configuration, by its text."""
+        """Return whether a move may change the configuration, according to its text."""
         del move
         return True
 
@@ -144,7 +145,7 @@ class Reactive(Labelled):
         return 1.0 - self.count_wrong(query, state) / self.count_tested(query)
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
-        """See ``netarena.task.failure``."""
+        """Return where ``episode`` went wrong, by the rules of ``netarena.task.failure``."""
         return classify_turns(episode, partial(self.count_wrong, query), self.comes_to_nothing)
 
 
@@ -157,9 +158,10 @@ def broken(
 
 
 def world_reader(kind: type[W]) -> Callable[[Query], W]:
-    """Return a function that gives the intended world of a query, with a cache.
+    """Return a function that returns the intended world of a query, with a cache.
 
-    Queries whose worlds have the same content share one object, since much is derived from it.
+    Queries whose worlds have the same content share one object, since many values are derived from
+    it.
     """
     made: Kept[W] = Kept(_WORLDS)
     said: Memo[str, W] = Memo(_WORLDS)

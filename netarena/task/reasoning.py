@@ -25,7 +25,7 @@ from netarena.task import command_line, reasoning_marker
 T = TypeVar("T")
 
 _NAMES = "|".join(reasoning_marker.TAGS)
-#: Characters of the longest marker, and most blanks in a tag.
+#: Number of characters of the longest marker, and maximum number of blanks in a tag.
 _MAX_MARKER, _MAX_BLANKS = 128, 48
 _TAG = rf"(?i:(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>)"
 _LITERALS = tuple(pair.opening for pair in reasoning_marker.PAIRS if pair.opens)
@@ -51,7 +51,7 @@ _BLANK = re.compile(r"\s*+")
 #: Attempts to find the answer in one reply: the minimum, the maximum, and the number of characters
 #: that all attempts together may read (the minimum is allowed in any case).
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
-#: Most closing markers that ``drop_thoughts`` examines, from the end of the answer.
+#: Maximum number of closing markers that ``drop_thoughts`` examines, from the answer's end.
 _MAX_LOOKS = 64
 #: Start of an opening marker whose end has not arrived yet.
 _GROWING = re.compile(
@@ -69,7 +69,7 @@ _GROWING = re.compile(
     )
     + r")?\Z"
 )
-#: Code fences: also after a word, in a list or in a quotation.
+#: Code fences, which may also follow a word or be in a list or a quotation.
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
 #: Quoted text within one line; an apostrophe within a word is not a quote.
 _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
@@ -181,7 +181,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     texts = sorted(
         text for line in lines for text in (_delimited(command, line) if bare else line.texts)
     )
-    #: For each text, the furthest end of it and of all texts before it.
+    #: For each text, the furthest end of this text and of all texts before it.
     reach = list(accumulate((end for _, end in texts), max))
     numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
     return all(
@@ -245,7 +245,7 @@ class Sieve:
     def __init__(self) -> None:
         #: Text that may be the start of a marker.
         self._held = ""
-        #: Blanks before it.
+        #: Blanks before that text.
         self._blanks: list[str] = []
         self._thinking = False
         self._passing = False

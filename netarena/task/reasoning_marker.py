@@ -30,7 +30,7 @@ TAGS = (
     "think:opensource",
     # Claude, by OpenClaw's table
     "antthinking",
-    # models whose prompts ask for them, by the tables of several chat clients
+    # models whose prompts request them (tables of several chat clients)
     "thoughts",
     "thought_process",
     "chain_of_thought",

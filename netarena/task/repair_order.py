@@ -1,7 +1,8 @@
 """Orders in which the parts of a fault may be repaired, given dependencies and hidden parts.
 
-Parts are numbered from 0. ``after[part]`` are the parts that must be repaired before it; otherwise
-its repair would break or open something. ``masks[part]`` are those that it hides while it exists.
+Parts are numbered from 0. ``after[part]`` has the parts that must be repaired before ``part``;
+otherwise its repair would break connections or open access. ``masks[part]`` has the parts that
+``part`` hides while it exists.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Return parts that do not hide what they should, each with the other part.
+    """Yield the parts that do not mask another part as declared, each with the other part.
 
-    The value is true if the other shows although the part exists, false if it does not show once
-    only that part is repaired. ``seen`` returns what shows while given parts exist.
+    The third value is true if the other part is visible although the masking part exists. It is
+    false if the other part stays invisible after only the masking part is repaired. ``seen``
+    returns the symptoms that are visible while the given parts exist.
     """
     every = range(len(masks))
     for part in every:
@@ -35,12 +37,12 @@ def unmasked(
 
 
 def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield every order in which no part comes before one that it waits for, lowest parts first."""
+    """Yield every order in which each part follows the parts that it waits for, lowest first."""
     yield from _extend((), after)
 
 
 def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield, for each part and each part that it waits for, an order that violates this.
+    """Yield, for each part and each part that it waits for, an order with the two exchanged.
 
     All other parts come before the two if possible, so that nothing else hides the effect.
     """
@@ -52,7 +54,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # otherwise it waits for the other through a third
+            if len(order) == len(after):  # otherwise one waits for the other through a third part
                 yield tuple(order)
 
 
@@ -64,7 +66,7 @@ def _extend(order: tuple[int, ...], after: Sequence[Collection[int]]) -> Iterato
 
 
 def _ready(done: Collection[int], after: Sequence[Collection[int]]) -> list[int]:
-    """Return the parts that may come next."""
+    """Return the parts that may be repaired next."""
     return [
         part
         for part, waited in enumerate(after)

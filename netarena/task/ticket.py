@@ -1,8 +1,8 @@
 """Tickets: a prompt with symptoms instead of the truth, and an end that the agent declares.
 
 In the briefing ``full`` a prompt says what is wrong, and an episode ends when everything is right.
-In ``ticket`` it has documentation and reported symptoms. The agent sees only the output of its
-commands, declares that it is done, and names the causes.
+In the briefing ``ticket`` a prompt has documentation and reported symptoms. The agent sees only
+the output of its commands, declares that it is done, and names the causes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from netarena.task.prompt import PromptParts, read_examples, read_text
 S = TypeVar("S")
 
 
-#: Most causes of one declaration that are read.
+#: Maximum number of causes that are read from one declaration.
 MAX_CAUSES = 64
-#: Most symptoms that are reported.
+#: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
 #: Note of an episode that is right although remains of a fault exist.
 LEFTOVER = "leftover"
-#: Reason for refusing a declaration if nothing is to be declared.
+#: Reason for refusing a declaration in an episode without a ticket.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 
 
@@ -52,14 +52,13 @@ class Tickets:
     ) -> PromptParts:
         """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
 
-        Symptoms are drawn with ``rng``, which is the same in each turn. Apart from them the prompt
-        contains no fault and no verdict, at most the world's location from the last settled
-        ``state``.
+        Symptoms are drawn with ``rng``, which is the same in each turn. The prompt contains no
+        fault and no verdict, and of the last settled ``state`` at most the world's location.
         """
         raise NotImplementedError
 
     def declaration(self, move: Move) -> Claim | None:
-        """Return the declaration in a move, if it is one."""
+        """Return the declaration in a move, or None if the move is not a declaration."""
         del move
         return None
 
@@ -68,7 +67,7 @@ class Tickets:
         raise NotImplementedError
 
     def causes(self, query: Query) -> Sequence[Cause]:
-        """Return the faults of ``query`` in the form of a right declaration."""
+        """Return the faults of ``query`` as a correct declaration names them."""
         del query
         return ()
 
@@ -80,7 +79,7 @@ class Tickets:
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         """Return remains of a ticket's faults, one line each, even if no test shows them.
 
-        They affect no verdict; the summary counts such episodes among the right ones.
+        Remains affect no verdict; the summary counts how many of the correct episodes have them.
         """
         del query, episode
         return ()
@@ -89,17 +88,17 @@ class Tickets:
 class Sights(ABC, Generic[S]):
     """Observations that people may make of the initial world.
 
-    Each observation is true. Some are symptoms and at least one is not, in the same words: only the
-    documentation distinguishes them.
+    Each observation is true. Some observations are symptoms and at least one is not. All of them
+    are worded alike, so that only the documentation distinguishes them.
     """
 
     def __init__(self, number: int) -> None:
-        #: A fault's symptoms.
+        #: Number of faults: with any fault, at least one symptom is reported.
         self._number = number
 
     @abstractmethod
     def symptoms(self, rng: random.Random) -> list[S]:
-        """Return some of what is wrong, at most ``MAX_SYMPTOMS``; possibly none."""
+        """Return some of the symptoms, at most ``MAX_SYMPTOMS`` and possibly none."""
 
     @abstractmethod
     def every(self) -> Iterable[S]:
@@ -107,7 +106,7 @@ class Sights(ABC, Generic[S]):
 
     @abstractmethod
     def beside(self, found: Sequence[S], rng: random.Random) -> Iterator[S]:
-        """Return other observations that the finder of a symptom may have made."""
+        """Yield other observations that a person who found these symptoms may have made."""
 
     @abstractmethod
     def is_wrong(self, one: S) -> bool:
@@ -118,7 +117,7 @@ class Sights(ABC, Generic[S]):
         """Return an observation in words."""
 
     def observe(self, rng: random.Random) -> str:
-        """Return people's observations in random order."""
+        """Return the observations of a ticket in words, in random order."""
         found = self.symptoms(rng)
         if self._number and not found:
             found.append(rng.choice([one for one in self.every() if self.is_wrong(one)]))
@@ -161,7 +160,7 @@ def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
 
 
 def as_declared(judgement: Judgement) -> Judgement:
-    """Return the judgement of a state that is declared to be right: this turn harmed nothing."""
+    """Return the judgement of a state that is declared to be right; the turn itself is safe."""
     return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
 
 

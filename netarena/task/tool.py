@@ -21,7 +21,7 @@ class Parameter(Record):
     name: str
     #: Description for agents and people, one sentence.
     about: str
-    #: Whether it has several lines, as a program does.
+    #: Whether the text may have several lines, like a program.
     lines: bool = False
 
 
@@ -33,7 +33,8 @@ class Tool(Record):
     parameters: tuple[Parameter, ...]
 
 
-#: Tool of an application without kinds of action: a whole reply, as its prompt describes.
+#: Tool of an application without kinds of action: a whole reply, in the form that its prompt
+#: describes.
 REPLY = Tool(
     name="reply",
     about="Send a reply in the form that the task asks for.",
@@ -48,7 +49,7 @@ class Tools:
     """
 
     def kinds(self, config: Config) -> Sequence[Tool]:
-        """Return the kinds under ``config``, the most frequent first."""
+        """Return the kinds of actions under ``config``, the most frequent first."""
         del config
         return (REPLY,)
 
@@ -78,7 +79,7 @@ DONE = Tool(
 
 
 def read_causes(text: str) -> list[Cause]:
-    """Return the causes of a call of ``DONE``; lines without a place and a word are left out."""
+    """Return the causes of a call of ``DONE``; lines without place and word are left out."""
     pairs = [line.rpartition(":") for line in text.splitlines()]
     return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
 
