@@ -21,22 +21,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from netarena.a2a.document import escape_line_ends
 
-#: Bytes of one request.
+#: Maximum number of bytes of one request.
 MAX_BODY = 2**20
-#: Bytes beyond the limit that are read and discarded, so that the client reads the error.
+#: Number of bytes beyond the limit that are read and discarded, so that the client reads the error.
 _DISCARDED = 2**20
-#: Unsent bytes of one event stream.
+#: Maximum number of unsent bytes of one event stream.
 MAX_BEHIND = 8 * 2**20
-#: Unsent bytes of all responses of the service.
+#: Maximum number of unsent bytes of all responses of the service.
 MAX_BEHIND_ALL = 48 * 2**20
-#: Seconds for unsent data when the service closes.
+#: Time for sending the remaining data when the service closes, in s.
 _LAST_WORDS_S = 0.1
-#: Bytes passed to the transport at once.
+#: Number of bytes passed to the transport at once.
 _PIECE = 64 * 1024
 
 
 class _ReaderLost(Exception):
-    """The client has left, or is too far behind."""
+    """The client has disconnected, or has read too little of the response so far."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # handled above, or no longer relevant
+                answer.exception()  # the exception is handled above, or no longer relevant
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()
@@ -118,7 +118,7 @@ class Boundary:
         return True
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too large by its header or in fact.
+        """Return the body; None if it is too large, according to its header or in fact.
 
         Raises _ReaderLost if the client leaves before its end.
         """
@@ -166,7 +166,7 @@ def _escape(send: Send) -> Send:
 
     Each message's body is complete: Starlette sends one for a document, and one for each event.
     """
-    #: Of a document: its length is sent before it is known.
+    #: Head of a document, held back until the length of the escaped body is known.
     head: Message | None = None
 
     async def escape(message: Message) -> None:
@@ -221,8 +221,8 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # a producer that never waits would give the pump no turn; not
-            # after the head: many tasks would hold a body that is not counted yet
+            # a producer that never waits would give the pump no turn; no pause after the head,
+            # because many tasks would then hold a body that is not counted yet
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -248,7 +248,7 @@ class _Outbox:
         self._wake.set()
 
     async def pump(self) -> None:
-        """Send queued messages until the end; a reader that takes nothing for a while is lost."""
+        """Send queued messages until the end; drop a reader that reads nothing for a while."""
         while True:
             while self._messages:
                 message = self._messages.popleft()
@@ -269,7 +269,7 @@ class _Outbox:
 
 
 def _split(message: Message) -> Iterator[Message]:
-    """Split a message's body into pieces; after each one the reader can be checked."""
+    """Split a message's body into pieces, so that the reader can be checked after each piece."""
     body = message.get("body", b"")
     if len(body) <= _PIECE:
         yield message

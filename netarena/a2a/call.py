@@ -1,8 +1,9 @@
 """Validation of JSON-RPC calls before the SDK parses them.
 
 The SDK answers unreadable input with an internal error and a traceback in the log, and needs
-seconds for small inputs with many values. This module returns an error that states in one line
-what a call must be. It also rejects a method of A2A 0.3 in a call that names another version.
+seconds for small inputs with many values. This module returns an error that states the
+requirements of a call in one line. It also rejects a method of A2A 0.3 in a call that names another
+version.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _CALLERS_FAULT = frozenset(
 def guard(endpoint: Endpoint) -> Endpoint:
     """Wrap ``endpoint`` so that it gets only readable calls."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_tidy)  # once, however often it is added
+        logging.getLogger(name).addFilter(_tidy)  # logging adds the same filter only once
 
     async def answer(request: Request) -> Response:
         try:

@@ -1,15 +1,15 @@
 """Client for the agent under test, over A2A.
 
-The client speaks protocol 1.0 or 0.3, as the agent's card says, to the given URL. (The URL in the
-card is often an address inside a container.) If that URL accepts no messages (404, 405) and never
-did, the client tries the path of the card's interface at the same origin. It logs this, since
-another agent may answer there.
+The client uses protocol 1.0 or 0.3, as the agent's card says, at the given URL. (The URL in the
+card is often an address inside a container.) If the given URL accepts no messages (404, 405) and
+never did, the client tries the path of the card's interface at the same origin. The client logs
+this, since another agent may answer there.
 
 The reply is the first of these that holds text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
 artifacts and messages that are marked as thoughts (``netarena.task.reasoning_marker``) are used
-only if there is
-no other text. If the card promises a stream and none comes, the client requests the whole reply.
+only if there is no other text. If the card promises a stream and no stream comes, the client
+requests the whole reply.
 
 Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed`` and one of these
 reasons:
@@ -80,17 +80,18 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 from netarena.task.reasoning_marker import marks_thought, names_thought
 
-#: Bytes of text of one reply, as JSON in UTF-8; about 250,000 tokens.
+#: Maximum number of bytes of one reply's text, as JSON in UTF-8; about 250,000 tokens.
 MAX_TEXT = 2**20
-#: Bytes of an agent card.
+#: Maximum number of bytes of an agent card.
 MAX_CARD = 256 * 1024
-#: Characters, as JSON, of a reply's metadata.
+#: Maximum number of characters of a reply's metadata, as JSON.
 MAX_METADATA = 16 * 1024
 #: Waits between attempts, in s: doubled from the first to the last.
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
 #: Longest wait until something serves the URL of a card, in s.
 UNSERVED_WAIT_S = 1.0
-#: Attempts of a request that may have reached the agent before the connection broke.
+#: Maximum number of attempts of a request that may have reached the agent before a connection
+#: broke.
 MAX_BROKEN_SENDS = 3
 #: Waits between polls of a background task, in s.
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
@@ -103,7 +104,7 @@ _ENDED = frozenset(
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_REJECTED,
         TaskState.TASK_STATE_CANCELED,
-        # nobody will give it more input, so its message is the reply
+        # nobody will give the agent more input, so its message is the reply
         TaskState.TASK_STATE_INPUT_REQUIRED,
         TaskState.TASK_STATE_AUTH_REQUIRED,
     }
@@ -121,12 +122,12 @@ _PROTOCOL_ERRORS = (
     VersionNotSupportedError,
 )
 
-#: JSON-RPC errors of agents without streams.
+#: JSON-RPC errors of agents that do not support streaming.
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: Shortest text that does not start the next one by chance.
+#: Minimum length of a text for which a later text is unlikely to start with it by chance.
 _MIN_REPEATED = 4
 
-#: Within a line; and at its end.
+#: Blanks within a line, and ends of lines.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
 _NOTHING = "the reply held no message and no task"
@@ -186,14 +187,14 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._clients: dict[str, Client] = {}
-        #: Makes the client of a URL, with or without streams.
+        #: Creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
         #: URLs in the order of attempts; only one remains once it has accepted a message.
         self._urls: tuple[str, ...] = ()
-        #: The URL that answered a message.
+        #: URLs that answered a message.
         self._heard: set[str] = set()
-        #: Its card, once it is open.
+        #: The agent's card, after ``open``.
         self.card: Card | None = None
 
     @property
@@ -202,7 +203,7 @@ class A2AAgent:
 
     @property
     def asked_url(self) -> str:
-        """URL for messages: the given one, until another is known to accept them."""
+        """Return the URL for messages: the given URL, unless another URL has accepted a message."""
         return next(iter(self._urls), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
@@ -211,7 +212,7 @@ class A2AAgent:
             inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
-                # the transport limits each attempt to connect, and ``_persist`` all of them
+                # the transport limits each attempt to connect, ``_persist`` all attempts together
                 timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
@@ -260,10 +261,10 @@ class A2AAgent:
             self._http, self._clients, self._urls, self._connect = None, {}, (), None
 
     async def _send(self, message: Message) -> Reply:
-        """Send the message to the URLs in order; keep the first that answers. Raises."""
+        """Send the message to the URLs in order; later messages use the first URL that answers."""
         refused: list[StatusRefused] = []
         for url in self._urls:
-            # another turn may have been answered meanwhile
+            # another request may have been answered meanwhile
             if url not in self._urls:
                 break
             try:
@@ -282,9 +283,10 @@ class A2AAgent:
         raise AgentFailed(first.reason, first.detail + also)
 
     async def _exchange(self, url: str, message: Message) -> Reply:
-        """Request a stream if the card promises one; otherwise, or if none comes, the whole reply.
+        """Request a stream if the card promises one, or else the whole reply.
 
-        If the second request works, later messages do not request a stream.
+        If the stream fails, request the whole reply; if that works, later messages request no
+        stream.
         """
         if not self._streaming:
             return await _exchange(self._clients[url], message)
@@ -301,7 +303,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Note the accepting URL as soon as the answer begins; other statuses end earlier."""
+        """Store the accepting URL when an answer with status 2xx begins."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -313,7 +315,7 @@ class A2AAgent:
             return
         self._heard.add(url)
         if url == self._url:
-            # from now on a 404 there is an error: no prompt goes elsewhere
+            # from now on a 404 at this URL is an error, so no prompt is sent to another URL
             self._urls = (url,)
         else:
             log.warning(
@@ -380,8 +382,8 @@ def _is_modern(interface: AgentInterface) -> bool:
 def _other_urls(card: AgentCard, url: str) -> list[str]:
     """Return other URLs where an agent may accept messages if ``url`` does not.
 
-    The path of the card's interface at the given origin: below the given prefix, which a proxy may
-    have removed, then at the root.
+    These have the path of the card's interface at the given origin: first below the given prefix,
+    which a proxy may have removed, then at the root.
     """
     paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
     given = urlsplit(url)
@@ -479,7 +481,7 @@ def _unavailable(error: Exception) -> Unavailable:
             raise link
         link = link.__cause__ or link.__context__
     if isinstance(error, A2AError) and not isinstance(error, _PROTOCOL_ERRORS):
-        # the SDK's message for what is not JSON-RPC; its other errors came from the agent
+        # the SDK's message for answers that are not JSON-RPC; its other errors came from the agent
         own = isinstance(error, A2AClientError) and str(error).startswith(_NO_JSON_RPC)
         reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
         raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
@@ -508,7 +510,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
             empty = False
             if collector.take(event):
                 if not collector.text() and collector.state == TaskState.TASK_STATE_COMPLETED:
-                    # its reply may be in the task's history, which a stream does not contain
+                    # the reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
             # many events may arrive in one piece of data: give others a turn
@@ -522,7 +524,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
 
 
 async def _follow(client: Client, collector: _Collector) -> None:
-    """Poll a task that did not end with the reply: its agent works in the background."""
+    """Poll a task that did not end with the reply, because its agent works in the background."""
     if not collector.task_id:
         raise AgentFailed(FailureReason.MALFORMED, _NOTHING)
     wait_s = FIRST_POLL_S
@@ -546,14 +548,14 @@ async def _look_back(client: Client, collector: _Collector) -> None:
         return
     try:
         task = await client.get_task(GetTaskRequest(id=collector.task_id))
-    except Exception as error:  # an agent may keep no tasks: then it has sent nothing
+    except Exception as error:  # an agent may not store tasks: then it has sent nothing
         log.debug("a task that ended without a word cannot be had", exc_info=error)
         return
     collector.take(StreamResponse(task=task))
 
 
 class _Said(NamedTuple):
-    """Text of a message, without and with only its thoughts."""
+    """Text of a message without its thoughts, and text of only its thoughts."""
 
     text: str = ""
     thoughts: str = ""
@@ -568,12 +570,12 @@ class _Collector:
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: Artifacts by id, apart from their thoughts, in order of arrival; for each part its separator
-    #: and its text.
+    #: Artifacts by id, separate from their thoughts, in order of arrival: for each part its
+    #: separator and its text.
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
     #: Ids of artifacts that got appended chunks.
     grown: set[str] = field(default_factory=set)
-    #: Ids of artifacts that are thoughts as a whole: a chunk need not repeat their name.
+    #: Ids of artifacts that are thoughts as a whole, since later chunks need not repeat the name.
     thoughts: set[str] = field(default_factory=set)
     has_message: bool = False
     message: _Said = _NOTHING_SAID
@@ -587,7 +589,7 @@ class _Collector:
     size: int = 0
 
     def artifact_text(self, *, thoughts: bool = False) -> str:
-        """Return the text of all artifacts, without those that a later one repeats."""
+        """Return the text of all artifacts except those that a later artifact repeats."""
         text = ""
         for (_, is_thought), parts in self.artifacts.items():
             other = "".join(chain.from_iterable(parts)) if is_thought is thoughts else ""
@@ -599,7 +601,7 @@ class _Collector:
         """Return the first text that is not blank; thoughts come last."""
         artifacts, status = self.artifact_text(), self.status.text
         if artifacts.strip() and _repeats(status, artifacts):
-            # the artifacts were a part of it
+            # the status message repeats the artifacts
             artifacts = status
         places = (
             self.message.text,
@@ -622,7 +624,7 @@ class _Collector:
             self.task_id = self.task_id or event.message.task_id
             self.message = _said(event.message)
             self._note(event.message.metadata)
-            # an agent may send a message of thoughts before its answer
+            # an agent may send a message with only thoughts before its answer
             return bool(self.message.text.strip()) or not self.message.thoughts.strip()
         if kind == "task":
             self._take_task(event.task)
@@ -714,7 +716,7 @@ class _Collector:
 def _texts(
     parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
 ) -> list[str]:
-    """Return the texts of the parts that are thoughts, or of the others; ignore data and files."""
+    """Return the texts of either the parts that are thoughts or the other text parts."""
     return [
         part.text
         for part in parts
@@ -723,7 +725,7 @@ def _texts(
 
 
 def _is_marked(metadata: Any) -> bool:
-    """Return whether metadata marks what it belongs to as a thought."""
+    """Return whether metadata marks its part, artifact or message as a thought."""
     if not metadata.fields:
         return False
     try:
@@ -733,14 +735,15 @@ def _is_marked(metadata: Any) -> bool:
 
 
 def _repeats(text: str, known: str) -> bool:
-    """Return whether ``text`` is or starts with ``known``."""
+    """Return whether ``text`` equals ``known`` or starts with it."""
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
 
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
     """Return whether an appended chunk repeats the whole text so far.
 
-    Short texts may start a chunk by chance: they need two such chunks in a row, or the last chunk.
+    A chunk may start with a short text by chance. Then two such chunks in a row are required,
+    unless the chunk is the last one.
     """
     text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
     if not text.startswith(before) or not before.strip():
@@ -770,9 +773,9 @@ def _is_parted(one: str, other: str) -> bool:
 def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return parts of an artifact in a task, given the parts ``known`` from its stream.
 
-    Servers keep chunks as parts, so parts beyond the known ones were appended. If none is known,
-    blanks at the boundaries within a line show that the parts are chunks of one text; separate
-    parts do not start or end with blanks.
+    Servers store chunks as parts, so parts beyond the known ones were appended. If no part is
+    known, blanks at the boundaries within a line show that the parts are chunks of one text;
+    separate parts do not start or end with blanks.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
@@ -801,7 +804,7 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of the text in the journal, where a control character takes six."""
+    """Return the text's size in the journal in bytes; a control character takes six bytes there."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -834,6 +837,6 @@ def _clean(text: str, limit: int) -> str:
 
 def _short(error: BaseException) -> str:
     if isinstance(error, ValidationError):
-        # its own text lists every error of a hostile reply
+        # the error's own text lists every error of a hostile reply
         return f"{error.error_count()} errors in a {_clean(error.title, 100)}"
     return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

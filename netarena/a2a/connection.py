@@ -1,4 +1,4 @@
-"""HTTP connections with limits on what an idle or busy one can cost.
+"""HTTP connections with limits on the cost of idle and busy ones.
 
 A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
 ``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
@@ -21,27 +21,27 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: Seconds from the first byte of a request, or the start of a connection, to the head's end.
+#: Maximum time from the first byte of a request, or the start of a connection, to the head's end.
 HEAD_TIMEOUT_S = 10.0
-#: Open connections of a service, and their share of its file descriptors.
+#: Maximum number of open connections of a service, and maximum share of its file descriptors.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: Seconds in which a connection without a request may still be sending one.
+#: Time for which a connection without a request may still be sending one, in s.
 FRESH_S = 0.5
-#: Bytes of a connection that are read at once; the rest waits for its turn.
+#: Number of bytes of a connection that are read at once; further bytes wait for the next turn.
 READ = 1024
-#: Bytes and lines of a request's head.
+#: Maximum numbers of bytes and lines of a request's head.
 MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
-#: Chunks of a body beyond one for each ``_BYTES_A_CHUNK`` bytes.
+#: Maximum number of chunks of a body, in addition to one for each ``_BYTES_A_CHUNK`` bytes.
 MAX_CHUNKS = 128
 _BYTES_A_CHUNK = 256
-#: Bytes between the data of two chunks, or after the last one.
+#: Maximum number of bytes between the data of two chunks, or after the last chunk.
 _MAX_BETWEEN = 1024
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 def max_connections() -> int:
-    """Return the number that the process's limits allow; half of them are for other uses."""
+    """Return the maximum number of connections; half of the file descriptors are for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -49,15 +49,15 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """What closing a connection loses, in ascending order."""
+    """The loss if a connection is closed, in ascending order."""
 
-    #: Nothing: no request, or half a head.
+    #: Nothing is lost: there is no request, or only part of its head.
     IDLE = auto()
     #: A request whose body is incomplete.
     ASKING = auto()
-    #: The rest of an answer, mostly a stream: its client may reconnect and subscribe again.
+    #: The rest of an answer, mostly of a stream, whose client may reconnect and subscribe again.
     HEARING = auto()
-    #: Perhaps a request that is arriving: idle for less than ``FRESH_S``.
+    #: Perhaps a request that is arriving: the connection is idle for less than ``FRESH_S``.
     FRESH = auto()
     #: A whole answer.
     WAITING = auto()
@@ -110,7 +110,7 @@ class Connection(H11Protocol):
     @property
     def idle(self) -> bool:
         """Return whether there is no request."""
-        # uvicorn declares it, and sets it with the first request
+        # uvicorn declares the attribute, and sets it only with the first request
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -139,8 +139,9 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """Close the least valuable connection, to make room for this one.
 
-        Of equal ones: of the client with the most connections, the one in that state for the
-        longest time. If all wait for an answer, this one is closed.
+        Among equally valuable connections, choose the client with the most connections, and of
+        these connections the one that has been in this state for the longest time. If all
+        connections wait for an answer, this connection is closed.
         """
         others = [each for each in self.connections if isinstance(each, Connection)]
         held = Counter(each.host for each in others)
@@ -178,7 +179,7 @@ class Connection(H11Protocol):
 
     def give_up(self) -> None:
         """Close the connection at once."""
-        # with an absent peer, a transport would wait to send
+        # if the peer is gone, a transport would wait for sending
         self.connections.discard(self)
         self.transport.abort()
 

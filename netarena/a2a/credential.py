@@ -1,8 +1,8 @@
 """Headers for a participant, such as an API key, from the environment of the service.
 
 ``NETARENA_HEADERS_<ROLE>`` holds ``{"url": prefix, "headers": {...}}``. The headers are sent only
-to URLs with that origin and path prefix, so a request that names another URL for the role does not
-get them. Values appear in no message and no representation.
+to URLs with the origin and path prefix of this URL, so a request that names another URL for the
+role does not get them. Messages and representations do not contain the values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Credential:
-    """Headers and the URLs that may get them: same origin, path at or below the prefix's."""
+    """Headers and the URLs that may get them: with the prefix's origin, at or below its path."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -62,7 +62,7 @@ def _is_ambiguous(segment: str) -> bool:
 
 
 def variable(role: str) -> str:
-    """Return the environment variable of a role."""
+    """Return the name of a role's environment variable."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", role.upper())
 
 
@@ -99,7 +99,7 @@ def _parse(name: str, text: str) -> Credential:
 
 
 def read_seed_secret(environ: Mapping[str, str]) -> str | None:
-    """Return the secret for seeds: ``NETARENA_SEED``, otherwise that of ``GREEN_SECRETS_JSON``.
+    """Return the secret for seeds: ``NETARENA_SEED``, or else the one in ``GREEN_SECRETS_JSON``.
 
     AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
     strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for anything else.

@@ -13,11 +13,11 @@ import re
 from itertools import islice
 from typing import Any, NoReturn
 
-#: Commas, brackets and braces of one document; parsing that many takes up to 0.1 s.
+#: Maximum number of commas, brackets and braces of one document; parsing them takes up to 0.1 s.
 MAX_TOKENS = 10_000
-#: Nesting of brackets and braces; a message needs five, and protobuf stops at a hundred.
+#: Maximum nesting of brackets and braces; a message needs five levels; protobuf allows a hundred.
 MAX_DEPTH = 32
-#: Characters of a number; Python would take seconds for more.
+#: Maximum number of characters of a number; Python would take seconds for more.
 _MAX_DIGITS = 32
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
@@ -44,9 +44,10 @@ def escape_line_ends(text: bytes) -> bytes:
 
 
 def count_tokens(document: bytes) -> int:
-    """Count commas, brackets and braces outside strings; an upper bound if that is small enough.
+    """Return the number of commas, brackets and braces outside strings, or an upper bound.
 
-    Counting stops beyond ``MAX_TOKENS``, and beyond the number of strings that these can separate.
+    An upper bound is returned only if it does not exceed ``MAX_TOKENS``. Counting stops beyond
+    ``MAX_TOKENS``, and beyond the number of strings that so many tokens can separate.
     """
     rough = document.count(b",") + document.count(b"[") + document.count(b"{")
     if rough <= MAX_TOKENS:
@@ -65,8 +66,9 @@ def count_tokens(document: bytes) -> int:
 def parse_document(document: bytes) -> Any:
     """Return the value of a JSON document in UTF-8 with limited structure.
 
-    Raises ValueError with half a line that says what it must be: at most ``MAX_TOKENS`` values and
-    ``MAX_DEPTH`` levels, with finite numbers. Its texts may contain lone surrogates, as escapes.
+    Raises ValueError with half a line that states the violated requirement: at most ``MAX_TOKENS``
+    values and ``MAX_DEPTH`` levels, and finite numbers. Texts in the value may contain lone
+    surrogates, which were escaped in the document.
     """
     try:
         text = document.decode("utf-8-sig")
@@ -85,7 +87,7 @@ def parse_document(document: bytes) -> Any:
 
 def _check_depth(document: bytes) -> None:
     depth = 0
-    # the caller counts too many anyway if there are more brackets and strings than these
+    # with more brackets and strings than this, the caller counts too many tokens anyway
     for match in islice(_BRACKET.finditer(document), 5 * MAX_TOKENS):
         if (bracket := match[0]) in b"[{":
             depth += 1

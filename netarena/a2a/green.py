@@ -1,7 +1,7 @@
 """Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
-The client follows the task's stream. If the stream breaks (a gateway ends it after 300 s), the
-client polls the task until it ends. It uses the given URL, whatever the card says.
+The client follows the task's stream. If the stream breaks (some gateways end a stream after 300 s),
+the client polls the task until the task ends. It uses the given URL, whatever the card says.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from netarena.a2a.client import reachable_card
 from netarena.errors import AssessmentFailed
 
-#: Seconds until a connection is established; answers may take any time.
+#: Time limit for establishing a connection, in s; answers may take any time.
 CONNECT_S = 10.0
 #: Pause between polls of a task whose stream broke, in s: doubled from the first to the last.
 FIRST_LOOK_S, LAST_LOOK_S = 0.5, 10.0
-#: Consecutive polls that may fail.
+#: Maximum number of consecutive polls that fail.
 MOST_FAILED_LOOKS = 20
 
 _ENDED = frozenset(
@@ -51,7 +51,7 @@ _ENDED = frozenset(
     }
 )
 
-#: Hint for a request that reached an agent of another kind.
+#: Hint for a request to an agent that is not a green agent.
 TAKES_GREEN = (
     "a request goes to a green agent (netarena serve APP); the URL of the agent under test belongs "
     "into participants"

@@ -1,8 +1,8 @@
 """Connections to agents: name lookups that block nobody, and refused addresses.
 
 - Each name is looked up in a thread of its own, so a lookup that never returns blocks nobody. A
-  task can always have ``OWN_LOOKUPS`` at a time, abandoned ones included; all tasks together have
-  ``SHARED_LOOKUPS`` more.
+  task can always have ``OWN_LOOKUPS`` lookups at a time, including abandoned ones; all tasks
+  together have ``SHARED_LOOKUPS`` more.
 - Link-local addresses, and those where clouds keep an instance's credentials, are refused in
   every notation at the time of the connection. The checked address is the one that is used.
 - Data is read in small pieces between turns of the event loop. The data before a reply's body is
@@ -28,16 +28,16 @@ import httpx
 
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 
-#: Concurrent name lookups: reserved for one task, and shared by all beyond that.
+#: Maximum number of concurrent name lookups: reserved for one task, and shared by all tasks.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
-#: Seconds that a request waits for the check of its participants' names; slower ones are checked
-#: at the connection.
+#: Time that a request waits for the check of its participants' names, in s; names whose lookup is
+#: slower are checked at the connection.
 CHECK_S = 2.0
-#: Addresses of one name that are tried, and seconds between attempts.
+#: Maximum number of tried addresses of one name, and time between two attempts in s.
 _MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
-#: Bytes that are read at once.
+#: Number of bytes that are read at once.
 _READ = 4 * 1024
-#: Bytes of a reply before its body.
+#: Maximum number of bytes of a reply before its body.
 MAX_HEAD = 128 * 1024
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -93,12 +93,12 @@ def stands_for(address: Address) -> Iterator[Address]:
 
 
 def is_refused(address: Address) -> bool:
-    """Return whether it is, or stands for, a link-local address or one of a cloud's metadata."""
+    """Return whether an address is, or stands for, a link-local or cloud metadata address."""
     return any(one in network for one in stands_for(address) for network in REFUSED)
 
 
 class Unserved(httpcore.ConnectError):
-    """Nothing serves a host: it refused all connections, or its name is unknown."""
+    """Nothing serves a host: the host refused all connections, or its name is unknown."""
 
 
 class AddressRefused(AgentFailed):
@@ -175,7 +175,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
     @property
     def busy(self) -> bool:
-        """Return whether lookups are running, also abandoned ones."""
+        """Return whether lookups are running, including abandoned ones."""
         return bool(self._asked)
 
     async def check(self, urls: Mapping[str, str]) -> None:
@@ -294,7 +294,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
 
 def _judge(error: Exception) -> Exception:
-    """Return ``Unserved`` for an error whose only causes are refused connections, else it."""
+    """Return ``Unserved`` if refused connections are the error's only causes, else the error."""
     return Unserved("Connection refused") if _is_refusal(error) else error
 
 
@@ -307,7 +307,7 @@ def _is_refusal(error: BaseException | None) -> bool:
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """Connection that is read in small pieces."""
+    """A connection whose data is read in small pieces."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
@@ -343,7 +343,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class NetworkTransport(httpx.AsyncHTTPTransport):
-    """httpx's transport over a ``Network``."""
+    """A transport of httpx that connects through a ``Network``."""
 
     def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)

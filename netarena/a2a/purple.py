@@ -1,8 +1,8 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
 A task is sent at once with the state "working", so gateways and 0.3 streams see activity. The reply
-is an artifact with one text part, or with several parts as they arrive from an agent that has a
-``stream``.
+is an artifact with one text part or, for an agent with the method ``stream``, with several parts as
+they arrive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
 
-#: Seconds for one reply if the caller has no deadline of its own.
+#: Time limit for one reply in s, if the caller has no deadline of its own.
 REPLY_TIMEOUT_S = 3600.0
 #: Shortest pause between sent pieces of a reply, in s: the SDK copies the task at each event.
 PIECE_EVERY_S = 0.5
@@ -76,7 +76,7 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
     timeout_s: float = REPLY_TIMEOUT_S,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` gets the URL once it listens.
+    """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` gets the URL once the service listens.
 
     Port 0 uses a free one. Raises ConfigError if the address is unavailable or ``card_url`` is not
     a URL.

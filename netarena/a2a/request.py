@@ -22,13 +22,13 @@ from netarena.errors import ConfigError
 from netarena.model import JsonValue
 from netarena.run.journal import LOCK_NAME
 
-#: participants of one request; each runs all queries
+#: Maximum number of participants of one request; each of them is asked all queries.
 MAX_PARTICIPANTS = 16
-#: A role is the name of a folder and an environment variable.
+#: A role, which is also the name of a folder and part of an environment variable's name.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-#: characters of a participant's URL
+#: Maximum number of characters of a participant's URL.
 MAX_URL = 2048
-#: Key of a request with config keys of single participants, by role.
+#: Key of a request that holds config keys of single participants, by role.
 OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 #: Platforms stop a run after 30 minutes by default; a task ends before that, with a summary.
@@ -48,7 +48,7 @@ class EvalRequest:
 
     @classmethod
     def parse(cls, text: str) -> EvalRequest:
-        """Parse a message's text. Other keys than the three known ones belong to the platform.
+        """Return the request in a message's text; keys other than the three known ones are ignored.
 
         Raises ConfigError.
         """
@@ -155,13 +155,13 @@ def derive_seed(secret: str, task_id: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Folders in which a service may write (``root``) and read (``root`` and ``data``)."""
+    """Folders of a service: it may write below ``root``, and read below ``root`` and ``data``."""
 
     root: Path
     data: Path | None = None
 
     def output_dir(self, value: str | None, task_id: str) -> Path:
-        """Return a task's folder: ``value`` below the root, absolute or not, or the task's id.
+        """Return a task's folder below the root: ``value``, absolute or relative, or the task's id.
 
         Raises ConfigError for ``..``, for links, for the root itself, and for a folder with the
         name of a run's own file.
@@ -181,9 +181,9 @@ class Place:
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
         """Return a path to read below the root or the data folder.
 
-        A missing file, or one that will be written, is below the root, whatever folder an absolute
-        path names. A relative path is searched below the root first. Raises ConfigError for ``..``
-        and for links.
+        The path of a missing file, or of a file that will be written, is always below the root,
+        whatever folder an absolute path names. A relative path is searched below the root first.
+        Raises ConfigError for ``..`` and for links.
         """
         given = Path(value)
         root = self.root
@@ -238,7 +238,7 @@ def read_config(
     if secret_seed and values.get("seed") is not None:
         raise ConfigError("config.seed", "must be omitted: this service draws a seed for each task")
     if secret_seed:
-        # a file of an earlier task would be an answer key
+        # a file of an earlier task would reveal the solutions
         values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
         # whatever folder it names, the file is written into the task's own
@@ -262,7 +262,7 @@ def read_config(
 
 
 def _check_file(path: Path, place: Place, field: str) -> None:
-    """Refuse what is not a file of queries; the message does not reveal the service's paths."""
+    """Refuse a path that is not a file of queries, without revealing the service's paths."""
     if path in {place.root, place.data} or path.is_dir():
         raise ConfigError(field, "must name a file, not a folder")
     if path.name in RESERVED_NAMES or path.name.startswith("."):

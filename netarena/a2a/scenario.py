@@ -1,6 +1,6 @@
-"""Scenario files: who takes part in an assessment, how each is started, and the config.
+"""Scenario files: the participants of an assessment, how each is started, and the config.
 
-TOML in both forms that are in use. Local ones say where each agent is and how it is started:
+The files are TOML, in two forms. Local files say where each agent is and how it is started:
 
     [green_agent]
     endpoint = "http://127.0.0.1:9009"
@@ -14,8 +14,8 @@ TOML in both forms that are in use. Local ones say where each agent is and how i
     [config]
     num_queries = 1
 
-Those of leaderboards name an image, or the id that a platform knows the agent by, and the
-environment; the role is then called ``name``:
+Files of leaderboards name an image, or the platform's id of the agent, and the environment; the
+role is then called ``name``:
 
     [[participants]]
     agentbeats_id = "…"
@@ -24,9 +24,9 @@ environment; the role is then called ``name``:
     env = { OPENAI_API_KEY = "${OPENAI_API_KEY}" }
     volumes = ["./pack.json:/data/pack.json:ro"]
 
-A green agent that has an ``application`` instead of an endpoint is none: the participants are
-examined by ``netarena run`` itself, and may then be programs that are started for each turn
-(``exec``). Keys and tables beside these belong to the platform.
+If the green agent has an ``application`` instead of an endpoint, no green agent is started:
+``netarena run`` itself examines the participants. They may then be programs that are started for
+each turn (``exec``). Other keys and tables belong to the platform.
 
 A participant may have a ``config`` of its own with the keys that shape only its prompts:
 
@@ -35,7 +35,7 @@ A participant may have a ``config`` of its own with the keys that shape only its
     endpoint = "http://127.0.0.1:9041"
     config = { prompt_type = "react" }
 
-A file may name others instead, which are run one after the other:
+A file may name other scenario files instead, which are run one after the other:
 
     scenarios = ["expert/malt.toml", "expert/backbone.toml"]
 """
@@ -57,15 +57,15 @@ from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
 
-#: Bytes of a scenario file.
+#: Maximum number of bytes of a scenario file.
 MOST_SCENARIO_BYTES = 1 << 20
-#: Scenarios that one file may name.
+#: Maximum number of scenarios that one file may name.
 MOST_SCENARIOS = 16
-#: Port at which every image listens.
+#: Port on which every image listens.
 IMAGE_PORT = 9009
 #: Ending of the roles of the applications' participants.
 _ROLE_END = "_operator"
-#: ``netarena serve APP``, and an image ``…/netarena-APP:TAG``.
+#: Patterns for ``netarena serve APP``, and for an image ``…/netarena-APP:TAG``.
 _SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -73,7 +73,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: container, and whether it is writable.
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _NO_IMAGES: Mapping[str, str] = MappingProxyType({})
-#: Seconds between health checks of a container, and how often they may fail.
+#: Seconds between health checks of a container, and number of checks that may fail.
 _HEALTH = {
     "test": [
         "CMD",
@@ -94,11 +94,11 @@ _HEALTH = {
 class Party:
     """One agent: its URL, and how to start it."""
 
-    #: The participant's role; ``green_agent`` for the green one.
+    #: The participant's role, or ``green_agent``.
     role: str
     endpoint: str | None = None
     cmd: str | None = None
-    #: Started for each turn: prompt in, reply out.
+    #: Command that is started for each turn; it reads the prompt and writes the reply.
     program: str | None = None
     image: str | None = None
     agentbeats_id: str | None = None
@@ -109,7 +109,10 @@ class Party:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return its environment, with ``${NAME}`` replaced from ``given``. Raises ConfigError."""
+        """Return the agent's environment, with ``${NAME}`` replaced from ``given``.
+
+        Raises ConfigError.
+        """
 
         def replace(match: re.Match[str]) -> str:
             if match[1] not in given:
@@ -125,7 +128,7 @@ class Party:
 class Scenario:
     """Contents of a scenario file."""
 
-    #: Name of its results: the application, if known, and the file's name.
+    #: Name of the scenario's results: the application, if known, and the file's name.
     name: str
     green: Party
     participants: tuple[Party, ...]
@@ -147,11 +150,11 @@ class Scenario:
         return json.dumps(request)
 
     def own(self) -> dict[str, dict[str, Any]]:
-        """Return the participants' own config keys by role, of those that have any."""
+        """Return the own config keys by role, for participants that have any."""
         return {party.role: dict(party.config) for party in self.participants if party.config}
 
     def ids(self) -> dict[str, str]:
-        """Return the platform ids of participants by role, of those that have one."""
+        """Return the platform ids by role, for participants that have one."""
         return {
             party.role: party.agentbeats_id for party in self.participants if party.agentbeats_id
         }
@@ -181,7 +184,9 @@ class Scenario:
 
 
 def read_series(path: Path) -> dict[str, Scenario]:
-    """Return the scenarios that a file names, by name and in order; empty if it is a scenario.
+    """Return the scenarios that a file names, by name and in order.
+
+    Empty if the file is itself a scenario.
 
     Paths are relative to the file's folder. Raises ConfigError that names the key.
     """
@@ -207,7 +212,7 @@ def read_series(path: Path) -> dict[str, Scenario]:
 
 
 def _name_apart(files: list[Path]) -> list[str]:
-    """Return a folder's name for each file: its stem, or its last folders and stem if needed.
+    """Return a distinct folder name per file: the stem or, if needed, the last folders and stem.
 
     Raises ConfigError for a file that is named twice.
     """
@@ -302,7 +307,7 @@ def compose(
 
 
 def _needs_privileges(application: str) -> bool:
-    """Return whether the image of an application needs them; an unknown one does not."""
+    """Return whether an application's image needs privileges; false for unknown applications."""
     try:
         return load(application).privileged
     except ConfigError:
@@ -327,12 +332,12 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
 
 
 def _late(text: str) -> str:
-    """Keep ``${NAME}``: compose replaces it at the start, so the file contains no secret."""
+    """Keep ``${NAME}``, which compose replaces at the start, so that the file has no secret."""
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
 def _guess_application(green: Party, roles: list[str]) -> str:
-    """Guess from the green agent's command, its image's name, or the first participant's role."""
+    """Guess the application from the green agent's command or image, or from the first role."""
     told = _SERVED.search(f"{green.cmd or ''} {green.image or ''}")
     return told[1] if told else roles[0].removesuffix(_ROLE_END)
 
@@ -416,7 +421,7 @@ def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:
     value = table.get(key)
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{role}.{key}", f"must be text, not {type(value).__name__}")
-    # templates leave values to be filled in empty
+    # templates have empty values that users fill in
     return value or None
 
 

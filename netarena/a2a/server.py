@@ -1,9 +1,9 @@
 """Green agent: one assessment per A2A task.
 
-A task continues when its client leaves. It ends as
+A task continues when its client disconnects. The task ends as
 
-- ``completed``, with an artifact per participant whose last part is the summary; also if another
-  participant has none, which the status message then names;
+- ``completed``, with an artifact per participant whose last part is the summary. If participants
+  have no summary, the status message names them;
 - ``rejected``, with one line that says what is wrong with the request;
 - ``failed``, with one line, if there is nothing to summarise;
 - ``canceled``, if a client asked for it.
@@ -51,18 +51,18 @@ from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: Parts that are appended one by one; each event costs a line for each client, and the SDK copies
-#: its version of the task (``netarena.a2a.store``).
+#: Number of parts that are appended one by one. Each event costs a line for each client, and the
+#: SDK copies its version of the task (``netarena.a2a.store``).
 SINGLE_PARTS = 200
-#: Events for all further parts.
+#: Maximum number of events for all further parts.
 BATCHES = 300
-#: Records after which the remaining time is first reported.
+#: Number of records after which the remaining time is first reported.
 FIRST_ESTIMATE = 5
-#: Tasks of one service that may run or wait at a time. An ended task counts while names of it are
-#: still being looked up.
+#: Maximum number of tasks of one service that run or wait at a time. An ended task counts while
+#: host names of its participants are still being looked up.
 MAX_TASKS = 64
-#: Bytes that one task may write to disk: enough for the maximum of 100,000 queries with usual
-#: prompts and replies. Replies of the largest size fill it after some thousand turns.
+#: Maximum number of bytes that one task may write to disk: enough for 100,000 queries with usual
+#: prompts and replies. Replies of the largest size reach the limit after some thousand turns.
 MOST_WRITTEN = 8 << 30
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(bound_url(listener))
-    # remote resources may take long to answer
+    # remote resources may take a long time to answer
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
 
@@ -273,7 +273,7 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
-        #: Lookups of tasks that have ended.
+        #: Networks of ended tasks whose lookups are still running.
         self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -404,12 +404,12 @@ class _Sheet:
 class ArtifactReporter:
     """Appends records to artifacts as they are graded (``netarena.run.assessment.Reporter``).
 
-    The first ``SINGLE_PARTS`` of a task are sent one by one, later ones in batches of at least
-    (total − 200) / 300, the rest with the summary, since each event has a cost. Each record is a
-    text part with JSON; the summary is the last part. Status messages give the number of queries
-    and an estimate, and the remaining time after 5, 20, 80, ... records. ``limit_s`` is the task's
-    time limit, ``typical_s`` the time of a query without the agent's replies
-    (``Application.typical_s``), of which ``lanes`` run concurrently.
+    Each record is a text part with JSON; the summary is the last part. Since each event has a cost,
+    only the first ``SINGLE_PARTS`` parts of a task are sent one by one. Later parts are sent in
+    batches of at least (total − 200) / 300, and the last ones with the summary. Status messages
+    give the number of queries and an estimate, and the remaining time after 5, 20, 80, ... records.
+    ``limit_s`` is the task's time limit. ``typical_s`` is the time of a query without the agent's
+    replies (``Application.typical_s``); ``lanes`` queries run concurrently.
     """
 
     def __init__(
@@ -473,9 +473,9 @@ class ArtifactReporter:
         self.done.add(role)
 
     async def _tell(self, line: str, **values: JsonValue) -> None:
-        """Send a status message. Keep them few, since each stays in the task's history.
+        """Send a status message. Call this rarely, since all messages stay in the task's history.
 
-        ``values`` are its metadata, for programs.
+        ``values`` are the message's metadata, for programs.
         """
         message = self._updater.new_agent_message(
             [Part(text=_line(line))], metadata={"netarena": values}
@@ -499,7 +499,7 @@ class ArtifactReporter:
 
 
 def _json_part(value: Mapping[str, Any]) -> Part:
-    """Return a text part: protobuf's data part would turn whole numbers into floats."""
+    """Return a text part with JSON, since protobuf's data part turns whole numbers into floats."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
     return Part(text=text.encode("utf-8", "replace").decode())
 

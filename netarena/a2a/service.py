@@ -36,17 +36,17 @@ from netarena.errors import ConfigError
 
 #: Seconds from SIGTERM to the end of the process; the journal loses nothing.
 EXIT_S = 0.85
-#: Share of them for open responses.
+#: Part of this time for open responses, in s.
 _STREAMS_S = 0.2
-#: Threads for work outside the event loop. They share one interpreter, so more would delay the
-#: loop; with more than one, a slow task does not delay verdicts.
+#: Number of threads for work outside the event loop. Threads share one interpreter, so more of them
+#: would delay the loop. Two are used so that a slow task does not delay verdicts.
 _THREADS = 2
-#: Seconds after which a computing thread yields to the event loop (Python's default: 0.005).
-#: The loop waits that long after each of its many system calls.
+#: Seconds after which a computing thread yields to the event loop (Python's default: 0.005). The
+#: loop waits for this time after each of its many system calls.
 _SWITCH_S = 0.0005
-#: Connections that wait to be accepted.
+#: Maximum number of connections that wait to be accepted.
 BACKLOG = 128
-#: Longer than the minute for which most proxies keep an idle connection.
+#: Seconds until an idle connection is closed: longer than the minute of most proxies.
 _KEEP_ALIVE_S = 75
 
 
@@ -58,8 +58,9 @@ def identify(context: RequestContext) -> tuple[str, str]:
 class _OneMessageEach(SimpleRequestContextBuilder):
     """Refuses a message to an existing task, and requests for push notifications.
 
-    No task asks back. The SDK would pass such a message to the executor after the task has ended,
-    and run it under the same id. Notifications are not sent, as the card says.
+    No task asks its client for input. After a task has ended, the SDK would pass such a message to
+    the executor, which would run it under the same id. Notifications are not sent; the card says
+    so.
     """
 
     async def build(self, *args: Any, **how: Any) -> RequestContext:
@@ -144,7 +145,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def bound_url(listener: socket.socket) -> str:
-    """Return the URL of a socket's address for people; 0.0.0.0 stays as it is."""
+    """Return the URL of a socket's address for people, in which 0.0.0.0 is not replaced."""
     return _url(*listener.getsockname()[:2])
 
 
@@ -169,7 +170,7 @@ class _Server(uvicorn.Server):
 
 
 class _Process(_Server):
-    """Server of a process that ends within ``EXIT_S`` after a signal, whatever still runs."""
+    """Server of a process that ends within ``EXIT_S`` after a signal, even if work is running."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -177,7 +178,7 @@ class _Process(_Server):
         # meanwhile, need not examine them again
         gc.collect()
         gc.freeze()
-        # threads share one interpreter: more of them would only delay the event loop
+        # threads share one interpreter, so more of them would only delay the event loop
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -207,7 +208,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        # its limits are for requests: an upgraded socket looks idle to it
+        # the limits of ``Connection`` are for requests: an upgraded socket would count as idle
         http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
         ws=ws,
@@ -218,7 +219,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    The process belongs to the service: threads yield to the event loop sooner from then on.
+    The process belongs to the service: from the start on, threads yield to the event loop sooner.
     """
     sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])

@@ -1,6 +1,6 @@
-"""In-memory store of a service's tasks: all running ones and the last ones that ended.
+"""In-memory store of a service's tasks: all running tasks and the last ones that ended.
 
-The SDK keeps a task twice and copies it at each event for subscribers. It therefore gets
+The SDK holds a task twice and copies it at each event for subscribers. Therefore the SDK gets only
 references: the parts of each event are stored once, compressed, and one part with their number
 replaces them. ``Handler`` restores the parts in responses. An event thus costs as much as its own
 data, and a slow client delays only references.
@@ -38,14 +38,14 @@ from a2a.types.a2a_pb2 import (
 )
 from a2a.utils.errors import InvalidParamsError
 
-#: Ended tasks that a client may still fetch.
+#: Maximum number of ended tasks that clients may still fetch.
 MAX_ENDED = 100
-#: Bytes of all ended tasks; the last one is kept whatever its size.
+#: Maximum number of bytes of all ended tasks; the last one is stored whatever its size.
 MAX_ENDED_BYTES = 32 * 2**20
-#: Bytes of the artifacts in one page of a list: compressed data may be hundreds of times as large
-#: in a response. One task is sent whatever its size.
+#: Maximum number of bytes of the artifacts in one page of a list, since compressed data may be
+#: hundreds of times as large in a response. The first task is sent whatever its size.
 MAX_LISTED_BYTES = 32 * 2**20
-#: The fastest level: records are text, which it reduces to a third.
+#: The fastest level of compression, which reduces records to a third.
 _LEVEL = 1
 
 
@@ -70,7 +70,7 @@ class Pile:
         self.whole_size += len(whole)
 
     def put_back(self, artifact: Artifact) -> None:
-        """Replace references with their parts; leave out parts that no longer exist."""
+        """Replace references with the stored parts; leave out parts that no longer exist."""
         tickets = [int(part.text) for part in artifact.parts]
         del artifact.parts[:]
         for ticket in tickets:
@@ -79,7 +79,7 @@ class Pile:
 
 
 class BoundedTaskStore(InMemoryTaskStore):
-    """The SDK's unlimited store with a limit: the oldest ended tasks are removed first.
+    """The SDK's store of tasks with a limit: the tasks that ended first are removed first.
 
     No result is lost, since results are on disk.
     """
@@ -112,7 +112,7 @@ class BoundedTaskStore(InMemoryTaskStore):
 
 
 class CompactExecutor(AgentExecutor):
-    """An executor whose artifacts reach the SDK as references."""
+    """Wrapper of an executor that passes artifacts to the SDK as references."""
 
     def __init__(self, executor: AgentExecutor, store: BoundedTaskStore) -> None:
         self._executor = executor
@@ -142,7 +142,7 @@ class Handler(DefaultRequestHandler):
     task_store: BoundedTaskStore
 
     def _whole(self, task: Task) -> Task:
-        """Return a copy with all its parts."""
+        """Return a copy of a task with all parts."""
         pile = self.task_store.pile(task.id)
         copy = Task()
         copy.CopyFrom(task)
@@ -204,7 +204,7 @@ class Handler(DefaultRequestHandler):
         pile: Pile | None = None
         async for event in events:
             if isinstance(event, Task):
-                # held from now on: the task may be removed before its last event is read
+                # hold the parts, because the task may be removed before its last event is read
                 pile = self.task_store.pile(event.id)
                 yield self._whole(event)
             elif isinstance(event, TaskArtifactUpdateEvent):

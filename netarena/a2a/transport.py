@@ -1,21 +1,22 @@
 """HTTP transport to an agent under test, with limits on everything that comes back.
 
-``BoundedTransport`` is below the SDK's client and is the only place where an agent's bytes enter:
+``BoundedTransport`` is below the SDK's client, and all bytes from an agent pass through it:
 
 - A JSON reply is held until it is complete, at most ``MAX_DOCUMENT`` bytes. An event stream may be
-  longer (``MAX_EXCHANGE``), but each of its events may not.
+  longer (``MAX_EXCHANGE``), but none of its events may be longer than ``MAX_DOCUMENT``.
 - Structure is limited: ``MAX_TOKENS`` commas, brackets and braces outside strings per document,
   ``MAX_EVENTS`` per stream. Otherwise a small text can grow to a hundred times its size and block
   the event loop for seconds.
 - The number of pieces is limited (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``). A chunk of one
-  byte costs as much as one of a thousand; after every few, the event loop gets a turn.
-- Compressed replies are unpacked piece by piece, with limits on both sizes. Nothing may follow
+  byte costs as much as a chunk of a thousand bytes. The event loop gets a turn after every few
+  pieces.
+- Compressed replies are unpacked piece by piece, with limits on both sizes. No data may follow
   their end.
 - Responses other than 2xx, redirects included, end here without reading their bodies.
 - Cookies are dropped.
 
 Errors name the side at fault: ``AgentFailed`` with its reason, or ``Unavailable`` if a retry may
-help. Neither is an ``httpx`` error, so both pass through the SDK unchanged.
+help. Both are no ``httpx`` errors, so they pass through the SDK unchanged.
 """
 
 from __future__ import annotations
@@ -38,26 +39,27 @@ from netarena.a2a.document import MAX_TOKENS, count_tokens, escape_line_ends
 from netarena.a2a.network import Unserved
 from netarena.errors import AgentFailed, FailureReason
 
-#: Bytes of one JSON document, escapes included.
+#: Maximum number of bytes of one JSON document, including escapes.
 MAX_DOCUMENT = 4 * 2**20
-#: Bytes of one event stream.
+#: Maximum number of bytes of one event stream.
 MAX_EXCHANGE = 16 * 2**20
-#: Events of one stream, comments included.
+#: Maximum number of events of one stream, including comments.
 MAX_EVENTS = 10_000
-#: Chunks or packets of one reply beyond one for each ``_BYTES_A_PIECE`` bytes.
+#: Maximum number of chunks or packets of a reply, in addition to one per ``_BYTES_A_PIECE`` bytes.
 MAX_PIECES = 20_000
 _BYTES_A_PIECE = 256
-#: Lines of one stream, empty ones included.
+#: Maximum number of lines of one stream, including empty lines.
 MAX_LINES = 100_000
-#: Pieces, or lines of a stream, between two turns of the event loop.
+#: Number of pieces, or lines of a stream, between two turns of the event loop.
 _PIECES_A_TURN = 32
 _LINES_A_TURN = 256
 #: Statuses of a gateway whose agent is unavailable or busy.
 RETRIED = frozenset({429, 502, 503})
 
-#: Seconds for one attempt to connect.
+#: Time limit for one attempt to connect, in s.
 CONNECT_TIMEOUT_S = 10.0
-#: Share of the remaining time: no connection is distinguished from no reply.
+#: Maximum share of the remaining time for connecting, so that a failed connection can be
+#: distinguished from a missing reply.
 _CONNECT_SHARE = 0.8
 #: Deadline of the exchange that a request belongs to, by the event loop's clock.
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -74,8 +76,8 @@ _DROPPED_HEADERS = frozenset(
 class Unavailable(Exception):
     """The agent is unavailable now; a retry may help.
 
-    ``sent``: the request may have reached it. ``reached``: its host answered. ``unserved``: nothing
-    serves its host. ``wait_s``: the delay that its Retry-After header requests.
+    ``sent``: the request may have reached the agent. ``reached``: the agent's host answered.
+    ``unserved``: nothing serves the host. ``wait_s``: the delay in the Retry-After header.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Unavailable(Exception):
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Wraps a transport; ``credential`` headers go with requests to URLs that it covers."""
+    """Wraps a transport; adds the ``credential`` headers to requests to URLs that it covers."""
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport, *, credential: Credential | None = None
@@ -160,7 +162,7 @@ def _refuse_status(response: httpx.Response) -> None:
 
 
 class StatusRefused(AgentFailed):
-    """A status that a retry does not change."""
+    """A status for which a retry does not help."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(FailureReason.ENDPOINT, detail)
@@ -211,7 +213,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks of the reply", MAX_PIECES)
-                # many may arrive at once: give others, and the deadline, a turn
+                # many pieces may arrive at once: give other tasks, and the deadline, a turn
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
@@ -245,7 +247,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                     break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "the compressed reply is damaged") from None
-        # zlib would keep everything after the end, and copy it each time
+        # zlib would store all data after the end, and copy the data each time
         if unpacker.eof and (raw or unpacker.unused_data):
             raise AgentFailed(
                 FailureReason.MALFORMED, "the compressed reply is followed by extra bytes"
@@ -255,7 +257,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
-    """Return one complete JSON document; its encoding is UTF-8, whatever it starts with."""
+    """Return one complete JSON document in UTF-8; its first bytes do not change the encoding."""
     document = bytearray()
     async for piece in pieces:
         document += piece
@@ -273,7 +275,7 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Forward an event stream event by event, each with the limits of a document.
 
-    Comments count, and are left out; so are repeated empty lines.
+    Comments and repeated empty lines are left out, but they count towards the limits.
     """
     size = tokens = events = count = 0
     event: list[bytes] = []
@@ -310,9 +312,9 @@ def _join_event(lines: list[bytes]) -> bytes:
 
 
 async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream, reading each byte once; the unterminated rest is one too.
+    """Yield the lines of a stream, including an unterminated last line, reading each byte once.
 
-    A line may have ``MAX_DOCUMENT`` bytes.
+    A line may have up to ``MAX_DOCUMENT`` bytes.
     """
     #: Parts of a line whose end has not arrived.
     begun = bytearray()

@@ -608,11 +608,9 @@ class _Drawn:
         self._last: Query | None = None
 
     def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
-        """Return the query of an index, or None if it has another id, open or sealed.
+        """Return the query of an index, or None if neither its open nor sealed id is ``query_id``.
 
-        Yields once per skipped query.
-
-        Raises ConfigError.
+        Yields once per skipped query. Raises ConfigError.
         """
         if index < 0:
             return None
@@ -772,7 +770,7 @@ def keep_earlier(out: Path) -> None:
 
 
 class _Pump:
-    """Calls the reporter in order, concurrently with the assessment; ignores the reporter's errors."""
+    """Calls the reporter in order, concurrently with the assessment; ignores reporter errors."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Reporter | None = reporter

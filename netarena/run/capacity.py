@@ -92,7 +92,7 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Return the places of another participant; all participants join before the first request."""
+        """Return the places of another participant; all of them join before the first request."""
         places = Places(self)
         self._all.append(places)
         return places

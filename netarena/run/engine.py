@@ -97,7 +97,7 @@ L = TypeVar("L", bound=_Labelled)
 
 
 def order_queries(queries: Iterable[L], seed: int) -> list[L]:
-    """Return a seeded order, balanced over labels, so that a run's first verdicts are a fair sample."""
+    """Return a seeded order, balanced over labels, so that the first verdicts are a fair sample."""
     rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
     by_label: dict[str, list[L]] = {}
     for query in queries:
@@ -288,7 +288,7 @@ class Play:
         return other
 
     def _begin(self) -> bool:
-        """Judge the initial state, since a ticket may be a false alarm; return whether that worked."""
+        """Judge the initial state, as a ticket may be a false alarm; return whether that worked."""
         try:
             judgement = self._compare(self.state, self.state)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
@@ -443,7 +443,7 @@ class Play:
 
     @property
     def asked(self) -> bool:
-        """Return whether this attempt counts: the agent was asked, and no limit cut the attempt off."""
+        """Return whether this attempt counts: the agent was asked, and no limit cut it off."""
         return bool(self.steps) and not self.cut_in_queue and not self.out_of_money
 
     @property

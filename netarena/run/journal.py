@@ -108,7 +108,7 @@ class Past:
     episodes: dict[Ask, Episode] = field(default_factory=dict)
     #: Number of attempts in which the agent was asked.
     starts: Counter[Ask] = field(default_factory=Counter)
-    #: Number of these attempts that ended with an environment failure.
+    #: Number of these attempts that ended without a verdict, such as by an environment failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
     #: Whether the last assessment ended because the agent answered in no episode.
