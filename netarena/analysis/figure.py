@@ -19,9 +19,9 @@ from netarena.model import Outcome, Outline
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
 #: Verdicts of Figure 3.
 FIGURE_3 = ("correctness", "safety")
-#: The two numbers of queries of the paper's picture; the larger one is all queries.
+#: The smaller number of queries in the paper's figure; the larger number is all queries.
 FEW = 30
-#: Samples of the answers, and verdicts that all samples together may read.
+#: Number of samples of the answers, and maximum number of verdicts that all samples read.
 _SAMPLES, _MOST_READ = 100, 1_000_000
 _INTERVALS = {"wald": wald, "wilson": wilson}
 
@@ -31,11 +31,11 @@ def overlaps(
 ) -> dict[str, Any]:
     """Return how often the intervals of agents overlap, by number of queries (Figure 3).
 
-    ``pairs`` has for each pair of agents the share of samples of so many ``queries`` in which
-    their intervals overlap, by the paper's interval (``wald``) and by ``wilson``. ``share`` is the
+    For each pair of agents and number of ``queries``, ``pairs`` has the share of samples in which
+    the intervals overlap, for the paper's interval (``wald``) and for ``wilson``. ``share`` is the
     mean over pairs, that is the share of pairs whose intervals overlap. Pairs with equal rates over
-    all answers (``tied``) can never be told apart; they are in ``pairs`` only. Empty for fewer than
-    two agents with answers.
+    all answers (``tied``) can never be distinguished and are only in ``pairs``. Both lists are
+    empty for fewer than two agents with answers.
     """
     answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
     answers = {name: verdicts for name, verdicts in answers.items() if verdicts}
@@ -91,7 +91,7 @@ def crosses(
     Of repeated queries the first answers count.
 
     Each row has ``agent``, ``queries``, and for correctness and safety ``rate`` and the paper's
-    interval: a cross in the plane of both.
+    interval, which form a cross in the plane of both rates.
     """
     rows = []
     for name, outlines in agents.items():
@@ -146,8 +146,8 @@ def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
     """Return the agents that no other one dominates.
 
     ``rows`` have ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is better).
-    An agent dominates another if it is at least as good in every number that both have, better in
-    one, and has every number that the other has.
+    An agent dominates another one if it has every number that the other has, is at least as good in
+    all of them, and is better in at least one.
     """
     return {
         name

@@ -18,7 +18,7 @@ Z_95 = 1.959964
 LEVEL = 0.05
 #: Probability of detecting an existing difference.
 POWER = 0.8
-#: Steps of the exact test beyond which the normal approximation is used.
+#: Number of steps of the exact test beyond which the normal approximation is used.
 _MOST_STEPS = 4_000_000
 
 
@@ -45,7 +45,7 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     spread = z * z / n
     centre = share + spread / 2
     margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # the end points are exact by algebra; floating point would miss them by 1e-17
+    # algebra gives these end points exactly; floating point would miss them by 1e-17
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
     high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
     return low, high
@@ -74,7 +74,7 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934).
 
-    It is never too narrow. Without observations it is (0, 1). Raises ValueError unless
+    This interval is never too narrow. Without observations it is (0, 1). Raises ValueError unless
     0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
@@ -116,10 +116,10 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
     """Return the total number of queries for which half the width of ``interval`` is ``goal``.
 
-    ``interval`` is that of a rate over ``queries`` queries; if it is narrow enough, ``queries`` is
-    returned. The width is inversely proportional to the square root of the number (Y. S. Chow,
-    H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few queries may
-    be far off. Raises ValueError unless ``goal`` and ``queries`` are positive.
+    ``interval`` is that of a rate over ``queries`` queries; if the interval is narrow enough,
+    ``queries`` is returned. The width is inversely proportional to the square root of the number
+    (Y. S. Chow, H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few
+    queries may be far off. Raises ValueError unless ``goal`` and ``queries`` are positive.
 
     >>> next_size(100, (0.40, 0.60), 0.08)
     157
@@ -158,8 +158,9 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
 def mcnemar(only_first: int, only_second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
 
-    The arguments count the pairs in which only one of the two succeeded: under the null hypothesis
-    each is a fair coin. 1.0 without such pairs. Raises ValueError for negative counts.
+    The arguments count the pairs in which only one of the two succeeded. Under the null hypothesis
+    each such pair is a fair coin. The result is 1.0 without such pairs. Raises ValueError for
+    negative counts.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -216,9 +217,9 @@ def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[fl
     """Return the interval of a difference of two rates over the same queries, within [-1, 1].
 
     The ``total`` of each query is the number of successes of the first minus that of the second.
-    Two queries are added, of which each of the two wins one (D. G. Bonett, R. M. Price, 2012: the
-    adjusted Wald interval), so that a few equal queries do not give an interval without width. The
-    error is robust to clusters. Without queries the interval is (-1, 1).
+    Two artificial queries are added, one success for each of the two (D. G. Bonett, R. M. Price,
+    2012: the adjusted Wald interval), so that a few equal queries do not give an interval without
+    width. The error is robust to clusters. Without queries the interval is (-1, 1).
 
     >>> one = [Cluster(1, 1)] * 6 + [Cluster(-1, 1)] + [Cluster(0, 1)] * 13
     >>> [round(bound, 4) for bound in paired_interval(one)]
@@ -240,8 +241,8 @@ def unpaired_interval(
 ) -> tuple[float, float]:
     """Return the interval of a difference of two rates over different queries, within [-1, 1].
 
-    Each argument is a rate and its interval (R. G. Newcombe, 1998: the hybrid score interval, if
-    those are Wilson's).
+    Each argument is a rate and its interval. If these are Wilson intervals, the result is the
+    hybrid score interval (R. G. Newcombe, 1998).
 
     >>> pair = unpaired_interval((0.8, wilson(8, 10)), (0.5, wilson(5, 10)))
     >>> [round(bound, 4) for bound in pair]
@@ -257,8 +258,8 @@ def unpaired_interval(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in order.
 
-    If those below a level are called significant, the probability of any error is at most that
-    level.
+    If the tests with a corrected p-value below a level are called significant, the probability of
+    any false positive is at most that level.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -303,10 +304,10 @@ def paired_size(
 ) -> int | None:
     """Return how many common queries let McNemar's test distinguish two rates.
 
-    ``apart`` is the share of queries in which only one of the two succeeds; by default that of
-    independent successes. The formula is that of R. J. Connor (1987) with Fleiss's correction for
-    the exact test; the result is at most a fifth above the exact number, and never below it. None
-    if the rates are equal. Raises ValueError for a number outside [0, 1].
+    ``apart`` is the share of queries in which only one of the two succeeds; by default the share
+    for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's correction
+    for the exact test; the result is at most a fifth above the exact number, and never below it.
+    None if the rates are equal. Raises ValueError for a number outside [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)
@@ -352,7 +353,7 @@ def _z(probability: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Return where in [0, 1] a rising function has a value, to the last bit."""
+    """Return the point in [0, 1] at which a rising function has a value, to the last bit."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if rising(middle) < value:

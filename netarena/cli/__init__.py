@@ -1,9 +1,14 @@
 """``netarena``: the command line.
 
-Sub-commands live in modules of their own that are imported on demand, so that ``netarena --help``
-answers at once. Exit status: 0 done; 1 the assessment failed, an audit found an invalid query, a
-machine lacks something, or a verdict changed; 2 bad arguments or config, with one line that names
-the error and the allowed values; 130 and 143 stopped by a signal.
+Each sub-command is a module that is imported on demand, so that ``netarena --help`` is fast.
+
+The exit status is
+
+- 0 on success,
+- 1 if the assessment failed, an audit found an invalid query, a machine lacks a requirement, or a
+  verdict changed,
+- 2 for bad arguments or config, with one line that names the error and the allowed values,
+- 130 or 143 if a signal stopped the command.
 
 Completion for a shell comes with click: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"``
 (also ``zsh_source``, ``fish_source``).
@@ -51,7 +56,7 @@ COMMANDS = (
 
 
 class Stopped(Exception):
-    """A signal ended the command; ``status`` is the exit status, the text says what to do next."""
+    """A signal ended the command; ``status`` is the exit status, the text has the next step."""
 
     def __init__(self, status: int, hint: str = "") -> None:
         super().__init__(hint)
@@ -156,7 +161,7 @@ def _refuse_empty_out(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Redirect standard output to nowhere, since the interpreter flushes it at its end."""
+    """Redirect standard output to nowhere, since the interpreter flushes it when it exits."""
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):  # no file descriptor, as in a test

@@ -18,13 +18,13 @@ from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME
 
-#: HOST:PORT, a URL without its scheme
+#: HOST:PORT, that is a URL without its scheme.
 _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The agent that options of ``run`` select, if any of these options is given."""
+    """The agent that the options of ``run`` select; empty if none of them is given."""
 
     #: The name of a named agent, or a URL.
     agent: str | None = None
@@ -92,8 +92,8 @@ def choose(given: Choice, default: str) -> Choice:
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
     """Return the choice of the run in ``folder`` if none is given, and the agent's name there.
 
-    The name is None if another agent is given: it has its own. Raises ConfigError if the run does
-    not say how to reach its agent.
+    The name is None if another agent is given, which has its own name. Raises ConfigError if the
+    run does not say how to reach its agent.
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
@@ -108,7 +108,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
 
 
 def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
-    """Return whether a named agent (``--name``) is started with another command."""
+    """Return whether an agent that has a ``--name`` is now started with another command."""
     known = None not in (given.command, kept and kept.command)
     return known and kept is not None and called != kept.command
 
@@ -131,7 +131,7 @@ def connect(
 ) -> Any:
     """Return a client of the agent at ``url``, with the role's headers from ``environ``.
 
-    It waits at most ``connect_timeout_s`` for the card while nothing serves the URL.
+    The client waits at most ``connect_timeout_s`` for the card while nothing serves the URL.
     """
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable

@@ -1,4 +1,4 @@
-"""``netarena audit``: prove queries valid."""
+"""``netarena audit``: verify that queries are valid."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from netarena.task.application import configured, load
 
 #: Default number of queries.
 TOTAL = 100
-#: Queries per process: with fewer, another process does not pay off.
+#: Minimum number of queries per process, below which another process does not pay off.
 PER_PROCESS = 500
-#: Most flaws in the table; ``--json`` has all.
+#: Maximum number of flaws in the table; ``--json`` has all of them.
 SHOWN = 20
 
 
@@ -140,7 +140,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         return examine_traces(app, config, chosen, total, as_json=as_json, saved=evidence, out=out)
     asked = len(chosen_of(config, total))
     if markdown is not None:
-        _insert(markdown, app.name, ())  # refused now rather than after an audit
+        _insert(markdown, app.name, ())  # refuse an invalid page before the audit
     # Live worlds share the machine's names and emulators, so only computation is distributed.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))

@@ -29,9 +29,9 @@ from netarena.task.prompt import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: An agent that needs longer for one turn does not finish an ordinary assessment in 28 minutes.
+#: Time for one turn above which an ordinary assessment takes more than 28 minutes, in s.
 SLOW_S = 60.0
-#: Concurrent conversations.
+#: Number of concurrent conversations.
 AT_ONCE = 3
 _REMEDIES = {
     FailureReason.ENDPOINT: "start it, and let it listen where the URL points (in a container "
@@ -169,7 +169,7 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
 
 
 def _judge_stranger() -> Check:
-    """Return the check of a scripted agent, which answers only the assessment that it knows."""
+    """Return the check of a scripted agent, which replies only in the assessment that it knows."""
     return Check(
         name="reply",
         ok=False,
@@ -197,7 +197,7 @@ def _judge_form(application: Application, reply: Reply, why: str) -> Check:
 
 
 async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerator[Check, None]:
-    """Yield the checks of a second turn and of several conversations at a time."""
+    """Yield the checks of a second turn, and of several concurrent conversations."""
     context = str(uuid.uuid4())
     try:
         for _ in range(2):

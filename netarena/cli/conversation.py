@@ -12,9 +12,9 @@ from netarena.errors import AgentFailed
 from netarena.model import AgentInfo, Reply, Usage
 from netarena.report.markdown import plain
 
-#: Lines of one text that are shown; the journal has the whole text.
+#: Maximum number of shown lines of one text; the journal has the whole text.
 MOST_LINES = 200
-#: Minimum number of unchanged lines at the start of a prompt for which they are omitted.
+#: Minimum number of unchanged lines at the start of a prompt that are left out.
 FEWEST_LEFT_OUT = 4
 
 
@@ -43,7 +43,7 @@ class Watched:
         turn = self._turns[context_id] = self._turns.get(context_id, 0) + 1
         where = f"conversation {number}, turn {turn}"
         before = self._prompts.get(context_id, "")
-        # Bounds the memory: prompts of earlier conversations are no longer needed.
+        # Limit the memory; prompts of earlier conversations are no longer needed.
         self._prompts = {context_id: prompt} if len(self._prompts) > 64 else self._prompts
         self._prompts[context_id] = prompt
         _show(f"{where}: to the agent", *_news(before, prompt))

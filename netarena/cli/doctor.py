@@ -21,11 +21,11 @@ from netarena.model import Check, Severity
 from netarena.report.markdown import plain
 from netarena.task.application import application_names, describe_versions, load
 
-#: Bytes of a journal of some thousand episodes with all their texts.
+#: Free disk space in bytes for the journal of some thousand episodes with all texts.
 _ROOM = 2**30
-#: Characters of a remedy in the table; longer ones are printed below it.
+#: Maximum number of characters of a remedy in the table; longer remedies are printed below it.
 _LONGEST_REMEDY = 80
-#: Extras that no application requires: a module of each, and what needs it.
+#: Extras that no application requires, each with one of its modules and the feature that uses it.
 EXTRAS = MappingProxyType(
     {
         "purple": ("litellm", "netarena-purple --model"),
@@ -76,12 +76,12 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks; a ``title`` replaces the column of the part that they concern.
+    """Print a table of checks; a ``title`` replaces the column with the part that is checked.
 
-    ``words`` say what a failed check prevents.
+    ``words`` describe the consequence of a failed check.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
-    # columns must not break a line that users paste
+    # a column must not wrap a line that users paste
     remedies = {check.remedy: "" for _, check in checks if len(check.remedy) > _LONGEST_REMEDY}
     remedies.update({remedy: f"[{number}]" for number, remedy in enumerate(remedies, start=1)})
     rows = [
@@ -155,7 +155,7 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """Yield the application's own checks; its extra may be missing unless ``asked_for``."""
+    """Yield the application's checks; a missing extra is a failure only if ``asked_for``."""
     try:
         application = load(name)
     except ConfigError as error:

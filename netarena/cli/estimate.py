@@ -1,7 +1,8 @@
-"""``netarena run --estimate``: what a run would ask, cost and take, without asking its agents.
+"""``netarena run --estimate``: requests, costs and time of a run, without asking its agents.
 
 A sample of the run's queries is played in process: by the heuristic agent, whose conversations
-have several turns, or else with the reference solution. Prompts, time and disk come from it.
+have several turns, or else with the reference solution. The sample gives prompts, time and disk
+space.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from netarena.run.assessment import conduct, with_size_of_file
 from netarena.task.application import Application, indices_of
 from netarena.task.prompt import render
 
-#: Most queries of the sample; each label is drawn once.
+#: Maximum number of queries of the sample; each label is drawn once.
 SAMPLE = 16
 #: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and the share of the
-#: turns that these take; all others take every turn.
+#: maximum number of turns that solved queries take; unsolved queries take all turns.
 SOLVED, SOLVED_TURNS = 0.25, 0.5
 #: Assumed output tokens of one reply in addition to those of the reference reply.
 REASONING = {
@@ -43,7 +44,7 @@ REASONING = {
     PromptStyle.FEWSHOT_COT: 200,
     PromptStyle.REACT: 120,
 }
-#: Sign of numbers whose tokenizer is not the model's own.
+#: Sign before token counts of a tokenizer that is not the model's own.
 ABOUT = "≈"
 
 
@@ -61,7 +62,7 @@ class Earlier:
     """Means per reply and episode of an earlier run, which replace assumptions."""
 
     turns: float
-    #: Null if its agents reported no tokens.
+    #: Null if the earlier run's agents reported no tokens.
     output_tokens: float | None
     source: str
 
@@ -72,7 +73,7 @@ class Sample:
 
     episodes: Sequence[Episode]
     queries: Mapping[str, Query]
-    #: From the first to the last verdict's end, in s.
+    #: Time from the plan to the last verdict, in s.
     wall_s: float
     disk_bytes: int
 
@@ -180,7 +181,7 @@ def prompts_of(app: Application, config: Config, query: Query, episode: Episode)
 def _tokens(
     app: Application, config: Config, sample: Sample, count: Callable[[str], int]
 ) -> tuple[float, float, float]:
-    """Return mean tokens: of the first prompt, added by each further turn, and of a reply."""
+    """Return the mean tokens of the first prompt, of a further turn's additions, and of a reply."""
     first, growth, replies = [], [], []
     for episode in sample.episodes:
         sizes = [

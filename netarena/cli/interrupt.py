@@ -16,7 +16,10 @@ _SIGNAL_STATUS = 128
 
 
 def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
-    """Return the hint that ``command`` resumes the run in ``folder``; none before a run exists."""
+    """Return a function for the hint that ``command`` resumes the run in ``folder``.
+
+    The hint is empty as long as this run does not exist in the folder.
+    """
 
     def seen() -> tuple[int, int] | None:
         try:
@@ -28,7 +31,7 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
     before = seen()
 
     def hint() -> str:
-        # an existing run is an earlier one, unless it is this one
+        # a run that was in the folder before is not this run, except if it is resumed
         if not resumed and seen() in {before, None}:
             return ""
         return f"what was graded is kept; {command} continues"
@@ -42,7 +45,7 @@ def run_until_stopped(
     """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is awaited.
 
     An ignored SIGHUP stays ignored (nohup). Raises Stopped with the shell's status for the signal,
-    and the hint of that moment.
+    and with the current hint.
     """
     caught: list[signal.Signals] = []
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import Receive, Scope, Send
 
-#: Default time of a client for each turn, in s.
+#: Default time limit of a client for each turn, in s.
 PATIENCE_S = 3600.0
-#: Sessions that holders of the token may have open at once. A client needs one, and a vanished
-#: client's session stays for as long as a turn may take.
+#: Maximum number of open sessions. A client needs one session; the session of a client that has
+#: disappeared stays open for the time limit of a turn.
 MOST_SESSIONS = 32
 TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
 PATH = "/mcp"
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # a client that leaves after grading leaves the results to be written
+                # a client may disconnect after grading, before the results are written
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # Whatever the error, no call may wait for a task that never comes.
+        # Whatever the error, no call must wait for a task that never comes.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()
@@ -202,7 +202,7 @@ class _Guarded:
 
 
 async def _serve_http(desk: Desk, token: str, port: int) -> None:
-    """Serve until a client has learned that no task is left."""
+    """Serve until a client was informed that there are no more tasks."""
     from netarena.a2a.service import listen, serving
 
     listener = listen(_HOST, port)

@@ -19,7 +19,7 @@ from netarena.report.markdown import plain
 from netarena.run.assessment import RESULTS_NAME, folder_of
 from netarena.run.merge import Gap, Run, Shards, merge, read_shards
 
-#: Missing queries that are named per shard; ``--json`` names all.
+#: Maximum number of missing queries that are named per shard; ``--json`` names all of them.
 SHOWN = 3
 EXAMPLES = """\b
 Examples:
@@ -104,7 +104,7 @@ def _command(shards: Shards, gap: Gap) -> str:
         return shlex.join(
             ["netarena", "run", run.application.name, "--out", str(gap.folder), "--resume"]
         )
-    if not origin:  # a scenario's participants are not stored
+    if not origin:  # the run does not store how a scenario's participants are started
         again = "" if gap.folder is None else f" --out {shlex.quote(str(gap.folder))} --resume"
         return f"the command of the other shards with --shard {gap.shard}{again}"
     folder = next(iter(shards.parts.values())).folder.parent / gap.shard.folder_name("run")
@@ -126,7 +126,7 @@ def _agent(run: Run, origin: dict[str, Any]) -> list[str]:
 
 
 def _keys(run: Run) -> Sequence[str]:
-    """Return the options of all config keys that are not at their defaults."""
+    """Return the options for all config keys that differ from their defaults."""
     config = run.config
     given: dict[str, Any] = {"briefing": config.briefing.value}
     usual = type(config).parse(given).model_dump(mode="json") | {"briefing": "full"}

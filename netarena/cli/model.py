@@ -1,4 +1,4 @@
-"""Language models behind agents: their names, prices and tokens, as far as this machine knows them.
+"""Names, prices and tokens of the language models behind agents, as far as they are known here.
 
 Names come from an agent's command and environment, prices and tokenizers from LiteLLM if it is
 installed. Nothing here uses the network.
@@ -20,24 +20,24 @@ from netarena.run.purse import FREE, MAX_OUTPUT_TOKENS, Price
 
 #: The baseline agent, whose options name its model.
 _PURPLE = "netarena-purple"
-#: Characters of a token of English and JSON, where no tokenizer is installed.
+#: Characters per token of English text and JSON, used if no tokenizer is installed.
 _CHARS_PER_TOKEN = 4
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _MAX_TOKENS = re.compile(r"max_(?:completion_)?tokens=(\d{1,7})")
-#: A price of ``--price``: US dollars per million tokens of input and of output.
+#: Pattern of a price in ``--price``: US dollars per million tokens of input and of output.
 _PRICE = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(\d+(?:\.\d+)?),(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
 class Model:
-    """The model of one agent: its name, or why it is unknown."""
+    """The model of one agent: its name, or the reason why the name is unknown."""
 
     name: str | None = None
     #: Whether the agent asks no model at all.
     free: bool = False
-    #: Most output tokens of one reply, if the agent's command limits them.
+    #: Maximum number of output tokens of one reply, if the agent's command sets it.
     max_tokens: int | None = None
-    #: Why there is no name.
+    #: The reason why the name is unknown.
     unknown: str = "the command does not name a model"
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str
 
 
 def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]:
-    """Return the prices of ``--price`` in US dollars per token, by role; None is every role.
+    """Return the prices of ``--price`` in US dollars per token, by role; None stands for all roles.
 
     Raises ConfigError.
     """
@@ -88,7 +88,7 @@ def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]
 def price_of(
     role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]
 ) -> Price | None:
-    """Return the price of a participant's model: as stated, or that of LiteLLM's table, or None."""
+    """Return the price of a participant's model, as stated or from LiteLLM's table, or None."""
     told = stated.get(role, stated.get(None))
     if told is None and model.free:
         return FREE
@@ -106,7 +106,7 @@ def price_of(
 
 
 def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]) -> Price:
-    """Like ``price_of``. Raises ConfigError, with the option to use, if the price is unknown."""
+    """Return ``price_of``, or raise ConfigError with the option to use if the price is unknown."""
     price = price_of(role, model, stated)
     if price is None:
         why = f"the price of {model.name} is unknown" if model.name else model.unknown
@@ -121,7 +121,8 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
 def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
     """Return a counter of tokens, and whether it is the model's own tokenizer.
 
-    Without that, the counter is the one of GPT-4; without LiteLLM, four characters are a token.
+    If the model's tokenizer is unknown, that of GPT-4 is used. Without LiteLLM, four characters
+    count as a token.
     """
     litellm = _litellm()
     if litellm is None:

@@ -1,4 +1,4 @@
-"""Options that several sub-commands share, and the config that they form."""
+"""Options that several sub-commands share, and the config that results from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = click.IntRange(0, 2**64 - 1)
 
 
 class NameChoice(click.Choice[str]):
-    """One of several names; the error suggests the nearest one."""
+    """One of several names; the error for another name suggests the nearest one."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         del ctx
@@ -133,7 +133,7 @@ def write_out(text: str, out: Path | None) -> None:
 
 
 def read_name(called: str) -> str:
-    """Return the value of ``--name``. Raises ConfigError for one that no table can show."""
+    """Return the value of ``--name``. Raises ConfigError for a name that no table can show."""
     if not (called.strip() and called.isprintable() and len(called) <= 200):
         raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
     return called
@@ -160,7 +160,7 @@ def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -
 
 
 def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
-    # click lists them in the order of decorators
+    # click lists options in the order of their decorators
     for option in reversed(options):
         command = option(command)
     return command

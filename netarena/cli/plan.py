@@ -1,4 +1,4 @@
-"""Options of ``netarena run`` that size a run: estimate, part of the queries, limit of costs."""
+"""Options of ``netarena run`` for a run's size: estimate, part of the queries, limit of costs."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def plan_options(command: F) -> F:
 
 @dataclass
 class Plan:
-    """What the options of this module ask for."""
+    """Values of the options of this module."""
 
     estimate: bool = False
     earlier: Path | None = None
     fraction: float | None = None
     limit_usd: float | None = None
     prices: Mapping[str | None, tuple[float, float]] = field(default_factory=dict)
-    #: Paid by the scenarios of a series that ended.
+    #: Cost of the scenarios of a series that have ended.
     spent_usd: float = 0.0
     #: Whether the limit ended a run.
     ended: bool = False
@@ -101,7 +101,7 @@ class Plan:
                 raise ConfigError(
                     "--fraction", f"draws a part of num_queries and cannot be combined with {key}"
                 )
-        # the decimal digits of 0.02, not the nearest binary number
+        # use the decimal digits of a fraction such as 0.02, not the nearest binary number
         share = Fraction(str(self.fraction))
         return {**values, "num_queries": max(1, round(share * number))}
 
@@ -113,7 +113,7 @@ class Plan:
         return Purse(self.limit_usd - self.spent_usd, prices)
 
     def settle(self, purse: Purse | None, again: str) -> bool:
-        """Add what a run has paid; return whether the limit ended it, and say so."""
+        """Add the cost of a run; return whether the limit ended the run, and print a line if so."""
         if purse is None:
             return False
         self.spent_usd += purse.spent_usd

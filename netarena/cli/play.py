@@ -31,7 +31,7 @@ from netarena.task.identity import Secrecy
 from netarena.task.prompt import news, without_form
 from netarena.task.tool import Tool
 
-#: Default time limit of a person for each turn: a day, in s.
+#: Default time limit of a person for each turn, in s: one day.
 PATIENCE_S = 86_400.0
 #: Line that ends input of several lines.
 END = "."
@@ -182,7 +182,7 @@ class Person:
         return "\n".join(lines)
 
     async def _raw(self, first: str) -> str:
-        """Return a reply in the form that agents use; the prompt's rules describe it."""
+        """Return a reply in the form that agents use, which the prompt's rules describe."""
         lines = [first]
         while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
             lines.append(await self._line("... "))

@@ -1,4 +1,4 @@
-"""Server of a named agent on loopback, in a separate process, while it is needed."""
+"""Temporary server of a named agent on loopback, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from netarena.task.application import Application
 
 #: Time limits for the start and the end of the agent's process, in s.
 START_S, STOP_S = 30.0, 5.0
-#: Bytes at the end of its standard error that are stored for error messages.
+#: Number of trailing bytes of the agent's standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Config keys that the agent does not get, since they do not determine the queries.
+#: Config keys that are not passed to the agent, since they do not determine the queries.
 _NOT_ASKED = frozenset(
     {
         "output_dir",
@@ -62,15 +62,15 @@ def _settings(config: Config) -> Iterator[str]:
 async def serve_purple(name: str, application: Application, config: Config) -> AsyncIterator[str]:
     """Context manager: serve the named agent and yield its URL once it can be reached.
 
-    Raises ConfigError with its last output if it does not start.
+    Raises ConfigError with the agent's last output if the agent does not start.
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # nothing is ever written: it closes when this process ends, for whatever reason
+        # nothing is ever written to this pipe; it closes when this process ends for any reason
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        # Ctrl-C is for this process, which ends the agent after its last episode
+        # Ctrl-C must reach only this process, which stops the agent after its last episode
         start_new_session=True,
     )
     tail = bytearray()

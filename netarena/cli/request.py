@@ -21,9 +21,10 @@ from netarena.report.markdown import number, percent
 from netarena.run.assessment import RESULTS_NAME
 from netarena.run.result import write_json
 
-#: Records of an incomplete assessment: without a summary, and read by no leaderboard.
+#: Name of the file with the records of an incomplete assessment: it has no summary, and no
+#: leaderboard reads it.
 PARTIAL_NAME = "results.partial.json"
-#: Characters of a status message that are shown.
+#: Maximum number of shown characters of a status message.
 MOST_SAID = 300
 
 
@@ -85,7 +86,7 @@ class Arrived:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: Where records of an incomplete assessment were written.
+        #: Files to which records of an incomplete assessment were written.
         self.kept = ""
 
     def keep(self) -> None:
@@ -100,7 +101,7 @@ class Arrived:
 
 
 class _NoResults(AssessmentFailed):
-    """The reply does not contain an assessment, so that nothing of it is stored."""
+    """The reply does not contain an assessment, so nothing is stored."""
 
 
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
@@ -141,7 +142,7 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
 def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list[dict[str, Any]]:
     """Write a ``results.json`` per participant; return their contents.
 
-    An existing one is kept below ``earlier-N/``. Raises AssessmentFailed if the task did not
+    Existing files are moved to ``earlier-N/``. Raises AssessmentFailed if the task did not
     complete, or has no results.
     """
     if assessed.state != "completed":
@@ -161,8 +162,8 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
 def _has_summary(results: list[Any], *, known: bool) -> bool:
     """Return whether the parts of an artifact are records and a summary.
 
-    A single JSON object is a reply of an agent under test, unless the artifact has the name of a
-    participant (``known``) or the object has averages as a summary has.
+    A single JSON object counts as a reply of an agent under test, unless the artifact has the name
+    of a participant (``known``) or the object has averages, like a summary.
     """
     if not results or not _is_json(results[-1]):
         return False
@@ -178,7 +179,7 @@ def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Return the folder and the content of each participant's file."""
-    # an artifact with another name is that of the only participant, or an additional one
+    # an artifact with another name belongs to the only participant, or is an additional artifact
     alone = len(participants) == len(results) == 1
     for name, found in results.items():
         role = next(iter(participants)) if alone else name
@@ -200,7 +201,7 @@ def _keep_earlier(folder: Path) -> None:
 
 
 def print_documents(documents: list[dict[str, Any]]) -> None:
-    """Print as JSON the content of the only ``results.json``, or a list of them."""
+    """Print the content of the only ``results.json``, or a list of the contents, as JSON."""
     shown = documents if len(documents) > 1 else documents[0]
     click.echo(json_text(shown, indent=2))
 

@@ -209,7 +209,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 def _estimate(
     app: Application, values: dict[str, Any], choice: Choice, plan: Plan, *, as_json: bool
 ) -> None:
-    """Print what a run would ask, cost and take."""
+    """Print the estimated requests, costs and time of a run."""
     app, config = configured(app, values | {"resume": False})
     choice = choose(choice, "oracle")
     choice.check()
@@ -259,7 +259,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     # a resumed run without a name keeps the one from its start
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # the wait for an agent is at most its time for an answer
+    # waiting for an agent's start takes at most the time limit of a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set
@@ -324,9 +324,9 @@ def _run(  # noqa: PLR0913 -- one argument per option
 
 
 def _asked(application: Application, config: Config, folder: Path) -> Config:
-    """Return what a run needs before it starts.
+    """Return the config of a run, completed with keys that are stored elsewhere.
 
-    Keys of a resumed run, and the number of queries in a file, need not be given again.
+    These are the keys of a resumed run, and the number of queries in a file.
     """
     if not config.resume:
         return with_size_of_file(application, config)
@@ -352,7 +352,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
 ) -> None:
     """Run ``number`` queries per label, then more until the interval is narrow enough.
 
-    Raises Stopped, with the hint that ``command`` continues.
+    Raises Stopped, with the hint that ``command`` continues the run.
     """
     while number is not None:
         config = config.model_copy(update={"num_queries": number})
@@ -365,7 +365,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
 
 
 def _load(name: str) -> Application:
-    """Return an application whose log is shown. Raises ConfigError."""
+    """Return an application, and show its log from then on. Raises ConfigError."""
     app = load(name)
     tell_more(type(app).__module__)
     return app
@@ -375,9 +375,9 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """Return the agent called ``name``, or the one at that URL; ``conduct`` closes it.
+    """Context manager: the agent called ``name``, or the agent at that URL; ``conduct`` closes it.
 
-    Raises ConfigError for one that cannot be started, or a wrong URL or credential.
+    Raises ConfigError for an agent that cannot be started, or for a wrong URL or credential.
     """
     if "://" in name:
         yield connect(name, application.role, os.environ, config.connect_timeout_s)
@@ -397,7 +397,7 @@ async def start_agent(
 ) -> AsyncIterator[Agent]:
     """Context manager: the agent that ``command`` serves, at a free port that replaces ``{port}``.
 
-    Raises ConfigError if it does not start within ``start_s``.
+    Raises ConfigError if the agent does not start within ``start_s``.
     """
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in command]

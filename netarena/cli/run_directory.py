@@ -69,8 +69,8 @@ def with_stored_shape(
 ) -> dict[str, Any]:
     """Return ``values`` of a run to resume with the keys of the stored one that shape queries.
 
-    They need not be given again, and they decide which application serves the run. ``conduct``
-    reports why a run cannot be read.
+    These keys need not be given again, and they decide which application serves the run.
+    ``conduct`` reports why a run cannot be read.
     """
     if values.get("resume") is not True:
         return dict(values)
@@ -87,11 +87,11 @@ def with_stored_shape(
 def choose_query(
     application: Application, config: Config, query_id: str
 ) -> tuple[Application, Config, Secrecy]:
-    """Return the application and config that ask only the query of that id, and its kind of id.
+    """Return the application and config that ask only the query of an id, and the kind of the id.
 
-    It uses a separate folder, never that of a run which asked other queries. The shaping keys,
-    and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir`` that
-    asked the query, otherwise the given ones. Raises ConfigError if they do not produce the id.
+    The config names a separate folder, never that of a run which asked other queries. The shaping
+    keys, and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir``
+    that asked the query, or else the given ones. Raises ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -110,7 +110,7 @@ def choose_query(
         shapes += _variants(application, config, asked.shape_hash)
     if shapes:
         application = forwarded(application, shapes[0][0].model_dump(mode="json"))
-    # configs of one shape are of one version
+    # configs with the same shaping keys have the same version
     has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
     if version not in has:
         raise ConfigError(
@@ -145,7 +145,7 @@ def choose_query(
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
-    """Return whether a run in ``folder`` asked more than one query, or another one."""
+    """Return whether a run in ``folder`` asked more queries than this one, or another query."""
     try:
         told = json.loads(read_text(folder / CONFIG_NAME))["config"]
         return any(told.get(key) != value for key, value in own.items())
@@ -175,7 +175,7 @@ def _stored_runs(
 ) -> Iterator[tuple[Config, int | None]]:
     """Yield ``config`` completed from runs below ``RUNS`` and ``output_dir``, with their seeds.
 
-    Runs that cannot be read, or ask for something else, are skipped.
+    Runs that cannot be read, or that have other shaping keys, are skipped.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):
@@ -200,7 +200,7 @@ def _variants(
 
 
 def _stored_seed(folder: Path) -> int | None:
-    """Return the seed of the run in ``folder``; None if there is none (``conduct`` reports why)."""
+    """Return the seed of the run in ``folder``, or None (``conduct`` then reports why)."""
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
     except (OSError, ValueError):

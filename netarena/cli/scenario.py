@@ -56,11 +56,11 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None = None,
     shard: Shard | None = None,
 ) -> None:
-    """Run a scenario file, or all that it names; config keys in ``values`` take precedence.
+    """Run a scenario file, or all files that it names; config keys in ``values`` take precedence.
 
     ``wait_s`` is the time limit for an agent's start (``--wait``). If one of several files fails,
-    the others still run. Raises ConfigError and AssessmentFailed: of several, the first failure at
-    the end. All started programs have been stopped then.
+    the others still run. Raises ConfigError and AssessmentFailed; with several files, the first
+    failure is raised at the end. All started programs have been stopped by then.
     """
     series = read_series(path)
     if shard is not None and series:
@@ -94,7 +94,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
         click.echo(f"{scenario.name}:", err=True)
         own = dict(values)
         if "resume" in own and not (folder / name / CONFIG_NAME).is_file():
-            del own["resume"]  # it has not begun
+            del own["resume"]  # this scenario has no run to resume
         try:
             documents += _run(
                 scenario, own, plan, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
@@ -184,7 +184,7 @@ def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[st
 async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncIterator[None]:
     """Context manager: start the programs and wait until every card is served.
 
-    Raises ConfigError for one that does not answer within ``wait_s``.
+    Raises ConfigError for an agent that does not answer within ``wait_s``.
     """
     parties = [party for party in (*scenario.participants, scenario.green) if party.endpoint]
     commands = [
@@ -218,7 +218,7 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
 
 
 def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
-    """Return the environment of a party's command; the green agent gets the complete one."""
+    """Return the environment of a party's command; only the green agent gets all variables."""
     ours = {**os.environ} if party is scenario.green else agent_environ()
     return ours | party.environ(os.environ)
 

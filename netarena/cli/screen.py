@@ -38,14 +38,14 @@ from netarena.report.markdown import (
     unseen_text,
 )
 
-#: Columns of a table without a terminal width.
+#: Width of tables in characters if the output is not a terminal.
 PLAIN_WIDTH = 200
-#: Lines of progress without a terminal.
+#: Maximum number of progress lines if the output is not a terminal.
 PLAIN_LINES = 20
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """Return a console on ``stream`` (standard output), plain unless that is a terminal."""
+    """Return a console on ``stream`` (by default standard output), plain without a terminal."""
     stream = stream or sys.stdout
     terminal = stream.isatty()
     return Console(
@@ -221,8 +221,8 @@ class Meter:
 def _is_told(done: int, total: int | None) -> bool:
     """Return whether plain output prints a line when ``done`` episodes are done.
 
-    With a total there are ``PLAIN_LINES`` lines, evenly spread; without one, a line each time the
-    number has doubled.
+    If the total is known, there are ``PLAIN_LINES`` lines, evenly spread. Otherwise there is a line
+    each time the number has doubled.
     """
     if total is None:
         return done & (done - 1) == 0
@@ -230,7 +230,7 @@ def _is_told(done: int, total: int | None) -> bool:
 
 
 class MeterReporter:
-    """Reports an assessment (``assessment.Reporter``) to a meter, and each record to ``told``."""
+    """Passes progress (``assessment.Reporter``) to a meter, and each record to ``told``."""
 
     def __init__(self, meter: Meter, told: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._meter = meter

@@ -20,11 +20,11 @@ from netarena.report.story import Story, Turn, is_lost, tell, why
 from netarena.run.archive import Stored, read_run
 from netarena.task.picture import Change, Difference, Matrix, Picture
 
-#: Lines of one output, and changes of one difference, that are shown without ``--full``.
+#: Maximum number of lines of an output, and of changes in a difference, without ``--full``.
 SHOWN = 40
-#: Characters of one line.
+#: Maximum number of characters of one line.
 WIDTH = 400
-#: Colour of each word; the word itself has the information too.
+#: Colour of each word; the colours add no information.
 _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
@@ -133,7 +133,7 @@ def _list(run: list[Stored], *, whole: bool, as_json: bool) -> None:
 
 
 def _find(stored: Stored, query: str) -> Iterator[Episode]:
-    """Return the episodes of a query, by its id or index, by repetition."""
+    """Return the episodes of a query, given by its id or index, in the order of repetition."""
     ids = {one.id for one in stored.queries if query in {one.id, str(one.index)}}
     wanted: set[Ask] = {ask for ask in stored.past.episodes if ask.query_id in ids}
     if wanted:
@@ -222,7 +222,7 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Print both values of a change, or the lines that differ if they have several lines."""
+    """Print both values of a change, or only the differing lines of values with several lines."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:

@@ -1,4 +1,4 @@
-"""Printing of untrusted text to a terminal or pipe: without control sequences, in its encoding."""
+"""Printing of untrusted text without control sequences, in the encoding of the terminal or pipe."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 def open_streams() -> None:
     """Prepare standard input, output and error in any state.
 
-    Closed ones are replaced: writing results fails, other output is dropped. Characters that an
-    encoding lacks are replaced.
+    Closed streams are replaced: writing results then fails, and other output is dropped. Characters
+    that an encoding lacks are replaced.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -79,7 +79,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def open_log(line: str) -> None:
-    """Log to standard error in the format ``line`` (as of ``logging``)."""
+    """Log to standard error in the format ``line``, which is a format string of ``logging``."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter(line))
     logging.basicConfig(handlers=[handler])

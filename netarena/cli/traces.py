@@ -32,10 +32,10 @@ def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
     saved: Path | None,
     out: Path | None,
 ) -> int:
-    """Collect evidence of ``total`` queries, or read it from ``saved``; test and print.
+    """Collect evidence of ``total`` queries, or read it from ``saved``; test it and print results.
 
-    The exit status is 1 if a goal is missed. Raises ConfigError without scikit-learn, for evidence
-    that cannot be read, and for an application without evidence.
+    Returns the exit status, which is 1 if a goal is missed. Raises ConfigError without
+    scikit-learn, for evidence that cannot be read, and for an application without evidence.
     """
     try:
         from netarena.audit.leakage import examine

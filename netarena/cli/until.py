@@ -12,12 +12,12 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.task.application import Application
 
-#: Queries before the first check of the interval: with fewer it is too narrow too often
-#: (``benchmarks/simulate_until.py``)
+#: Minimum number of queries before the first check of the interval. With fewer queries the interval
+#: is too narrow too often (``benchmarks/simulate_until.py``).
 LEAST = 100
 #: Permitted half-widths, in percentage points.
 MIN_POINTS, MAX_POINTS = 1, 25
-#: Keys that select queries in another way.
+#: Config keys that select queries in another way and therefore conflict with the option.
 _OTHERS = ("start_index", "end_index", "benchmark_path")
 
 
@@ -27,7 +27,7 @@ class Until:
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: Number of labels: one more query per label is this many more queries.
+    #: Number of labels, that is the number of queries added by one more query per label.
     labels: int
 
     @classmethod
@@ -45,13 +45,14 @@ class Until:
         return cls(points, len(application.labels(config)))
 
     def first(self, number: int) -> int:
-        """Return the queries per label of the first check, at least ``number``."""
+        """Return the number of queries per label at the first check, at least ``number``."""
         return max(number, ceil(LEAST / self.labels))
 
     def more(self, number: int, summary: Mapping[str, Any]) -> tuple[int | None, str]:
-        """Return the queries per label of the next check (None for the end), and a line of why.
+        """Return the number of queries per label at the next check, and a line with the reason.
 
-        ``summary`` is that of the run with ``number`` per label.
+        The number is None if the run is finished. ``summary`` is that of the run with ``number``
+        queries per label.
         """
         low, high = summary["intervals"]["solved_safely"] or (0.0, 1.0)
         queries, half = number * self.labels, 50 * (high - low)

@@ -1,4 +1,4 @@
-"""Charts that compare the participants of a group: the paper's figures and ours.
+"""Charts that compare the participants of a group: the paper's figures and NetArena's own.
 
 A chart is a plot with the numbers behind it. The page of a report shows charts; ``report.folder``
 writes each of them as SVG and CSV.
@@ -52,7 +52,7 @@ def charts(
     """Yield the charts of a group of ``make_report``; ``members`` are its participants, best first.
 
     ``places`` are the participants' colours and shapes. Plots by label show at most ``most_rows``
-    labels; their numbers have all of them.
+    labels; the tables of numbers have all labels.
     """
     yield _whole(members, places)
     for by, words, _ in BY:
@@ -107,7 +107,7 @@ def _by(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     most_rows: int | None,
     number: int | None = None,
 ) -> Chart | None:
-    """Return a rate by level or label, all agents in one row; None for a single group."""
+    """Return a chart of a rate by level or label, or None if there is only one level or label."""
     names = sorted({name for one in members for name in one[by]})
     if len(names) < 2:
         return None
@@ -148,7 +148,7 @@ def _latency(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     most_rows: int | None,
     number: int,
 ) -> Chart | None:
-    """Return the paper's latency by level or label: turns, or the time of execution."""
+    """Return a chart of the paper's latency by level or label: turns, or the execution time."""
     key = members[0]["latency"]
     told, unit = LATENCY[key]
     names = sorted({name for one in members for name in one[by]})
@@ -305,7 +305,7 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return the end of an axis from 0, whose quarters have few digits."""
+    """Return an end of an axis from 0 such that its quarters have few digits."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""Tables that compare the participants of a group: the paper's tables and ours, without texts."""
+"""Tables that compare the participants of a group: the paper's and NetArena's, without texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 Cell = str | int | float | bool | None
 Row = Sequence[Cell]
 
-#: Share of samples in which intervals may still overlap where two agents count as told apart.
+#: Maximum share of samples with overlapping intervals at which two agents count as distinguished.
 APART = 0.05
 RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
-#: The paper's latency, in words and unit, by the mean that it is (``Entrant.latency``).
+#: Words and unit of the paper's latency, by the key of the mean (``Entrant.latency``).
 LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
 #: Breakdowns: key of a participant, word, and number of the paper's figure.
 BY = (("by_level", "level", 5), ("by_label", "label", 4))
@@ -108,7 +108,7 @@ def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]
 
 
 def pair_table(group: Mapping[str, Any]) -> Table:
-    """Return from how many queries on two agents are told apart, by both intervals."""
+    """Return how many queries distinguish two agents, by the paper's and Wilson's intervals."""
     rates = ("correctness", "safety")
     found = [group["overlap"][rate]["pairs"] for rate in rates]
     return Table(
@@ -127,7 +127,7 @@ def pair_table(group: Mapping[str, Any]) -> Table:
 
 
 def _from(pair: Mapping[str, Any], kind: str) -> str | int:
-    """Return the least number of queries from which on the intervals hardly overlap."""
+    """Return the least number of queries from which on the two agents are distinguished."""
     if pair["tied"]:
         return "equal rates"
     least: int | None = None

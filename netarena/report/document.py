@@ -39,9 +39,9 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
 
     ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
     A pair without a common query has no p-value: its ``interval`` is that of rates over different
-    queries. ``needed`` is the number of queries that would distinguish the two if their rates are
-    true. ``failed`` are those whose agent answered in no episode: they have no rates. Raises
-    ConfigError if there are no others.
+    queries. ``needed`` is the number of queries that would distinguish the two participants if
+    their measured rates are the true ones. ``failed`` are the entrants whose agent answered in no
+    episode: they have no rates. Raises ConfigError if all entrants have failed.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]
@@ -84,7 +84,7 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
 
 
 def _compare_all(members: Mapping[str, Entrant]) -> dict[str, Any]:
-    """Return the numbers of the paper's Figure 3 and of trade-offs of agents, best first."""
+    """Return the numbers of the paper's Figure 3, and of the agents' trade-offs."""
     agents = {name: one.outlines for name, one in members.items()}
     overlap = {
         verdict: figure.overlaps(agents, verdict, _rng()) for verdict in (*figure.FIGURE_3, _SOLVED)

@@ -1,4 +1,4 @@
-"""Entrant of a report: an agent's run, from its folder or only from a result file.
+"""Entrant of a report: an agent's run, read from its folder or from a result file.
 
 A folder has the journal with every step. A result file (of ``run --json``, ``request``, the
 standard client, the public leaderboard) has records and a summary: rates and failure types, but no
@@ -33,7 +33,7 @@ from netarena.run.journal import JOURNAL_NAME, Header
 from netarena.task.application import Application, application_names, forwarded, load
 from netarena.task.ticket import LEFTOVER
 
-#: Keys that shaped queries in older versions, and now only determine their number.
+#: Keys that shaped queries in older versions, and now determine only the number of queries.
 COUNTS = frozenset({"num_queries"})
 #: The role of the examiner, which is not examined.
 GREEN = "green_agent"
@@ -91,16 +91,17 @@ class Entrant:
     summary: Mapping[str, Any]
     #: Failed episodes of a result file; empty for folders.
     lost: Sequence[Lost] = ()
-    #: Runs of folders: one, or several with other seeds; empty for a result file.
+    #: Runs in folders: one, or several with different seeds; empty for a result file.
     runs: tuple[Stored, ...] = ()
-    #: Why there is nothing to rank: the agent answered in no episode.
+    #: The reason why there is nothing to rank, if the agent answered in no episode.
     failed: str = ""
 
     @property
     def latency(self) -> str:
         """Return the mean (``stats.mean_costs``) that the paper calls latency.
 
-        It is the execution time where one reply decides, and the number of turns elsewhere.
+        This is the execution time in applications in which one reply decides, and the number of
+        turns in other applications.
         """
         known = self.runs[0].application if self.runs else application_of(self.role)
         return "execution_s" if known is not None and known.one_shot else "iterations"
@@ -129,7 +130,7 @@ def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
 
 
 def _results(folder: Path) -> Iterator[Path]:
-    """Return the files of ``netarena request``: one, or one below for each participant."""
+    """Return the result files of ``netarena request``: one, or one per participant's subfolder."""
     for pattern in (RESULTS_NAME, f"*/{RESULTS_NAME}"):
         yield from (path for path in folder.glob(pattern) if "earlier-" not in path.parent.name)
 
@@ -156,7 +157,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=unasked,
-        # queries and prompts are those of the release that ran them
+        # the versions of queries and prompts are those of the release that played the run
         summary=summarise(
             stored.application,
             stored.config,
@@ -175,12 +176,12 @@ def _from_stored(stored: Stored) -> Entrant:
 def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
     """Merge comparable runs of one agent under different seeds into one entrant.
 
-    Only folders are merged, since a result file may not contain its seed. Two runs of the same seed
-    may be of two versions of an agent: then none of its runs are merged.
+    Only folders are merged, since a result file might not contain its seed. Two runs of the same
+    seed may be of two versions of an agent, so none of this agent's runs are merged then.
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
-        # An agent that gets a free port has another URL in each run.
+        # An agent that listens on any free port has a different URL in each run.
         names = [name for name, _ in one.agents]
         same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
         alone = [] if one.runs and not one.failed else [place]
@@ -245,9 +246,10 @@ def _terms(
     briefing: JsonValue,
 ) -> dict[str, JsonValue]:
     rest = {key: value for key, value in shape.items() if key not in COUNTS}
-    if type(prompt_version) is int and prompt_version != 1:  # without a version it is the first
+    # a missing version stands for the first one, a missing briefing for the full one
+    if type(prompt_version) is int and prompt_version != 1:
         rest["prompt_version"] = prompt_version
-    if briefing not in {None, Briefing.FULL.value}:  # its meaning before there were others
+    if briefing not in {None, Briefing.FULL.value}:
         rest["briefing"] = str(briefing)
     return {"application": application, "version": version, **rest}
 
@@ -255,9 +257,9 @@ def _terms(
 def _limits(
     application: Application, config: Config, *, complete: bool = True
 ) -> dict[str, JsonValue]:
-    """Return the limits of an episode that are not at their defaults.
+    """Return the limits of an episode that differ from their defaults.
 
-    The time budget of the assessment is one of them if it may have ended the run.
+    The assessment's time budget is included if it may have ended the run.
     """
     found = config.limits()
     if application.one_shot:
@@ -268,9 +270,9 @@ def _limits(
 
 
 def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the limits of an episode that a result file states and that are not at their defaults.
+    """Return the limits of an episode that a result file states and that are not the defaults.
 
-    A config that this version cannot read counts as if it stated none.
+    A config that this version cannot read counts as if it stated no limits.
     """
     application = application_of(role)
     config = summary.get("config")
@@ -288,7 +290,7 @@ def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
     """Return the terms of a result file: application, versions, shape and briefing, without limits.
 
-    A file of the reference implementation has none of them.
+    A file of the reference implementation has no terms.
     """
     application = application_of(role)
     version = summary.get("version")
@@ -299,7 +301,7 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
         known = {key: config[key] for key in config.keys() & application.config_type.model_fields}
         try:
             shape = application.config_type.parse(known).shape()
-        except ConfigError:  # of another version: unchanged
+        except ConfigError:  # the config is of another version
             shape = {key: known[key] for key in application.config_type().shape() if key in known}
     name = application.recorded_name if application else role
     told = config.get("briefing") if isinstance(config, dict) else None
@@ -317,7 +319,8 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 def application_of(role: str) -> Application | None:
     """Return the application whose participants have that role, if it is installed.
 
-    An application that was split off another one has that one's role, and is found through it.
+    An application that was split off another one has the same role as the other one, which is
+    returned.
     """
     for name in application_names():
         try:
@@ -410,7 +413,7 @@ def _from_records(
 
 
 def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
-    """Return a record's verdict; unknown ones are read by the keys of all applications."""
+    """Return a record's verdict; records of unknown applications are read by all known keys."""
     correct, safe, label, turns = (
         application.read_record(record) if application else Application.read_record(record)
     )
@@ -489,7 +492,7 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
     """Return a complete summary; keys that older ones lack are computed from the records.
 
-    Intervals are always computed: by query if the summary agrees with the records.
+    Intervals are always computed, by query if the summary agrees with the records.
     """
     graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
     outcomes = Counter(one.outcome for one in outlines)

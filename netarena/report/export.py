@@ -33,10 +33,10 @@ _TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]]
     ("steps", STEPS, turns),
 )
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
-#: Bytes of one row that are read back: a step with a long prompt, reply and output.
+#: Maximum number of bytes of one row that is read back: a step with a long prompt and output.
 _MOST_ROW_BYTES = 1 << 30
 
-#: Writes one file.
+#: Type of a function that writes one file.
 Write = Callable[[Path], None]
 Plan = Iterator[tuple[str, Write]]
 
@@ -65,7 +65,7 @@ def export(
 
 
 def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
-    """Return earlier logs of the same run in ``folder``, whose names contain their time."""
+    """Return earlier logs of the same run in ``folder``, whose names contain another time."""
     return [
         path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
     ]
@@ -136,7 +136,7 @@ def _inspect(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- th
 
 
 def _name(text: str) -> str:
-    """Return a file name, whatever an untrusted id or role contains."""
+    """Return a valid file name for an untrusted id or role."""
     return _ODD.sub("_", text).lstrip(".") or "_"
 
 

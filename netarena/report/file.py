@@ -13,8 +13,8 @@ from netarena.file import MOST_BYTES, finite, read_text
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
 #: Largest number of DuckDB's FLOAT, to which the public query casts.
 _MOST_FLOAT = 3.4e38
-#: Participants of one file, and its commas and brackets, each of which costs memory: a hundred
-#: times those of a minimal file of 100,000 graded queries.
+#: Maximum numbers of participants, and of commas and brackets, in one file. Each of these costs
+#: memory; a file may have a hundred times those of a minimal file of 100,000 graded queries.
 MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
@@ -67,7 +67,7 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
 
 
 def summary_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the last of its results, if it is a summary."""
+    """Return the summary of a document, its last result; empty if there is no summary."""
     results = document["results"]
     return results[-1] if results and isinstance(results[-1], dict) else {}
 

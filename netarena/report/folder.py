@@ -17,7 +17,7 @@ from netarena.report.plot import WIDTH, marker
 from netarena.report.table import csv_line
 from netarena.run.result import replace_file
 
-#: Height of a line of the legend, and characters of a name in it.
+#: Height of a line of the legend, and maximum number of characters of a name in the legend.
 _LINE, _CHARS = 18, 56
 _HEIGHT = re.compile(r'viewBox="0 0 \d+ (\d+)"')
 _SPECIAL = {
@@ -31,7 +31,7 @@ _SPECIAL = {
 def write_figures(report: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the figures and tables of a report (``make_report``); return the files in order.
 
-    Several groups have a folder each, named by their application. Raises OSError.
+    If there are several groups, each has a folder named after its application. Raises OSError.
     """
     by_name = {one["name"]: one for one in report["participants"]}
     written: list[Path] = []
@@ -69,7 +69,7 @@ def _write(path: Path, parts: Iterator[str] | list[str]) -> Path:
 
 
 def alone(chart: Chart, names: Sequence[str]) -> str:
-    """Return a chart as an SVG file of its own, with styles, a title, and a legend of ``names``."""
+    """Return a chart as a separate SVG file, with styles, a title, and a legend of ``names``."""
     found = _HEIGHT.search(chart.svg)
     height = int(found[1]) if found else 300
     lines = [
@@ -96,7 +96,7 @@ def _at(svg: str, x: int, y: int) -> str:
 def _style() -> str:
     """Return the rules of the page's style sheet for plots, with the colours of light screens.
 
-    Many programs that read SVG know no variables of CSS.
+    The rules contain no CSS variables, since many programs that read SVG do not support them.
     """
     text = (files("netarena.report") / "templates" / "report.css").read_text(encoding="utf-8")
     light = text[: text.index("@media")]

@@ -32,12 +32,12 @@ STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """Return the file's name in Inspect's own form: it lists no others."""
+    """Return the file's name in Inspect's own form, since Inspect lists only such files."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """Return the common end of the names of its logs, which differ in time if the run continued."""
+    """Return the common end of the names of a run's logs, which begin with different times."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
@@ -53,14 +53,14 @@ def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator
 
 
 def _created(stored: Stored) -> str:
-    """Return when the journal was last written: a run's record has no time of day."""
+    """Return when the journal was last written, since records contain no time of day."""
     changed_s = (stored.folder / JOURNAL_NAME).stat().st_mtime
     return datetime.fromtimestamp(int(changed_s), UTC).isoformat()
 
 
 def _log_id(stored: Stored) -> str:
     header = stored.header
-    # two runs of the same queries are two logs
+    # two runs of the same queries are different logs
     run = [header.application, header.version, header.role, header.shape, header.seed]
     text = json.dumps([*run, str(stored.folder.resolve())])
     return hashlib.sha256(text.encode()).hexdigest()[:22]
@@ -190,7 +190,7 @@ def _sample(told: Told) -> dict[str, Any]:
 
 
 def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
-    """Yield each turn's original prompt, with effects of earlier replies, and the reply."""
+    """Yield the messages of each turn: the original prompt with earlier results, and the reply."""
     for number, step in enumerate(told.episode.steps, start=1):
         name = f"{told.query_id}-{told.episode.repeat}-{number}"
         turn = [{"id": f"{name}-prompt", "role": "user", "content": step.prompt}]

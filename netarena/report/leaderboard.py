@@ -33,9 +33,9 @@ from netarena.task.application import Application
 if TYPE_CHECKING:
     import duckdb
 
-#: Scripted agents without knowledge: their score needs no model.
+#: Names of scripted agents without knowledge, whose scores are reached without a model.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
-#: Prefix of the names on cards of ``netarena-purple``.
+#: Prefix of the agent names on cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"
 
 #: Third column of a board, by the summary's key that it averages.
@@ -62,7 +62,7 @@ ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
 #: NetArena's ranking of comparable runs with a graded query: by solved safely, correctness,
-#: safety, the measure unless it is a time, and the name.
+#: safety, the measure (unless the measure is a time), and the name.
 RANKING_SQL = """
 SELECT row_number() OVER (
            PARTITION BY terms
@@ -99,9 +99,9 @@ class Entry(Record):
 
     #: Rank among those with the same ``terms``.
     rank: int
-    #: What determined the queries, except seed and number.
+    #: Settings that determined the queries, except seed and number.
     terms: str
-    #: Limits of an episode that are not at their defaults; other limits make runs harder or easier.
+    #: Limits of an episode that differ from the defaults and make runs harder or easier.
     limits: str
     id: str
     #: Name of the scripted agent that answered, if its records name one of ``FLOORS``.
@@ -123,12 +123,12 @@ class Entry(Record):
 
 
 def floors_of(role: str) -> tuple[str, ...]:
-    """Return the floors that a ranking of this role should show."""
+    """Return the agents without knowledge that a ranking of this role should show."""
     return (application_of(role) or Application).baselines.floors
 
 
 class Board(Record):
-    """The standings of one role."""
+    """The rankings of one role."""
 
     role: str
     #: Title of the third column.
@@ -140,24 +140,24 @@ class Board(Record):
 
 
 class Overall(Record):
-    """An agent's row over all boards: it has one run on each."""
+    """Row of an agent that has one run on each board."""
 
-    #: Rank among those with comparable runs on every board.
+    #: Rank among agents with comparable runs on every board.
     rank: int
-    #: Terms of each board, in their order.
+    #: Terms of the agent's run on each board, in the order of the boards.
     terms: tuple[str, ...]
-    #: Limits of each board, as in its entry.
+    #: Limits of the agent's run on each board, as in its entry.
     limits: tuple[str, ...]
     id: str
     scripted: str
     #: Mean of the boards' rates, with equal weights.
     solved_safely: float
-    #: 95 %, from the boards' intervals by the method of variance estimates recovery.
+    #: 95 % interval, from the boards' intervals by the method of variance estimates recovery.
     interval: tuple[float, float]
-    #: Runs by role.
+    #: Rate on each board, by role.
     by_role: dict[str, float]
     queries: int
-    #: False if a run is known to be incomplete; null if one does not say.
+    #: False if a run is known to be incomplete; null if a run does not say whether it is complete.
     complete: bool | None
 
     @property
@@ -170,7 +170,7 @@ class Leaderboard(Record):
     """All boards by role, the rows over all, ungraded files, and errors of rejected files."""
 
     boards: tuple[Board, ...]
-    #: Boards that rank somebody, and the agents that are on each of them once.
+    #: Boards with ranked agents, and the agents that are on each of these boards exactly once.
     overall: tuple[Overall, ...]
     ungraded: tuple[str, ...]
     refused: tuple[str, ...]
@@ -192,7 +192,7 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     try:
         boards = _rank(duckdb, groups)
     except (duckdb.Error, ValidationError):
-        # rare: ranking each file separately shows which one fails
+        # an error is rare: rank each file separately to find the file that fails
         fit = []
         for group in groups:
             try:
@@ -222,7 +222,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
     rows = []
     for who in sorted({entry.id for entry in boards[0].ranking}):
         found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
-        # of several runs on one board it is unknown which one belongs to the others
+        # if there are several runs on one board, it is unknown which one belongs to the other runs
         if any(len(entries) != 1 for entries in found):
             continue
         runs = [entries[0] for entries in found]
@@ -318,7 +318,7 @@ def _board(
     columns = tuple(str(column[0]) for column in public.description or ())
     rows = tuple(tuple(_plain(cell) for cell in row) for row in public.fetchall())
     ranking = []
-    # a latency differs from run to run, and so would the order of equal agents
+    # latencies differ from run to run, so they must not decide the order of equal agents
     tie = "" if measure == "avg_latency_s" else ", measure ASC"
     rows_of_ours = connection.execute(RANKING_SQL.format(**names, tie=tie)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
@@ -373,7 +373,7 @@ def _scripted(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the key that the application averages; for an unknown role one that exists."""
+    """Return the key of the application's measure or, for an unknown role, an existing key."""
     application = application_of(role)
     if application is not None:
         return f"avg_{application.measure}"

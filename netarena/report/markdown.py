@@ -1,4 +1,4 @@
-"""Report as Markdown; texts of agents and worlds are quoted so that they stay text."""
+"""Report as Markdown; texts of agents and worlds are escaped so that they stay text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from netarena.model import FailureKind
 from netarena.report.comparison import Table, pair_table, tradeoff_table
 
-#: Characters of one piece of evidence; the JSON report has all of it.
+#: Maximum number of characters of one piece of evidence; the JSON report has the whole evidence.
 EVIDENCE_CHARS = 2000
-#: Failed episodes that are listed; the JSON report has all of them.
+#: Maximum number of listed failed episodes; the JSON report has all of them.
 MAX_LOST = 100
-#: Control characters except newline and tab, and characters that reorder or hide text: a report is
-#: also read in a terminal.
+#: Control characters except newline and tab, and characters that reorder or hide text. They are
+#: replaced, since a report is also read in a terminal.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
@@ -77,7 +77,7 @@ def seed_text(summary: Mapping[str, Any]) -> str:
 
 
 def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning where a scripted agent solves such queries without a model."""
+    """Yield a warning if a scripted agent solves such queries without a model."""
     if "solved_unseen_by" in summary:
         agent = plain(summary["solved_unseen_by"])
         yield f"the scripted agent {agent} solves such queries without a model"
@@ -92,7 +92,7 @@ class Comparison:
     group: int
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: How to read it, one line.
+    #: Explanation of the table in one line.
     note: str
 
 
@@ -207,7 +207,7 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name, cut in the middle if it is long: names differ at either end.
+    """Return a name; a long one loses its middle, since names differ at the start or the end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'
@@ -238,7 +238,7 @@ def pass_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def has_turns(participant: Mapping[str, Any]) -> bool:
-    """Return whether the mean number of turns exceeds 1; otherwise it has no information."""
+    """Return whether the mean number of turns exceeds 1; otherwise the number is not shown."""
     groups = participant["by_label"].values()
     return any((group["iterations"] or 0) > 1 for group in groups)
 
@@ -472,7 +472,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
         text = harmless(text)
         if len(text) > EVIDENCE_CHARS:
             text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
-        # a fence that is longer than any inside cannot be closed by the text
+        # the text cannot close a fence that is longer than any fence in the text
         longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
         lines += [fence, text, fence, ""]
@@ -480,7 +480,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
 
 
 def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
-    """Return ``page`` with ``lines`` between its lines ``<!-- name -->`` and ``<!-- /name -->``.
+    """Return ``page`` with ``lines`` between its marks ``<!-- name -->`` and ``<!-- /name -->``.
 
     Raises ValueError unless there is exactly one such pair.
     """
@@ -499,7 +499,7 @@ _NUMBER = re.compile(r"[-+–]?[\d.,e+-]*( ?%| points)?( to [\d.]+( %)?)?")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a table and an empty one; cells must be clean already.
+    """Return the lines of a table and an empty line; cells must already be clean.
 
     Columns of numbers are aligned to the right.
     """

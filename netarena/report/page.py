@@ -1,8 +1,8 @@
 """Report as one self-contained HTML page with styles and plots.
 
 The templates escape agents' texts, control characters are replaced, and the page's policy allows
-no script. Tables and texts are limited, so the page of any run stays below 3 MB; transcripts are
-in the viewer.
+no script. Tables and texts are limited, so that the page of any run stays below 3 MB; the viewer
+shows transcripts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from netarena.report.plot import marker
 if TYPE_CHECKING:
     import jinja2
 
-#: Characters of one text.
+#: Maximum number of characters of one text.
 MAX_CHARS = 300
-#: Rows of one table of a participant, and of all participants' tables of this kind.
+#: Maximum number of rows of one participant's table, and of all participants' tables of that kind.
 MAX_TABLE_ROWS, MAX_PAGE_ROWS = 200, 2000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
-#: Labels of a plot by label: with more, only the table has them.
+#: Maximum number of labels in a plot by label; the table has all labels.
 MAX_ROWS = 60
 
 
@@ -58,7 +58,7 @@ class Group:
 def render_html(report: Mapping[str, Any]) -> str:
     """Return the page of a report (``make_report``). Raises ConfigError if Jinja is missing."""
     share = max(5, MAX_PAGE_ROWS // max(1, len(report["participants"])))
-    # colours and shapes belong to a group, in the order of its ranking
+    # colours and shapes are assigned per group, in the order of the ranking
     series = {
         name: number for group in report["groups"] for number, name in enumerate(group["ranking"])
     }

@@ -1,4 +1,4 @@
-"""Queries on which two runs differ: one solved them safely, the other one failed.
+"""Queries on which two runs differ, because only one of them solved the query safely.
 
 A pair is one query and repetition that both runs have graded. Run folders also show the first step
 at which the two episodes differ; result files have no steps.
@@ -17,16 +17,16 @@ from netarena.report.entrant import Entrant
 from netarena.report.markdown import clean, table
 from netarena.report.story import parting_step
 
-#: Pairs of each table of the text; the JSON document has all of them.
+#: Maximum number of pairs in each table of the text; the JSON document has all pairs.
 MOST_ROWS = 200
 
 
 def make_pairs(first: Entrant, second: Entrant) -> dict[str, Any]:
     """Return the comparison of two runs (``stats.compare``) with its discordant pairs.
 
-    ``only_first`` and ``only_second`` list them: ``id``, ``repeat``, ``label``, ``level``, ``why``
-    the other one failed, and ``parts_at``, the first step at which the episodes differ (null where
-    no steps are stored). Raises ConfigError where the runs have no query in common.
+    ``only_first`` and ``only_second`` list these pairs: ``id``, ``repeat``, ``label``, ``level``,
+    ``why`` the other run failed, and ``parts_at``, the first step at which the episodes differ
+    (null if no steps are stored). Raises ConfigError if the runs have no query in common.
     """
     compared = compare(first.outlines, second.outlines)
     if not compared["pairs"]:

@@ -1,8 +1,8 @@
 """Plots as SVG: small, without a library, readable at 400 pixels and in any colour scheme.
 
-Colours are classes (``s0`` to ``s7``) of the page's style sheet. Each has a shape of its own too,
-so no plot depends on colours. Every text is escaped; a plot has a title for screen readers. Rates
-are shares in [0, 1].
+Colours are classes (``s0`` to ``s7``) of the page's style sheet. Each colour also has its own
+shape, so that no plot depends on colours. Every text is escaped; a plot has a title for screen
+readers. Rates are shares in [0, 1].
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from html import escape
 
 from netarena.report.markdown import plain, shorten
 
-#: Units of every plot; the page scales it to the available width.
+#: Width of every plot in its own units; the page scales plots to the available width.
 WIDTH = 400
 SERIES = 8
-#: Characters of a line of a name, and lines of a name; a longer one loses its middle.
+#: Maximum numbers of characters per line, and of lines, of a name; longer names lose the middle.
 _NAME_CHARS, _NAME_LINES = 42, 3
 #: Height of a line of a name.
 _LINE = 14
-#: A marker around (0, 0).
+#: Markers of the series, centred at (0, 0).
 _SHAPES = (
     '<circle r="4"/>',
     '<rect x="-3.6" y="-3.6" width="7.2" height="7.2"/>',
@@ -37,7 +37,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Dot:
-    """A rate of one series with its interval; without a rate nothing is drawn."""
+    """A rate of one series with its interval; nothing is drawn if the rate is None."""
 
     series: int
     rate: float | None

@@ -41,7 +41,8 @@ def asked_text(step: Step) -> str:
 def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
     """Return the number of the first step, from 1, at which two episodes have different actions.
 
-    If one episode ends earlier, they differ at the other's next step. None if both are equal.
+    If one episode ends earlier, this is the next step of the other one. None if both have the same
+    actions.
     """
     for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
         if asked_text(one) != asked_text(other):
@@ -58,7 +59,7 @@ class Turn:
     #: The action of the reply.
     asked: str
     pictures: tuple[Picture, ...]
-    #: Changed cells of all its matrices.
+    #: Changed cells of all matrices.
     turned: tuple[Turned, ...]
 
 
@@ -98,7 +99,7 @@ def tell(application: Application, query: Query, episode: Episode) -> Story:
 def _pictures(
     application: Application, query: Query, episode: Episode, number: int
 ) -> tuple[Picture, ...]:
-    """Return pictures; one that cannot be drawn is left out."""
+    """Return the pictures after a step; a picture that cannot be drawn is left out."""
     try:
         return tuple(application.pictures.draw(query, episode, number))
     except Exception:

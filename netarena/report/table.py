@@ -21,9 +21,9 @@ from netarena.run.archive import Stored
 from netarena.task.identity import read_id, seal_id
 
 T = TypeVar("T")
-#: Cells that start with these are formulas to a spreadsheet.
+#: Characters at the start of a cell that a spreadsheet treats as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-#: C0 and C1 without tab and line feed.
+#: Control characters (C0 and C1) except tab and line feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: Value of a cell.
@@ -41,7 +41,7 @@ class Told:
 
     @property
     def query_id(self) -> str:
-        """Return the id, sealed in public: an open one reveals the seed and thus answers."""
+        """Return the id, sealed in public tables because an open id reveals seed and answers."""
         return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
     @property
@@ -66,7 +66,7 @@ class Column(Generic[T]):
     name: str
     kind: str
     read: Callable[[T], Cell]
-    #: Whether it is or reveals ground truth.
+    #: Whether the column is, or reveals, ground truth.
     truth: bool = False
 
 

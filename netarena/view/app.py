@@ -64,7 +64,7 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    # not a coroutine: pages are rendered in threads, concurrently
+    # not a coroutine, so that pages are rendered concurrently in threads
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):

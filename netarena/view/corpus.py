@@ -1,6 +1,7 @@
 """Searchable texts of a run, lower-cased, in an unnamed temporary file.
 
-The texts may have gigabytes, so a search reads this file from start to end and parses no journal.
+The texts may have a size of gigabytes, so a search reads this file from start to end and parses no
+journal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 #: Separators between the texts of a record, and after each record: no search text contains them.
 _APART = "\0"
-#: Bytes that are searched at a time; a record is never divided.
+#: Number of bytes that are searched at a time; a record is never divided.
 _BLOCK_BYTES = 8 << 20
 
 
@@ -43,7 +44,7 @@ class Corpus(Generic[K]):
             self._file.seek(self._size)
             self._file.write(line)
             self._file.flush()
-            # Removed first, so that records stay in the order of their offsets.
+            # Remove earlier texts first, so that records stay in the order of their offsets.
             self._places.pop(key, None)
             self._places[key] = _Place(self._size, len(line))
             self._size += len(line)

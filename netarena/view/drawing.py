@@ -26,15 +26,15 @@ WORDS = {
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",
 }
-#: Nodes in one row of a topology, drawn pairs, changes of a difference.
+#: Maximum numbers of nodes in one row of a topology, of drawn pairs, and of shown changes.
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
-#: Characters of each text of a difference.
+#: Maximum number of compared lines of each text of a change.
 MOST_LINES = 400
 #: Sizes of a topology, in units of its drawing.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
-#: Pieces of two texts that are compared.
+#: Maximum number of pieces of two texts that are compared.
 MOST_PIECES = 300
 #: Lines of context of a change.
 _CONTEXT = 2
@@ -46,7 +46,7 @@ class Cell:
 
     mark: Mark
     sign: str
-    #: Change of the cell, or empty.
+    #: Word for the change of the cell, or empty.
     turned: str
     #: Tooltip, or empty.
     title: str
@@ -154,9 +154,9 @@ def plan(topology: Topology) -> Plan:
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
-    """Return the pieces of a text, each with whether the other text has it too, in order.
+    """Return the pieces of a text in order, each with whether the other text has it too.
 
-    Pieces are words, or lines if the text is long. A very long text is one piece.
+    Pieces are words, or lines if the texts are long. A very long text is a single piece.
     """
     for pattern in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
         own, theirs = re.findall(pattern, text), re.findall(pattern, other)
@@ -225,7 +225,7 @@ def lines(change: Change) -> list[tuple[str, str]] | None:
         return None
     listed: list[tuple[str, str]] = []
     found = difflib.unified_diff(before[:MOST_LINES], after[:MOST_LINES], n=_CONTEXT, lineterm="")
-    for line in islice(found, 2, None):  # after the names of the two texts
+    for line in islice(found, 2, None):  # skip the names of the two texts
         if not line.startswith("@@"):
             listed.append((line[0], line[1:]))
         elif listed:

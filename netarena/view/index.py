@@ -1,7 +1,7 @@
 """Index of journals by file offset: outlines in memory, whole episodes read on request.
 
-A journal may have gigabytes and may still grow. The fields that a list of episodes shows are parsed
-once per line, and the line's offset is stored.
+A journal may have a size of gigabytes and may still grow. The fields that a list of episodes shows
+are parsed once per line, and the line's offset is stored.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from netarena.view.corpus import Corpus
 from netarena.view.text import visible
 
 log = logging.getLogger(__name__)
-#: Characters of a reason in a list.
+#: Maximum number of characters of a reason in a list.
 WHY_CHARS = 400
-#: Seconds for reading journals before other work gets a turn.
+#: Seconds of reading journals after which other work gets a turn.
 _SLICE_S = 0.2
-#: Seconds between checks of completely read journals, and for further runs.
+#: Seconds between checks of completely read journals, and between searches for new runs.
 _LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
 #: Characters that may be in the name of a page.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -139,9 +139,9 @@ class Entry:
 
     run: Run
     outline: Outline
-    #: Its number among the episodes of its run, in order of grading, from 0.
+    #: Number among the episodes of the run, in order of grading, from 0.
     number: int
-    #: Name of its page, unique in its run.
+    #: Name of the episode's page, unique in its run.
     name: str
     agent: str
     why: str
@@ -150,7 +150,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Return the path of its page, relative to the site."""
+        """Return the path of the episode's page, relative to the site."""
         return f"episode/{self.run.slug}/{self.name}.html"
 
 
@@ -158,10 +158,10 @@ class Run:
     """One participant of a stored assessment, whose journal is followed."""
 
     def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
-        """With ``public`` a run has no ground truth and nothing that reveals it.
+        """Open a run; with ``public``, ground truth and everything that reveals it is left out.
 
-        Ids are sealed, and reasons, findings, states, pictures and the seed are left out. Raises
-        ConfigError if ``folder`` has no journal that describes the run.
+        In a public run ids are sealed, and reasons, findings, states, pictures and the seed are
+        left out. Raises ConfigError if ``folder`` has no journal that describes the run.
         """
         header = _read_header(folder)
         self.folder = folder
@@ -172,14 +172,14 @@ class Run:
         self.complete = False
         #: Whether an assessment has locked the run's folder, as of the last check.
         self.running = False
-        #: Lines that are no episodes of this version and have no page: number (from 1), reason.
+        #: Lines that this version cannot read and that have no page: number (from 1), reason.
         self.problems: list[str] = []
         self._home = home
-        #: Distinguishes it from the other runs of its library, which may lengthen it.
+        #: Name that distinguishes the run from other runs; the library may make it longer.
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
-        #: Entries by the id that is shown.
+        #: Positions of queries by the shown id.
         self._queries: dict[str, Place] = {}
         #: Sealed id of each query of a public run.
         self._sealed: dict[str, str] = {}
@@ -196,7 +196,7 @@ class Run:
         self._lock = threading.Lock()
 
     def name(self, depth: int) -> str:
-        """Return the end of the run's path: its folder, and a parent per further depth."""
+        """Return the end of the run's path: the folder's name, and one parent per further depth."""
         depth += self.folder != self._home
         return "/".join(self.folder.resolve().parts[-depth:]).replace("//", "/")
 
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def entries(self) -> list[Entry]:
-        """Return entries in order of grading; of repeated episodes only the last one."""
+        """Return the entries in order of grading; for each request only its last episode."""
         with self._lock:
             return list(self._entries.values())
 
@@ -302,7 +302,7 @@ class Run:
         return self._offset != start
 
     def tell(self, entry: Entry) -> Story:
-        """Return the whole story of an episode. Raises ConfigError if it no longer exists."""
+        """Return the story of an episode. Raises ConfigError if the journal no longer has it."""
         episode = self.read(entry)
         place = self._queries.get(episode.query_id)
         if place is None:
@@ -350,7 +350,7 @@ class Run:
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
-        # a replacement query adds none
+        # a replacement does not add a query
         self._originals = len(originals - {""})
         self._queries_bytes = offset
 
@@ -378,7 +378,7 @@ class Run:
         if event.event in {"assessment", "end"}:
             self.complete = event.complete
         self.header = event.header or self.header
-        if event.event in {"assessment", "replaced"}:  # further queries, when the run continues
+        if event.event in {"assessment", "replaced"}:  # the run has further queries
             self._read_more_queries()
         if event.event == "anew":  # earlier content no longer counts
             with self._lock:
@@ -408,7 +408,7 @@ class Run:
             self._names[entry.name] = episode.ask
 
     def _name(self, ask: Ask) -> str:
-        """Return a page's name: the query's id if it is a valid file name, else its position."""
+        """Return a page's name: the query's id if that is a valid file name, or its position."""
         name = ask.query_id
         if not _PLAIN.fullmatch(name):
             stands = list(self._queries).index(name) if name in self._queries else self._lines
@@ -417,15 +417,15 @@ class Run:
 
 
 class Library:
-    """The shown runs, in the order in which they were named or found."""
+    """The shown runs, in the order in which they were given or found."""
 
     def __init__(
         self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
     ) -> None:
-        """Each folder is a run, one of its participants, or contains runs.
+        """Open the runs in ``folders``; each is a run, a participant of a run, or contains runs.
 
-        ``public`` runs have no ground truth. With ``watch`` folders may be empty: runs that start
-        later are found. Raises ConfigError.
+        ``public`` runs have no ground truth. With ``watch`` folders may be empty, because runs that
+        start later are found. Raises ConfigError.
         """
         self.runs: list[Run] = []
         self._folders = tuple(folders)
@@ -439,7 +439,7 @@ class Library:
             except ConfigError:
                 if not (watch and folder.is_dir()):
                     raise
-        #: Rises with each change.
+        #: Number that rises with each change.
         self.generation = 0
         #: Errors of reading runs, each reported once.
         self._problems: dict[str, str] = {}
@@ -447,9 +447,9 @@ class Library:
         self._thread: threading.Thread | None = None
 
     def _add(self, home: Path, place: Path) -> bool:
-        """Show the run in ``place``; return whether it was not shown before.
+        """Show the run in ``place``; return whether the run is new.
 
-        Raises ConfigError if its journal does not describe the run.
+        Raises ConfigError if the journal does not describe the run.
         """
         if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
             return False
@@ -475,7 +475,7 @@ class Library:
             return False
         new = False
         for folder in self._folders:
-            # a run that has not started has no journal with a description
+            # the journal of a run that has not started does not describe it yet
             with suppress(ConfigError, OSError):
                 for home, place in _find(folder):
                     with suppress(ConfigError, OSError):
@@ -490,7 +490,7 @@ class Library:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return the bytes of journals that are read, and their total."""
+        """Return how many bytes of the journals have been read, and the journals' total size."""
         read = sum(run.read_bytes for run in self.runs)
         return read, max(read, sum(run.size_bytes for run in self.runs))
 
@@ -499,7 +499,7 @@ class Library:
         return next((run for run in self.runs if run.slug == slug), None)
 
     def find_episode(self, name: str) -> Entry:
-        """Return the episode of a query's id, or ``ID~K`` for its K-th repetition.
+        """Return the episode with the name ``ID``, or ``ID~K`` for the query's K-th repetition.
 
         Raises ConfigError unless exactly one run has it.
         """
@@ -594,17 +594,17 @@ def _read_event(line: bytes) -> _Line:
     """Return the event in a line of a journal. Raises ValueError for an invalid line."""
     try:
         return _Line.model_validate_json(line)
-    except ValidationError:  # lone surrogates are invalid JSON for it
+    except ValidationError:  # lone surrogates are invalid for pydantic's parser
         return _Line.model_validate(storable(_load(line)))
 
 
 def _reason(episode: Episode) -> str:
-    """Return why an agent failed, as in the record: a public run has no more."""
+    """Return why an agent failed, as in the record; a public run shows no other reasons."""
     return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
 
 
 def _without_truth(episode: Episode, shown_id: str) -> Episode:
-    """Return an episode as ``--public`` exports it, under the id that is shown."""
+    """Return an episode as ``--public`` exports it, with the shown id."""
     steps = [
         step.model_copy(
             update={
@@ -643,9 +643,9 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return an episode for its outline: of each step it has only what ``_Step`` has.
+    """Return an episode for its outline, whose steps have only the fields of ``_Step``.
 
-    Whole steps would double the time of reading.
+    Parsing whole steps would double the time of reading.
     """
     # all entries share the same few strings
     words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}

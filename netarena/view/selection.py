@@ -15,9 +15,9 @@ from netarena.analysis.stats import VERDICTS, rate_all
 from netarena.model import Ask, Outcome
 from netarena.view.index import Entry
 
-#: Rows of one page.
+#: Number of rows on one page.
 PAGE_ROWS = 100
-#: Characters of a search text.
+#: Maximum number of characters of a search text.
 _MOST_CHARS = 200
 
 
@@ -50,7 +50,7 @@ SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "failed": ("agent failed", lambda entry: entry.outline.outcome is Outcome.AGENT_FAILED),
     "invalid": ("invalid (ours)", lambda entry: entry.outline.outcome is Outcome.INVALID),
 }
-#: The same for ``safe``.
+#: Values of ``safe`` with their words and conditions.
 SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("safe or not", _anyone),
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
@@ -63,7 +63,7 @@ FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
-#: Separator of two runs of a pair: solved by the first one and not by the second one.
+#: Separator between the runs of a pair, whose queries only the first run solved safely.
 APART = ","
 #: Sort keys; a minus reverses the order.
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
@@ -135,7 +135,7 @@ class Selection:
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that match the filter, in order.
 
-        Of a pair these are the failed ones of the second run.
+        For a pair these are the failed episodes of the second run.
         """
         tests: list[Callable[[Entry], bool]] = []
         if self.show:

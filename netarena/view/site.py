@@ -1,7 +1,7 @@
 """Pages of the viewer, identical for the live server and for static files.
 
-Paths and links are relative to the site. Every text passes ``visible`` and is escaped, whoever
-wrote it.
+Paths and links are relative to the site. Every text, from any source, passes through ``visible``
+and is escaped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LIST, RUNS = "index.html", "runs.html"
 ENTRIES, STATE = "entries.json", "state.json"
 #: Texts for a search without a server, fetched by the first search.
 WORDS = "words.json"
-#: Characters of all these texts together.
+#: Maximum number of characters of all these texts together.
 _MOST_WORDS = 32_000_000
 #: Content policy: pages load only the site's own content.
 POLICY = (
@@ -73,13 +73,13 @@ _OUTCOMES = {
 
 
 class Page(NamedTuple):
-    """Content of a path."""
+    """The content of a path."""
 
     kind: str
     content: bytes
     #: False for a page that reports what is missing.
     found: bool = True
-    #: Paths of texts that it shows in part and links to.
+    #: Paths of texts that the page shows in part and links to.
     texts: tuple[str, ...] = ()
 
 
@@ -92,12 +92,12 @@ class _Known(NamedTuple):
 
 
 class Site:
-    """Renders the pages of a library; ``live`` means that a server answers."""
+    """Renders the pages of a library of runs; ``live`` is true if a server serves them."""
 
     def __init__(self, library: Library, *, live: bool) -> None:
         self.library = library
         self._live = live
-        #: The last selection and its result: neighbours of many pages are looked up in it.
+        #: The last selection and its result, in which the neighbours of many pages are looked up.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
         #: Filters and columns of one generation of the library.
         self._known: tuple[int, _Known] | None = None
@@ -230,7 +230,7 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # Read before the entries: if these are newer, the page polls once more, which is harmless.
+        # Read the state before the entries: if the entries are newer, the page only polls again.
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)
@@ -370,7 +370,7 @@ class Site:
     ) -> Page:
         """Return the page with the answers ``others`` next to each other.
 
-        With a ``pair`` of runs its neighbours are the other queries on which the two differ.
+        With a ``pair`` of runs the neighbours are the other queries on which the runs differ.
         """
         chosen: list[Entry] = []
         here = 0
@@ -384,11 +384,11 @@ class Site:
         steps = [story.episode.steps for story in stories]
         parts = [parting_step(steps[0], own) for own in steps[1:]]
         parts_at = min((number for number in parts if number is not None), default=None)
-        # the first run with that many steps
+        # the first run that has this number of steps
         far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
         parts_lane = next(far, 1)
         lanes = [
-            # each is compared with the first one, the first one with the second one
+            # each run is compared with the first run, and the first run with the second one
             (other, story, _scenes(story), text, steps[0 if place else min(1, len(steps) - 1)])
             for place, (other, story, text) in enumerate(zip(others, stories, texts, strict=True))
         ]
@@ -422,7 +422,7 @@ class Site:
 
 
 class _Texts:
-    """The texts of an episode that a page shows, and the paths of those it shows in part."""
+    """The texts of an episode that a page shows, and the paths of texts that it shows in part."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -436,18 +436,18 @@ class _Texts:
 
 
 class Scene(NamedTuple):
-    """Drawings after a turn: pictures before and after."""
+    """Drawings of a turn: pictures before and after it."""
 
     turn: Turn
-    #: Before, after, and the changes.
+    #: The matrix before the turn, the matrix after it, and the changes.
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
-    #: Whether its pairs differ from those of the previous turn.
+    #: Each topology, with whether its wrong pairs differ from those before the turn.
     topologies: list[tuple[Topology, bool]]
     differences: list[Difference]
     state: str
     #: The command in one line.
     short: str
-    #: What was wrong before the turn.
+    #: Description of the faults before the turn.
     reason_before: str
 
     @property
@@ -500,7 +500,7 @@ def _same_path(entry: Entry) -> str:
 
 
 def _text(entry: Entry, number: str, part: str) -> bytes | None:
-    """Return a whole text of a step as its page shows it."""
+    """Return a whole text of a step in the form in which its page shows it."""
     steps = entry.run.read(entry).steps
     if not 0 < int(number) <= len(steps):
         return None

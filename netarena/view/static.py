@@ -28,7 +28,7 @@ def write_site(
     site = Site(library, live=False)
     paths = list(site.paths())
     expect(len(paths))
-    # The list is written last: once it exists, all its links work.
+    # The list is written last, so that all its links work as soon as it exists.
     for path in [*(path for path in paths if path != LIST), LIST]:
         page = site.page(path, {})
         _write(out / path, page.content)
@@ -38,7 +38,7 @@ def write_site(
 
 
 def write_episode(library: Library, name: str, out: Path) -> None:
-    """Write the episode of a query's id as a new HTML file.
+    """Write the episode with a query's id as a new HTML file.
 
     Raises ConfigError, and OSError.
     """

@@ -24,17 +24,17 @@ from netarena.view.index import Run
 
 
 class Opposed(NamedTuple):
-    """Another run next to the page's own."""
+    """Comparison of the page's run with another run."""
 
     run: Run
-    #: ``stats.compare`` with ``p_holm``; nothing if the runs asked different questions.
+    #: ``stats.compare`` with ``p_holm``; empty if the runs asked different questions.
     table: dict[str, Any]
     #: Keys in which the runs differ, with both values.
     apart: str
 
 
 def rates_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the rates of the graded episodes of a run that are not invalid."""
+    """Return the rates over the graded episodes of a run, without invalid ones."""
     return rate_all([one for one in _outlines(run) if one.outcome is not Outcome.INVALID])
 
 
@@ -59,7 +59,7 @@ def unsafe_of(run: Run) -> dict[str, int]:
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what identifies a run, in words."""
+    """Yield the names and values that identify a run, in words."""
     header = run.header
     graded, asked = len(run.entries), run.asked
     yield "application", header.application
@@ -82,7 +82,7 @@ def seed_of(run: Run) -> int | None:
 
 
 def config_text(run: Run) -> str:
-    """Return the config as JSON, without keys of agents and folders of this machine."""
+    """Return the config as JSON, without API keys and folders of this machine."""
     try:
         config = public_config(run.config, seed_of(run))
     except ConfigError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: Characters and lines of a text that is shown without a click.
+#: Maximum numbers of characters and lines of a text that are shown without a click.
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
 #: Invisible characters, characters that change the order of text, control characters and those
