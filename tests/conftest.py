@@ -1,11 +1,12 @@
-"""What tests need that not every machine has: a visible skip, or a failure where it must be there.
+"""Requirements of tests that not every machine meets, the order of tests, and shared fixtures.
 
     @pytest.mark.requires("landlock", "shared")
     def test_something(): ...
 
-or, half-way through a test, the fixture: ``requirement("a2a03")``. Without it the test is skipped
-and its reason printed. ``NETARENA_REQUIRE=landlock,shared`` (CI sets it to all that its machine
-can do) turns such a skip into a failure.
+Within a test, the fixture ``requirement`` does the same: ``requirement("a2a03")``. If the machine
+lacks a requirement, the test is skipped and the reason is printed. With
+``NETARENA_REQUIRE=landlock,shared`` such a test fails instead (CI names all requirements that its
+machine meets).
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# how long an example takes is the machine's affair: it fails no test
+# the time of an example depends on the machine, so no deadline may fail a test
 settings.register_profile("netarena", deadline=None)
-# for another interpreter: it is looked at, not the examples again
+# few examples for the second Python, since the first one has already run all of them
 settings.register_profile("brief", deadline=None, max_examples=15)
 settings.load_profile("netarena")
 
 ROOT = Path(__file__).parents[1]
-#: facts and samples that development machines have beside the project; nothing but tests reads it
+#: Facts and samples next to the project on development machines; only tests read them.
 SHARED_DATA = ROOT.parent / "shared" / "data"
-#: an environment with the old line of the A2A SDK; scripts/test makes it
+#: Interpreter with version 0.3 of the A2A SDK; scripts/test makes its environment.
 A2A03_PYTHON = ROOT / ".venv-a2a03" / "bin" / "python"
 
-#: an environment with what reads exports (Inspect, Harbor); scripts/test makes it
+#: Interpreter with the readers of exports (Inspect, Harbor); scripts/test makes its environment.
 READERS_PYTHON = ROOT / ".venv-readers" / "bin" / "python"
 
 _SYS_LANDLOCK_CREATE_RULESET = 444
@@ -70,7 +71,7 @@ def _lacks_shared() -> str:
 
 
 def _make_environment(name: str) -> None:
-    """Make or update ``.venv-NAME`` in runs of ``scripts/test``, one process at a time."""
+    """Make or update ``.venv-NAME``, one process at a time; only within ``scripts/test``."""
     if os.environ.get("NETARENA_MAKE_ENVIRONMENTS"):
         script = ROOT / "scripts" / "test"
         with script.open() as locked:
@@ -89,7 +90,7 @@ def _lacks_readers() -> str:
 
 
 def _lacks_framework(name: str) -> str:
-    """An environment with a framework of training."""
+    """Return why the environment of a training framework is missing; empty if it exists."""
     if name != "trl":
         _make_environment(name)
     made = (ROOT / f".venv-{name}" / "bin" / "python").exists()
@@ -133,7 +134,7 @@ def _lacks_cell() -> str:
 
 
 def _lacks_namespaces() -> str:
-    """For a cell: what keeps it from the better of its walls."""
+    """Return why cells cannot use namespaces, their better protection; empty if they can."""
     from netarena.sandbox import cell
 
     standing = cell.examine()
@@ -141,7 +142,7 @@ def _lacks_namespaces() -> str:
 
 
 def _lacks_confinement() -> str:
-    """For a cell without namespaces, where landlock knows all that tests look at."""
+    """Return why confinement without namespaces, with a recent landlock, is unavailable."""
     from netarena.sandbox import confinement, protection
 
     if lacking := confinement.lacking():
@@ -157,12 +158,12 @@ def _lacks_dataplane() -> str:
 
 
 def _lacks_episodes() -> str:
-    """Of routing: namespaces of their own, bubblewrap, bridges, iptables, queues, Mininet."""
+    """Return why episodes of routing cannot run; empty if all checks pass."""
     from netarena.model import Severity
     from netarena_route.diagnosis import DIAGNOSIS
 
     lacking = []
-    # twice: attacks that are tried beside it may take what a probe asks for
+    # try twice, since attacks in tests that run at the same time may use up a probe's resources
     for _ in range(2):
         checks = DIAGNOSIS.diagnose()
         lacking = [check for check in checks if not check.ok and check.severity is Severity.RUN]
@@ -179,7 +180,7 @@ def _lacks_netns() -> str:
 
 
 def _lacks_backbone() -> str:
-    """Of routing: what its routers' daemons need."""
+    """Return why the router daemons of the backbone cannot run; empty if they can."""
     from netarena_backbone.real import frr
     from netarena_network.real.client import lacking
 
@@ -192,7 +193,7 @@ def _lacks_mininet() -> str:
 
 
 def _lacks_clients() -> str:
-    """Of routing: what asks services as agents do."""
+    """Return which client program for services is missing; empty if all are installed."""
     missing = [name for name in ("curl", "dig", "logger") if shutil.which(name) is None]
     packages = "curl bind9-dnsutils bsdutils"
     return f"there is no {missing[0]} (apt-get install {packages})" if missing else ""
@@ -208,7 +209,8 @@ def _lacks_chromium() -> str:
     return "" if shutil.which("chromium") else "there is no chromium (apt-get install chromium)"
 
 
-#: of the cluster that tests may use; all other tests, and what they start, know of none
+#: Kubeconfig of the cluster for tests. KUBECONFIG is unset, so that other tests, and the programs
+#: that they start, do not use the cluster.
 _ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit it
 os.environ[_ASIDE] = os.environ.pop("KUBECONFIG", "") or os.environ.get(_ASIDE, "")
 CLUSTER_KUBECONFIG = os.environ[_ASIDE]
@@ -231,7 +233,7 @@ def _lacks_cluster() -> str:
         del os.environ["KUBECONFIG"]
 
 
-#: name: what the machine lacks, in words; empty when it is there
+#: Functions by requirement that return what the machine lacks, or an empty text.
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "landlock": _lacks_landlock,
     "seccomp": _lacks_seccomp,
@@ -263,12 +265,12 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
 
 @cache
 def lacking(name: str) -> str:
-    """Why ``name`` is not here; empty when it is."""
+    """Return why the requirement ``name`` is not met; empty if it is met."""
     return REQUIREMENTS[name]()
 
 
 def requirement(name: str) -> None:
-    """Skip the running test unless ``name`` is here; fail it where ``NETARENA_REQUIRE`` says so."""
+    """Skip the running test unless ``name`` is met; fail it if ``NETARENA_REQUIRE`` names it."""
     if name not in REQUIREMENTS:
         pytest.fail(f"{name!r} is not one of {', '.join(REQUIREMENTS)}", pytrace=False)
     if reason := lacking(name):
@@ -296,10 +298,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End what pytest-cov 7.1 begins in each worker of xdist as if it were the main process.
+    """Stop the tracing that pytest-cov 7.1 starts in each xdist worker as in the main process.
 
-    It is never read, and its tracing would go on below that of the worker, also in tests that are
-    not to be traced.
+    Its results are never read. It would continue in addition to the worker's own tracing, also in
+    tests that must not be traced.
     """
     control = _coverage(session.config)
     if control is not None and hasattr(session.config, "workerinput"):
@@ -310,7 +312,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection() -> Iterator[None]:
     """Keep modules and test items out of the garbage collector.
 
-    They live until the process ends, and each full collection would visit a million objects.
+    These objects exist until the process ends, and each full collection would visit a million of
+    them.
     """
     gc.disable()
     try:
@@ -325,20 +328,20 @@ def _coverage(config: pytest.Config) -> Any:
     return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
 
 
-#: in this order: what waits most begins first, and many quick ones fill the end of a run
+#: Order of the tests: tests that wait most start first, and many fast tests fill a run's end.
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
-#: seconds of processor time after which a test is no longer traced
+#: Seconds of processor time after which a test is no longer traced.
 _TRACED_S = 1
 _NARROW_SCOPES = ("function", "session")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads groups here too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is traced, and what runs where in a run of several processes (``--dist loadgroup``).
+    """Choose the traced tests, and the process of each test (``--dist loadgroup``).
 
-    Tracing makes Python three times as slow: it is for the tests that are fast without. What tests
-    of one module share (a fixture, queries drawn once) is made once where they stay in one process.
-    What shares more (the kernel's neighbour table, the processor's time) has a group by its name.
+    Tracing makes Python three times as slow, so only fast tests are traced. Tests of one module
+    run in one process, so that shared fixtures and queries are made only once. Tests that share
+    more, such as the kernel's neighbour table or processor time, have a named group.
     """
     if (every := config.getoption("every")) > 1:
         modules: dict[Path, list[pytest.Item]] = {}
@@ -357,12 +360,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _folder(item: pytest.Item) -> str:
-    """Of the project's tests; empty for tests that a test wrote."""
+    """Return the folder of one of the project's tests; empty for tests that a test wrote."""
     return next((one for one in item.path.parts if one in _FOLDERS), "")
 
 
 def _place(item: pytest.Item) -> tuple[int, bool, int]:
-    depth = len(item.path.parts)  # modules of the core run whole assessments: not at the end
+    # tests of the core run whole assessments, so they must not start at the end
+    depth = len(item.path.parts)
     return _FOLDERS.index(_folder(item)), not item.get_closest_marker("slow"), depth
 
 
@@ -374,10 +378,10 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
 
 @contextmanager
 def _traced_briefly(config: pytest.Config) -> Iterator[None]:
-    """Stop tracing in a test or its fixtures when they have computed for long.
+    """Context manager: stop tracing a test or its fixtures after ``_TRACED_S`` of processor time.
 
-    Tracing doubles the processor time of the whole run, most of it in loops of few tests. What a
-    test reaches, it reaches early on.
+    Tracing doubles the processor time of the whole run, mostly in loops of a few tests. Tests reach
+    most of their lines early.
     """
     control = _coverage(config)
     if control is None or not control.started:
@@ -421,14 +425,14 @@ def _requirement() -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The ../shared/data folder; skips where there is none."""
+    """Return the folder ../shared/data; skip the test if it is missing."""
     requirement("shared")
     return SHARED_DATA
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a real cluster's context, which KUBECONFIG names for this test."""
+    """Set KUBECONFIG to the real cluster for this test; return the name of its context."""
     from netarena_k8s.real.context import current_context
 
     requirement("cluster")
@@ -440,19 +444,19 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def a2a03_python() -> Path:
-    """The interpreter of the environment that has the 0.3 line of the A2A SDK."""
+    """Return the interpreter of the environment with version 0.3 of the A2A SDK."""
     requirement("a2a03")
     return A2A03_PYTHON
 
 
 @pytest.fixture(scope="session")
 def readers_python() -> Path:
-    """The interpreter of the environment that has what reads exports."""
+    """Return the interpreter of the environment with the readers of exports."""
     requirement("readers")
     return READERS_PYTHON
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Nothing here is written for trio."""
+    """Run asynchronous tests only with asyncio, since the code does not support trio."""
     return "asyncio"

@@ -14,7 +14,7 @@ class TestKubernetes(ApplicationContract):
         "world": "varied",
         "error_types": ["remove_ingress", "change_port+peer_label"],
         "concurrency": 2,
-        # as many as the longest reference solution has parts
+        # the number of parts of the longest reference solution
         "max_iterations": 2,
     }
     live: ClassVar = 2

@@ -1,4 +1,4 @@
-"""Routing passes the published contract, in a drawn world: that of the paper is simpler."""
+"""Routing passes the published contract, in a drawn world, since the paper's world is simpler."""
 
 from typing import ClassVar
 
@@ -15,11 +15,12 @@ class TestRoute(ApplicationContract):
         "world": "varied",
         "error_types": ["disable_interface", "remove_ip+stray_route"],
         "concurrency": 2,
-        # as many as the longest reference solution has parts: a wrong turn waits for lost pings
+        # the number of parts of the longest reference solution; more turns would be slow, because
+        # a wrong turn waits for lost pings
         "max_iterations": 2,
     }
     live: ClassVar = 2
-    # the second of each has parts of which one waits for another
+    # the second query of each label has a part that must be repaired after another part
     ticket: ClassVar = {
         "error_types": ["faults_0", "faults_2"],
         "num_switches": 3,

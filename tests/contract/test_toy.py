@@ -1,4 +1,4 @@
-"""The toy application of a distribution of its own passes the published contract."""
+"""The toy application, which is a separate distribution, passes the published contract."""
 
 from typing import ClassVar
 
