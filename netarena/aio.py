@@ -31,7 +31,7 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Background:
-    """Tasks that nobody awaits, kept until they end: the event loop holds only weak references."""
+    """Tasks that nobody awaits, stored until they end: the event loop has only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,7 +1,7 @@
 """The configuration of an assessment: the keys that all applications share.
 
 An application subclasses ``Config`` and adds its own. Unknown keys are errors that list the known
-ones. Keys marked ``shapes`` decide which query an index stands for. Their values make the hash
+ones. Keys marked ``shapes`` decide which query belongs to an index. Their values make the hash
 that is part of each query's id, and a file of queries is refused when they differ. ``num_queries``
 only says how many queries are drawn, so that a run can be extended.
 """
@@ -90,7 +90,7 @@ class PromptStyle(StrEnum):
 
 
 class Briefing(StrEnum):
-    """How much of the truth a prompt tells (config key ``briefing``)."""
+    """How much of the truth a prompt reveals (config key ``briefing``)."""
 
     FULL = "full"
     TICKET = "ticket"
@@ -312,7 +312,7 @@ class Config(Record):
 
     @classmethod
     def prompt_keys(cls) -> list[str]:
-        """Return the keys that a participant may set for itself, sorted: those of its prompts."""
+        """Return the keys that shape only prompts, sorted; participants may set them."""
         return [
             key
             for key, field in sorted(cls.model_fields.items())

@@ -98,7 +98,8 @@ class Query(Record):
     text: str
     #: Differences of the initial state from the application's standard world.
     initial: JsonValue = None
-    #: Hidden: what turns the initial state into the target (constructive) or broke it (reactive).
+    #: Hidden actions that turn the initial state into the target (constructive) or broke it
+    #: (reactive).
     actions: tuple[Action, ...]
 
     @property
@@ -143,7 +144,7 @@ class Localised(Record):
 
 
 class Claim(Record):
-    """An agent's declaration that everything is right; null causes if it named none."""
+    """An agent's declaration that everything is right; causes are null if the agent named none."""
 
     causes: tuple[Cause, ...] | None = None
 
@@ -250,7 +251,7 @@ class Usage(Record):
         )
 
     def keys(self) -> dict[str, JsonValue]:
-        """Return the keys of a result record or summary; none without reports."""
+        """Return the keys of a result record or summary; empty without reports."""
         if not self.replies:
             return {}
         return {
@@ -351,7 +352,7 @@ class Episode(Record):
     reason: str = ""
     #: Explanation for people, one sentence.
     detail: str = ""
-    #: For invalid episodes: what was observed, one entry per attempt.
+    #: For invalid episodes: the observations, one entry per attempt.
     evidence: tuple[JsonValue, ...] = ()
     #: Null if solved safely, invalid, or if the application reports no failure types.
     failure: Failure | None = None

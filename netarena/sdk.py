@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 #: Public names by module.
 _NAMES = {
-    # what an application is
+    # the interface of an application
     "netarena.task.application": "Application Drawer Drawn Environment Labelled",
     "netarena.task.reactive": "Reactive Repair broken world_reader",
     "netarena.task.label": "COUNTED Catalogue EXTENDED FaultConfig JOINT kinds_of read_labels",

@@ -1,9 +1,9 @@
-"""ASGI middleware that limits what one HTTP client can cost a service.
+"""ASGI middleware that limits the cost of one HTTP client for a service.
 
 - A request's body is read completely before the application sees it: at most ``max_body`` bytes
   and ``body_timeout_s`` seconds.
 - A response goes through an outbox, so the application never waits for a slow reader. (The SDK
-  would keep a copy of the whole task for each unsent event.) A reader that falls too far behind
+  would store a copy of the whole task for each unsent event.) A reader that falls too far behind
   loses its connection; it can reconnect and subscribe again.
 - Open responses end when the service closes.
 - JSON output, streamed or not, contains no character that a client may treat as a line end.

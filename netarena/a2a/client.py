@@ -169,7 +169,7 @@ class A2AAgent:
     serves the URL. Raises ConfigError for a malformed URL.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a connection is made of
+    def __init__(  # noqa: PLR0913 -- the settings of a connection
         self,
         url: str,
         *,

@@ -3,7 +3,7 @@
 - Each name is looked up in a thread of its own, so a lookup that never returns blocks nobody. A
   task can always have ``OWN_LOOKUPS`` lookups at a time, including abandoned ones; all tasks
   together have ``SHARED_LOOKUPS`` more.
-- Link-local addresses, and those where clouds keep an instance's credentials, are refused in
+- Link-local addresses, and those where clouds serve an instance's credentials, are refused in
   every notation at the time of the connection. The checked address is the one that is used.
 - Data is read in small pieces between turns of the event loop. The data before a reply's body is
   limited, however many interim responses (100 Continue) it contains.
@@ -42,7 +42,7 @@ MAX_HEAD = 128 * 1024
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: Link-local addresses, and those where clouds keep an instance's credentials and settings.
+#: Link-local addresses, and those where clouds serve an instance's credentials and settings.
 REFUSED = tuple(
     map(
         ipaddress.ip_network,
@@ -226,7 +226,7 @@ class Network(httpcore.AsyncNetworkBackend):
     async def _look_up(self, host: str) -> list[str]:
         while host not in self._asked and not self._start(host):
             await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
-        # an abandoned lookup keeps its slot until it ends
+        # an abandoned lookup occupies its slot until it ends
         found = await asyncio.shield(self._asked[host])
         if isinstance(found, Exception):
             raise found

@@ -223,7 +223,7 @@ def _warn(check: Check) -> None:
 
 
 class Applications:
-    """The application of a service, and those to which it forwards configs, entered when needed."""
+    """A service's application, and the applications to which it forwards, entered when needed."""
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -82,7 +82,7 @@ class Grouped(Protocol):
     def level(self) -> str: ...
 
 
-def summarise(  # noqa: PLR0913 -- what a summary is made of
+def summarise(  # noqa: PLR0913 -- the parts of a summary
     application: Measuring,
     config: Config,
     seed: int | None,

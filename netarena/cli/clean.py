@@ -1,4 +1,4 @@
-"""``netarena clean``: remove what killed services left behind."""
+"""``netarena clean``: remove resources that killed services left behind."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from netarena.report.markdown import compare_participants
 
 
 def show_comparison(report: Mapping[str, Any]) -> None:
-    """Print the comparison tables of a report (``report.document``); none for one participant."""
+    """Print a report's comparison tables (``report.document``), if it has several participants."""
     if len(report["participants"]) < 2:
         return
     for part in compare_participants(report):

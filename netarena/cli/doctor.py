@@ -1,4 +1,4 @@
-"""``netarena doctor``: report what this machine can and cannot run, and what is missing."""
+"""``netarena doctor``: report whether this machine can run the applications, and why not."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def show_checks(
 
 
 def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
-    """Check what every application needs. ``runs`` is the default folder of results."""
+    """Check the requirements of all applications. ``runs`` is the default folder of results."""
     yield Check(
         name="python",
         ok=True,

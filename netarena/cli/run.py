@@ -256,7 +256,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # a resumed run without a name keeps the one from its start
+    # a resumed run without a name uses the name from its start
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
     # waiting for an agent's start takes at most the time limit of a reply
@@ -342,7 +342,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
     return asked.model_copy(update={"seed": config.seed})
 
 
-def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it goes on
+def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
     until: Until,
     examine: Callable[[Config], Coroutine[Any, Any, None]],
     config: Config,

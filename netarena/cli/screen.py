@@ -153,7 +153,7 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise at most ``PLAIN_LINES`` lines.
 
-    ``bar`` is false if other text goes to the terminal too.
+    ``bar`` is false if other text is printed to the terminal too.
     """
 
     def __init__(self, what: str, *, bar: bool = True) -> None:

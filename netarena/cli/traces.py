@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from netarena.audit.leakage import Estimate, Found, Report
 
 
-def examine_traces(  # noqa: PLR0913 -- what is drawn, and where it goes
+def examine_traces(  # noqa: PLR0913 -- the drawn queries, and the outputs
     app: Application,
     config: Config,
     seed: int,

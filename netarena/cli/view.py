@@ -58,7 +58,7 @@ def command(  # noqa: PLR0913 -- each is an option
     shown. The pages hold ground truth, unless --public is given.
     """
     try:
-        import netarena.view.site  # noqa: F401 -- imports what the extra brings
+        import netarena.view.site  # noqa: F401 -- imports the packages of the extra
     except ModuleNotFoundError as error:
         raise ConfigError(
             "view", f'needs {error.name}, which is not installed: pip install "netarena[view]"'

@@ -107,7 +107,7 @@ def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonVa
 
 
 def _metrics(usage: Usage | None, prefix: str = "") -> dict[str, Any]:
-    """Return the metrics that an agent reported; nothing if it reported none."""
+    """Return the metrics that an agent reported; empty without reports."""
     if usage is None or not usage.replies:
         return {}
     told = {

@@ -274,7 +274,7 @@ def stored_file(config: Config) -> Path | None:
 
 
 def with_size_of_file(application: Application, config: Config) -> Config:
-    """Return ``config`` with the ``num_queries`` of the file that it reads, where none is given.
+    """Return ``config``; a missing ``num_queries`` is taken from the file that the config reads.
 
     Raises ConfigError for a broken file.
     """
@@ -527,7 +527,7 @@ def _check_overwritten(path: Path) -> None:
         raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
 
-def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and what it must agree with
+def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it must match
     application: Application,
     config: Config,
     name: str,
@@ -648,7 +648,7 @@ class _Resumed:
         return preferred
 
 
-def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and what continues it
+def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that continues it
     application: Application,
     config: Config,
     participants: Mapping[str, str],
@@ -940,7 +940,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             number = await asyncio.to_thread(_count_queries, application, config, deck, shard)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
             order = await asyncio.to_thread(_order, application, config, seed, shard)
-            # to the end, even if cancelled: what it opens is closed below
+            # wait for the end even if cancelled, since the files that it opens are closed below
             parts = await finish(
                 asyncio.to_thread(
                     _lay_out,
@@ -1181,7 +1181,7 @@ def _record_replaced(journal: Journal, past: Past, deck: Deck, fresh: int) -> No
             past.replaced[card.id] = by_index[card.query_index]
 
 
-def _lay_out(  # noqa: PLR0913 -- what goes into the folder
+def _lay_out(  # noqa: PLR0913 -- the contents of the folder
     application: Application,
     config: Config,
     *,
@@ -1340,7 +1340,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if shard is not None:
         summary["shard"] = str(shard)
     pump.tell("summarised", role, summary)
-    # to the end, even if cancelled: the spool must not be closed during the thread's work
+    # wait for the end even if cancelled: the spool must not be closed while the thread works
     try:
         names = {role: part.name}
         await finish(

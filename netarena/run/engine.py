@@ -573,7 +573,7 @@ class Run:
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
         )
         by_ask = {card.ask: card for card in ordered} if past else {}
-        # one by one, in a thread: reading takes time, and the reporter must keep pace
+        # read one by one in a thread, since reading takes time and the reporter must keep pace
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
@@ -890,7 +890,7 @@ class Run:
 
     async def _write(self, graded: list[tuple[Query, Episode]]) -> None:
         for query, episode in graded:
-            # to the end, even if cancelled: the file must not be closed during the thread's work
+            # wait for the end even if cancelled: the file must not be closed while the thread works
             await finish(asyncio.to_thread(self.journal.episode, episode))
             await self._count(query, episode)
 

@@ -1,4 +1,4 @@
-"""Labels of reactive applications: kinds of fault, alone or combined.
+"""Labels of reactive applications: single or combined kinds of fault.
 
 ``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
 that is not in the paper. The default is each of the paper's kinds and each of their pairs. Queries

@@ -88,7 +88,7 @@ Picture: TypeAlias = Matrix | Topology | Difference
 
 
 class Pictures:
-    """Pictures of an application's states, for people who read an episode; by default none."""
+    """Pictures of an application's states, for people who read an episode; by default empty."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         """Return pictures of the world after step ``number`` (from 1), or of the initial world (0).

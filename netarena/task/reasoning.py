@@ -138,7 +138,7 @@ def ends_of(text: str) -> list[tuple[int, int]]:
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the positions of the markers that open a thought, and of those that end one."""
+    """Return the positions of markers that open a thought, and of markers that end a thought."""
     opened = [mark.span() for mark in _OPENING.finditer(text)]
     closed = [mark.span() for mark in _CLOSING.finditer(text)]
     if _PAIRED_HINT.search(text) is None:

@@ -318,7 +318,7 @@ class Run:
         return Story(query, episode, _reason(episode), actions=(), pictures=(), turns=tuple(turns))
 
     def read(self, entry: Entry) -> Episode:
-        """Return an episode with everything in the journal. Raises ConfigError as ``tell``."""
+        """Return a whole episode from the journal. Raises ConfigError like ``tell``."""
         event = _read_at(self._path, entry.place)
         episode = event.get("episode") if isinstance(event, dict) else None
         read = _parse(Episode, episode, self._path)
