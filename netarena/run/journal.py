@@ -6,7 +6,7 @@ reported:
 - ``assessment``: application, versions, role, seed and config. This is the first line; it is
   written again when the run is extended, and the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
-- ``retry``: an attempt failed because of the environment, with its evidence
+- ``retry``: an attempt ended without a verdict, with the evidence of an environment failure if any
 - ``episode``: a graded episode, with all its steps
 - ``cost``: in a run with a limit of costs, before each request: what it and all earlier ones cost
 - ``end``: the assessment has ended; ``complete`` says whether every query was graded,

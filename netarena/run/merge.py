@@ -509,7 +509,7 @@ def _read_episode(part: _Part, role: str, line: str) -> Episode:
 
 
 def _read_line(path: Path, offset: int) -> bytes:
-    """Return one line of a file. Opened anew each time: there may be thousands of shards."""
+    """Return one line of a file, which is opened each time, since there may be many shards."""
     with open_regular(path) as file:
         file.seek(offset, os.SEEK_SET)
         return file.readline()
