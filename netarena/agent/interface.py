@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from netarena.task.application import Application
 
 AGENT_GROUP = "netarena.agents"
+#: Module of the named agents that ask no language model.
+_SCRIPTED = "a2a_purple.scripted"
 #: Part of the error of a scripted agent that is asked in another assessment than its own.
 STRANGE = "was started for another assessment"
 
@@ -109,6 +111,14 @@ def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity i
 def agent_names() -> list[str]:
     """Return the names of the installed agents."""
     return sorted({point.name for point in entry_points(group=AGENT_GROUP)})
+
+
+def asks_no_model(name: str | None) -> bool:
+    """Return whether a named agent is one of the baseline's scripted agents."""
+    points = (point for point in entry_points(group=AGENT_GROUP) if point.name == name)
+    # of two packages that provide the name, the first one counts, as in ``load_agent``
+    first = next(points, None)
+    return first is not None and first.module == _SCRIPTED
 
 
 def load_agent(name: str, brief: Brief) -> Agent:

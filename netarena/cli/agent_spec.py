@@ -13,7 +13,7 @@ from typing import Any
 
 from netarena.a2a.request import check_url
 from netarena.agent.interface import agent_names
-from netarena.cli.model import Model, find_model
+from netarena.cli.model import Model, find_model, model_of_named
 from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME
@@ -46,9 +46,9 @@ class Choice:
 
     def model(self) -> Model:
         """Return the language model behind the agent, if the choice names it."""
-        if self.agent in agent_names():
-            return Model(free=True)
         command = self.command or self.program
+        if command is None and self.agent is not None and self.url is None:
+            return model_of_named(self.agent)
         if command is None:
             return Model(unknown="the agent at a URL does not name its model")
         return find_model(command, {}, os.environ)

@@ -12,14 +12,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from netarena.agent.interface import agent_names
+from netarena.agent.interface import asks_no_model
 from netarena.errors import ConfigError
 from netarena.run.purse import FREE, MAX_OUTPUT_TOKENS, Price
 
-#: The baseline agent, whose options name its model.
-_PURPLE = "netarena-purple"
+#: The baseline agent, whose options name its model, as a program and as a module.
+_PURPLE, _PURPLE_MODULE = "netarena-purple", "a2a_purple"
 #: Characters per token of English text and JSON, used if no tokenizer is installed.
 _CHARS_PER_TOKEN = 4
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -38,7 +39,7 @@ class Model:
     #: Maximum number of output tokens of one reply, if the agent's command sets it.
     max_tokens: int | None = None
     #: The reason why the name is unknown.
-    unknown: str = "the command does not name a model"
+    unknown: str = "MODEL_NAME is not set"
 
     def __str__(self) -> str:
         return "none" if self.free else self.name or "unknown"
@@ -50,21 +51,29 @@ def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str
     ``environ`` is the environment of this process, which the agent inherits.
     """
     words = _split(command)
-    if command is not None and not any(word.endswith(_PURPLE) for word in words):
-        return Model(name=env.get("MODEL_NAME") or None)
-    if _option(words, "--strategy") in agent_names():
-        return Model(free=True)
-    limit = _MAX_TOKENS.search(command or "")
-    most = int(limit[1]) if limit else None
-    told = _option(words, "--model") or env.get("MODEL_NAME")
+    told, most = None, None
+    if _is_purple(words):
+        if asks_no_model(_option(words, "--strategy")):
+            return Model(free=True)
+        limit = _MAX_TOKENS.search(command or "")
+        most = int(limit[1]) if limit else None
+        told = _option(words, "--model")
+    told = told or env.get("MODEL_NAME") or None
     if told is None and command is not None:
-        told = environ.get("MODEL_NAME")
+        told = environ.get("MODEL_NAME") or None
     if told is None:
-        return Model(max_tokens=most, unknown="MODEL_NAME is not set")
+        return Model(max_tokens=most)
     for name in _VARIABLE.findall(told):
         if name not in environ:
             return Model(max_tokens=most, unknown=f"{name} is not set in the environment")
     return Model(_VARIABLE.sub(lambda found: environ[found[1]], told), max_tokens=most)
+
+
+def model_of_named(agent: str) -> Model:
+    """Return the model of a named agent; only the baseline's scripted agents are known."""
+    if asks_no_model(agent):
+        return Model(free=True)
+    return Model(unknown=f"the agent {agent} does not name its model")
 
 
 def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]:
@@ -154,6 +163,12 @@ def _split(command: str | None) -> list[str]:
         return shlex.split(command or "")
     except ValueError:
         return []
+
+
+def _is_purple(words: list[str]) -> bool:
+    """Return whether a command starts the baseline agent."""
+    program = any(word.endswith(_PURPLE) for word in words)
+    return program or ("-m", _PURPLE_MODULE) in pairwise(words)
 
 
 def _option(words: list[str], name: str) -> str | None:

@@ -62,7 +62,7 @@ class Until:
         if not summary["graded"]:
             return None, f"no episode could be graded in {queries:,} queries"
         if not summary["complete"]:
-            return None, f"{told}; the time budget ended"
+            return None, f"{told}; the time budget or --max-cost ended the run"
         goal = self.points / 100
         most = ceil(most_needed(goal) / self.labels)
         wanted = min(most, ceil(next_size(queries, (low, high), goal) / self.labels))

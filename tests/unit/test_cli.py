@@ -641,7 +641,11 @@ def test_invalid_interval_is_reported_in_one_line(words, told, fake, capsys):
     [
         ({}, None, "±2.0 points after 150 queries"),
         ({"intervals": {"solved_safely": [0.4, 0.6]}}, 20, "going on to 300"),
-        ({"intervals": {"solved_safely": [0.4, 0.6]}, "complete": False}, None, "budget ended"),
+        (
+            {"intervals": {"solved_safely": [0.4, 0.6]}, "complete": False},
+            None,
+            "time budget or --max-cost ended the run",
+        ),
         ({"intervals": {"solved_safely": None}, "graded": 0}, None, "no episode could be graded"),
     ],
 )

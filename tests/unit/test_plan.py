@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from netarena.agent.interface import AGENT_GROUP
 from netarena.cli import main
 from netarena.cli.model import Model, find_model, price_of, read_prices, tokenizer
 from netarena.cli.plan import Plan
@@ -26,6 +29,16 @@ config = {{ prompt_type = "{style}" }}
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MODEL_NAME", raising=False)
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the named agent ``asker``, which another package provides."""
+    asker = EntryPoint("asker", "asker.agent:Asker", AGENT_GROUP)
+    monkeypatch.setattr(
+        "netarena.agent.interface.entry_points",
+        lambda group: [*entry_points(group=group), *[asker] * (group == AGENT_GROUP)],
+    )
 
 
 def write(name: str, *parties: tuple[str, str, str, str], config: str = "") -> str:
@@ -75,7 +88,7 @@ def test_fraction_is_the_beginning_of_the_whole_run(capsys: pytest.CaptureFixtur
         (["toy", "--price", "1,2"], "--price: is allowed only with --estimate or --max-cost"),
         (
             ["toy", "--agent-exec", "true", "--max-cost", "1"],
-            "does not name a model: state it in USD per million tokens with --price toy_operator=",
+            "MODEL_NAME is not set: state it in USD per million tokens with --price toy_operator=",
         ),
         (["toy", "--agent", "http://127.0.0.1:1", "--max-cost", "1"], "at a URL does not name its"),
         (["toy", "--estimate-from", "none", "--agent", "oracle"], "does not exist"),
@@ -171,14 +184,41 @@ def test_max_cost_ends_a_series_which_is_resumed(capsys: pytest.CaptureFixture[s
             {"MODEL_NAME": "${NONE}"},
             Model(unknown="NONE is not set in the environment"),
         ),
-        ("python mine.py", {}, Model()),
+        ("python mine.py", {}, Model("here")),
         ("python mine.py", {"MODEL_NAME": "a"}, Model("a")),
+        ("python mine.py", {"MODEL_NAME": "${MINE}"}, Model("m")),
+        ("python mine.py --model b", {"MODEL_NAME": ""}, Model("here")),
+        ("python -m a2a_purple --model b", {}, Model("b")),
+        ("netarena-purple --strategy react --model a", {}, Model("a")),
+        (None, {}, Model(unknown="MODEL_NAME is not set")),
     ],
 )
 def test_model_of_an_agent_is_read_from_its_command(
-    command: str, env: dict[str, str], model: Model
+    command: str | None, env: dict[str, str], model: Model
 ) -> None:
     assert find_model(command, env, {"MINE": "m", "MODEL_NAME": "here"}) == model
+
+
+def test_named_agent_of_another_package_is_not_free(
+    others: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["toy", "--agent", "asker", "--seed", "7"]
+    assert main(["run", *command, "--max-cost", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the agent asker does not name its model: state it in USD per million tokens" in line
+    (row,) = estimated([*command, "--estimate"], capsys)["agents"]
+    assert (row["model"], row["cost_usd"]) == ("unknown", None)
+    (row,) = estimated(["toy", "--agent", "oracle", "--estimate"], capsys)["agents"]
+    assert (row["model"], row["cost_usd"]) == ("none", 0.0)
+
+
+def test_pages_state_one_limit_for_a_part_of_the_paper() -> None:
+    root = Path(__file__).parents[2]
+    pages = [*(root / "docs").glob("*.md"), root / "scenarios" / "paper.toml"]
+    command = re.compile(r"scenarios/paper\.toml --fraction 0\.02 --max-cost (\d+)")
+    limits = [limit for page in pages for limit in command.findall(page.read_text())]
+    assert len(limits) == 3
+    assert len(set(limits)) == 1
 
 
 def test_prices_come_from_the_option_or_litellm() -> None:
