@@ -1,4 +1,4 @@
-"""The backbone application: it connects the modules."""
+"""The backbone application, which connects the modules of this package."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ class _Tickets(NetworkTickets):
         return resolve(case_of(query).world, asked)
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the routers that a declaration of it may name.
+        """Return a function from a fault to the routers that a declaration of the fault may name.
 
-        These are all routers that the fault changes. If only the mismatch of two ends is wrong,
-        either end may be named.
+        These are all routers that the fault changes. If the fault is a mismatch between the two
+        ends of a link or session, the declaration may name either end.
         """
         world = case_of(query).world
         owners = {address: router.name for router in world.routers for address in router.addresses}
@@ -107,7 +107,7 @@ class _Tickets(NetworkTickets):
         return find
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return the faults still present at the end, including those that no test shows."""
+        """Return the faults that still exist at the end, including faults that no test detects."""
         return state.leftover(faults_of(query), episode)
 
 
@@ -140,7 +140,7 @@ class Backbone(NetworkApplication):
 
     @property
     def recorded_name(self) -> str:
-        """Return "route": backbones were a world of route, and their ids stay as they were."""
+        """Return "route", because backbones were once a world of route and keep their ids."""
         return "route"
 
     def look(self, query: Query) -> str:
@@ -153,7 +153,7 @@ class Backbone(NetworkApplication):
         return table.waits_of(faults_of(query))
 
     def doubts(self, query: Query) -> Sequence[str]:
-        """Return the problems that a recomputation finds in a generated query."""
+        """Recompute a generated query's properties and return the problems found."""
         return table.doubts(case_of(query).world, faults_of(query))
 
     def drawer(self, config: Config) -> Drawer:
@@ -170,7 +170,7 @@ class Backbone(NetworkApplication):
         return len(case_of(query).wanted)
 
     def typical_s(self, config: Config) -> float:
-        """Return a rough estimate from a busy machine; the routers must converge first."""
+        """Return a rough duration in s on a busy machine, which includes convergence."""
         del config
         return 8.0
 
@@ -204,13 +204,13 @@ class Backbone(NetworkApplication):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge a step by the states before and after it; earlier damage does not count."""
+        """Judge a step by the states before and after the step; earlier damage does not count."""
         del initial
         case, alarm = case_of(query), not query.actions
         return state.judge(case.world, case.wanted, before, after, false_alarm=alarm)
 
     def tell_state(self, query: Query, state: State) -> str:
-        """Return a text for logs about the differences from the intended state."""
+        """Return a text for logs that lists the differences from the intended state."""
         case = case_of(query)
         return prompt.tell_misfits(case.world, case.wanted, state)
 

@@ -1,4 +1,4 @@
-"""Configuration keys of backbone, in addition to those of every application."""
+"""Configuration keys of backbone, in addition to the keys that all applications have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from netarena.sdk import Briefing, ConfigError, FaultConfig, JsonValue, shapes
 
 #: Range of the number of our own routers.
 MIN_ROUTERS, MAX_ROUTERS = 4, 10
-#: Keys of route that shaped backbones while they were a world of route, with their values there in
-#: each briefing. They stay in the hash of ids, so that ids and queries stay as they are. Stored
-#: configurations also have them.
+#: Keys of route, with their values for backbones in each briefing, from the time when backbones
+#: were a world of route. Ids are hashed with these keys, so that ids and queries do not change.
+#: Stored configurations also contain these keys.
 _INHERITED: Mapping[Briefing, Mapping[str, JsonValue]] = MappingProxyType(
     {
         Briefing.FULL: {"num_switches": 2, "num_hosts_per_subnet": 1, "netem": False},
@@ -28,7 +28,7 @@ class BackboneConfig(FaultConfig):
 
     IN_TICKETS: ClassVar = FaultConfig.IN_TICKETS
 
-    #: Always the same: the key with which a configuration of route asks for a backbone.
+    #: Always "backbone": a configuration of route selects backbones with this key.
     world: Literal["backbone"] = shapes(default="backbone")
     #: Number of our routers; if None, it is drawn for each query.
     routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)

@@ -1,11 +1,11 @@
-"""Needs of backbone: what this machine must be able to do for its networks."""
+"""Requirements of backbone: capabilities that this machine needs to run backbone networks."""
 
 from __future__ import annotations
 
 from netarena_backbone.real import frr
 from netarena_network.diagnosis import COMMON, Diagnosis, Need
 
-#: More than the machines of the largest backbone.
+#: Upper bound on the number of machines in any backbone.
 _MOST_MACHINES = 128
 _INSTALL_FRR = "apt-get install --yes frr"
 NEEDS = (
@@ -15,7 +15,7 @@ NEEDS = (
         ("vtysh --help",),
         f"{_INSTALL_FRR}; where it runs as a service of the machine, systemctl disable --now frr",
         "world",
-        # This also checks that the daemons start, confined as in an episode.
+        # This also checks that the daemons start in a sandbox like that of an episode.
         test=frr.try_out,
     ),
 )

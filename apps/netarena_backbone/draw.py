@@ -5,8 +5,8 @@ The generator draws:
 - all numbers, names, costs and policies;
 - settings that look odd but are correct (module ``mix``).
 
-Some drafts are unsuitable and are drawn again. Examples are a path that is not the only shortest
-one, and hosts of one zone that are treated differently.
+Unsuitable drafts are drawn again. For example, a draft is unsuitable if a documented path is not
+the only shortest path, or if the hosts of one zone are treated differently.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.render import asks
 from netarena_backbone.world.routing import Tables, settle
 
-#: Number of our routers, with the weight of each. Most networks have more routers than
-#: an agent can inspect within its turns.
+#: Possible numbers of our routers, with weights. Most networks have more routers than an agent can
+#: inspect within its turns.
 SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
 _OUTSIDERS = range(2, 5)
 _HOSTS = range(6, 17)
 _INNER_HOSTS = 4
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- the wildcard address that a service binds to
 _MOST_OF_ZONE = 6
-#: Share of services with a port that is not usual for them.
+#: Share of services that use an unusual port.
 _UNUSUAL = 0.3
 
 _ZONES = odd.WORDS
@@ -82,8 +82,8 @@ _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
 _METRICS = (2, 10, 50, 300)
-#: Kinds of faults and those of their methods whose changes may have no effect. Each method is tried
-#: with the first probability below, with at most the second number of changes.
+#: Kind of fault -> methods whose changes might have no effect in some places. Each method is tried
+#: with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` changes.
 _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_cost": ("high", "low", "high_both"),
@@ -100,7 +100,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: Local preferences in an upstream's AS: of a customer's route, and of any other route.
+#: Local preferences in an upstream's AS: for customers' routes, and for all other routes.
 _OTHERS_PREFERENCES = (200, 100)
 FORWARDING = ("net.ipv4.ip_forward", "1")
 _SYSCTLS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -116,7 +116,7 @@ _ODD_RULES = (
     Rule(protocol="tcp", port=135),
     Rule(protocol="udp", port=137),
 )
-#: Drafts before the generator gives up on a number of routers.
+#: Maximum number of drafts for one number of routers.
 _TRIES = 200
 _SINKS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 
@@ -183,7 +183,7 @@ def draw(
     """
     for _ in range(_TRIES):
         draft = _Draft(rng, routers).world()
-        # Few drafts are suitable, so that odd settings are drawn only for those.
+        # Few drafts are suitable, so odd settings are drawn only for suitable drafts.
         if fits(draft) and _wall(draft) is not None:
             world = _finish(mix(draft, rng), rng)
             if world is not None:
@@ -292,10 +292,10 @@ def _with_harmless(
 def _settle_unseen(
     world: World, tables: Tables, changed: World, seen: Observation
 ) -> Tables | None:
-    """Return the tables of a changed world that looks the same, or None if it looks different.
+    """Return the changed world's tables if its observation is ``seen``, else None.
 
-    If the changes concern filters or MTUs, they are first checked with the tables of the unchanged
-    world, since computing new tables takes longer.
+    Changes of filters or MTUs are first checked with the tables of the unchanged world, because
+    computing new tables takes longer.
     """
     is_carried_alike = _carries(world) == _carries(changed)
     if not is_carried_alike and not is_expected(changed, tables, seen):
@@ -306,13 +306,13 @@ def _settle_unseen(
     if is_carried_alike and all(
         table.hops == tables.fib[name].hops for name, table in after.fib.items()
     ):
-        # Packets take the same paths as before, so that only advertised routes can differ.
+        # Packets take the same paths as before, so only advertised routes can differ.
         return after if is_told(changed, after, seen) else None
     return after if is_expected(changed, after, seen) else None
 
 
 def _carries(world: World) -> list[object]:
-    """Return everything that decides how each machine handles packets, except its routes."""
+    """Return the settings other than routes that determine how each machine handles packets."""
     return [
         (machine.addresses, machine.rules, machine.sysctls, [port.mtu for port in machine.ports])
         if isinstance(machine, Router)
@@ -377,7 +377,7 @@ class _Draft:
         self.preferences = {kind: rng.choice(_PREFERENCES[kind]) for kind in kinds}
 
     def world(self) -> World:
-        """Return the whole draft; the parts are drawn in the order of their dependencies."""
+        """Return the complete draft; its parts are drawn in the order of their dependencies."""
         rng = self.rng
         edges = self._cable()
         self.areas = {
@@ -447,7 +447,7 @@ class _Draft:
         )
 
     def _strict(self, router: str) -> tuple[tuple[str, str], ...]:
-        """Return settings of strict ``rp_filter`` on some of the ports towards hosts."""
+        """Return sysctls that set strict ``rp_filter`` on some of the ports towards hosts."""
         return tuple(
             (f"net.ipv4.conf.{port.name}.rp_filter", "1")
             for port in self.ports[router]
@@ -605,9 +605,10 @@ class _Draft:
                 if all(one[0] != service.name for service in host.services)
             ]
         )
-        if protocol == "udp":  # A UDP server bound to 0.0.0.0 replies from its first address.
+        # A UDP server bound to 0.0.0.0 would reply from the host's first address.
+        if protocol == "udp":
             bound = address
-        # Some ports are not the usual ones, by design.
+        # Some services use an unusual port by design.
         taken = {service.port for service in host.services}
         port = self.rng.choice(ports)
         while port in taken or self.rng.random() < _UNUSUAL:
@@ -629,7 +630,7 @@ class _Draft:
     def _draw_services(self, lans: Mapping[str, Iterator[IPv4Network]]) -> None:
         """Draw the services of our hosts and a DNS server that all our hosts use.
 
-        Some services have addresses that only a static route leads to.
+        Some services have addresses that are reachable only through a static route.
         """
         rng, hosts = self.rng, self.hosts
         servers = rng.sample(range(len(hosts)), min(len(hosts), rng.randint(4, 7)))
@@ -676,9 +677,9 @@ class _Draft:
         )
 
     def _draw_policies(self) -> None:
-        """Draw which zones may access each zone, and the filters that enforce it.
+        """Draw which zones may access each zone, and the filters that enforce this policy.
 
-        The routers that a zone's hosts are connected to have the filters.
+        The filters are on the routers to which the zone's hosts are connected.
         """
         rng = self.rng
         inner = [zone for zone in self.zones if not zone.name.startswith(self.prefix)]
@@ -798,7 +799,7 @@ class _Draft:
             )
 
     def _join_outsiders(self, others: Mapping[str, list[Peer]]) -> None:
-        """Connect the upstreams with each other, and some of the other ASes with an upstream."""
+        """Connect the upstreams with each other, and some non-upstream ASes with an upstream."""
         rng = self.rng
         upstreams = [one for one in self.outsiders if one.kind == "upstream"]
         pairs = list(combinations(upstreams, 2))
@@ -855,9 +856,8 @@ class _Draft:
             self.statics[router].append(Static(prefix=f"{far_loop}/32", via=there))
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
-            # The other AS now has a route to this loopback address. The rule drops its ICMP
-            # packets, so that the address is as unreachable from there as those of our other
-            # routers.
+            # The other AS now has a route to this loopback address. The rule drops ICMP packets
+            # from there, so that the address cannot be pinged, like those of our other routers.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))
             near_peer = {"update_source": near_loop, **hops}
             far_peer = {"update_source": far_loop, **hops}
@@ -889,7 +889,7 @@ class _Draft:
                 asn=self.asn,
                 description=router,
                 route_map_in=map_in,
-                # An upstream announces its whole table to us.
+                # An upstream announces its full table to us.
                 route_map_out=map_out,
                 **far_peer,
             )

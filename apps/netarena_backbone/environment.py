@@ -1,4 +1,4 @@
-"""Live network of a backbone query: built with its faults, and verified to be as computed."""
+"""Live network of a backbone query, built with its faults and compared to the computed state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from netarena_backbone.world.routing import neighbours, settle
 from netarena_network.action import Fault, faults_of
 from netarena_network.environment import Networked
 
-#: Time limit from the start of routing until the network is as computed.
+#: Time limit from the start of routing until the network is in the computed state.
 _AS_COMPUTED_S = 30.0
-#: Interval of observations during that time.
+#: Pause between observations until then.
 _PAUSE_S = 0.1
 
 
@@ -38,9 +38,9 @@ class BackboneEnvironment(Networked):
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the faulty network in one pass, and verify that it is as computed.
+        """Build the network with its faults in one pass and verify its state.
 
-        Raises EnvironmentFailed if the network cannot be built or is not as computed.
+        Raises EnvironmentFailed if the network cannot be built or differs from the computed state.
         """
         try:
             self._case: Case = case_of(self._query)
@@ -66,9 +66,9 @@ class BackboneEnvironment(Networked):
         return await self._observe_until(stages[-1], parts or "no fault")
 
     async def _observe_until(self, computed: World, parts: str) -> State:
-        """Return the settled state as soon as it is as computed.
+        """Return the settled state as soon as it equals the computed state.
 
-        Raises EnvironmentFailed if that does not happen in time.
+        Raises EnvironmentFailed if the network does not reach the computed state in time.
         """
         tables = settle(computed)
         wanted, known = facts_of(computed, expected(computed, tables)), neighbours(tables)
@@ -89,9 +89,9 @@ class BackboneEnvironment(Networked):
 
 
 def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
-    """Yield the parts of each fault, by machine in the order of its commands.
+    """Yield one edit per machine of each fault, in the order of the fault's commands.
 
-    ``stages`` are the worlds before the first fault and after each one.
+    ``stages`` are the worlds before the first fault and after each fault.
     """
     for fault, (before, after) in zip(faults, pairwise(stages), strict=True):
         for machine in dict.fromkeys(command.machine for command in fault.inject):
@@ -99,7 +99,7 @@ def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
 
 
 def _unlike(world: World, wanted: Facts, state: State) -> str:
-    """Return a description of the differences between a state and the computed one, or ""."""
+    """Return a description of the differences between a state and the computed state, or ""."""
     seen = read_state(state)
     said = [] if seen.settled else ["it does not come to rest"]
     if wrong := [*misfits(wanted, facts_of(world, seen))]:
@@ -108,7 +108,7 @@ def _unlike(world: World, wanted: Facts, state: State) -> str:
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """Return the name of a machine: given by its name or its name without prefix.
+    """Return the full name of the machine that an agent names with or without prefix.
 
     ``r0`` and ``router`` mean the first router. Returns None if there is no such machine.
     """
@@ -121,7 +121,7 @@ def resolve(world: World, asked: str) -> str | None:
 
 
 def _refuse(world: World, name: str) -> str:
-    """Return the message that refuses logins to a machine, or "" if they are allowed."""
+    """Return the message that refuses a login to a machine, or "" if the login is allowed."""
     machine = world.machines[name]
     zone = name if isinstance(machine, Router) else machine.zone
     for outsider in world.outsiders:

@@ -1,4 +1,4 @@
-"""Pictures of a backbone: a matrix for each kind of test, the paths and the topology."""
+"""Pictures of a backbone: a matrix for each kind of test, a list of paths, and the topology."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
     """Return the matrix of one kind of facts.
 
-    Its rows and columns cover intended and current facts, so that leaked routes appear too.
+    Rows and columns cover both intended and current facts, so that leaked routes appear too.
     """
     marks = {
         _place(fact): _mark(wanted, now, fact)
@@ -62,7 +62,7 @@ def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
 
 
 def _place(fact: Fact) -> tuple[str, str]:
-    """Return the row and column of a fact; a route's row names its receiver and its sender."""
+    """Return the row and column of a fact; a route's row names the receiver and the sender."""
     if fact.sort != "route":
         return fact.source, fact.target
     prefix, _, peer = fact.target.partition(" from ")
@@ -72,8 +72,8 @@ def _place(fact: Fact) -> tuple[str, str]:
 def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
     """Return the mark of a fact.
 
-    A tested fact whose intended value is "fails" is marked even if it is as intended. A missing
-    route is not marked.
+    A test that is intended to fail has a mark even if it fails as intended. An unintended route
+    that does not exist has no mark.
     """
     value, seen = wanted.get(fact), now.get(fact)
     if value == seen:

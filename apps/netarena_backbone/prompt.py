@@ -1,8 +1,7 @@
-"""Prompt of a backbone query: its documentation, the differences from it and earlier turns.
+"""Prompt of a backbone query: documentation, differences from the documentation, earlier turns.
 
-The documentation contains the inventory, the agreements with other ASes (which agents cannot
-look up) and the intended state by zone. It contains no settings that agents can find on the
-machines.
+The documentation contains the inventory, the agreements with other ASes (which agents cannot look
+up) and the intended state of each zone. It omits settings that agents can read on the machines.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, reply_format
 
 PACKAGE = "netarena_backbone"
-#: Sort of a fact -> its noun, and the words for a missing and for an unintended one.
+#: Sort of a fact -> its noun, and the words for a missing fact and for an unintended fact.
 _NEIGHBOURS = {
     "adjacency": ("OSPF adjacency", "is missing", "exists, and must not"),
     "session": ("BGP session", "is not established", "is established, and must not be"),
@@ -108,7 +107,7 @@ def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None)
 
 
 def _tell_change(step: Step) -> str:
-    """Return a sentence about the effect of a judged step, or "" without a judgement."""
+    """Return a sentence about the effect of a judged step, or "" if there is no judgement."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail
@@ -220,7 +219,7 @@ def _host(host: Host) -> str:
 
 
 def _agreements(world: World, other: str) -> Iterator[str]:
-    """Yield what a router of another AS requires of its sessions with us."""
+    """Yield the requirements of another AS's router for its sessions with our routers."""
     router = world.router(other)
     for peer in router.bgp.peers:
         if peer.asn != world.asn:

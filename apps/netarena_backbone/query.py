@@ -1,4 +1,4 @@
-"""Seeded generator of backbone queries: a world and its faults."""
+"""Seeded generator of backbone queries, which consist of a world and its faults."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from netarena_backbone.world.intent import Backup, backups
 from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of
 
-#: Increased whenever a seed would generate something else.
+#: Must be increased with every change after which a seed generates a different query.
 VERSION = "3"
 
-#: Worlds drawn before the generator gives up on a combination of kinds.
+#: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12
-#: Probability that independent faults are drawn again to find dependent ones. With given kinds,
-#: this many draws are tried at most.
+#: Probability that independent faults are drawn again to find dependent faults, and maximum number
+#: of such draws if the kinds are given.
 _AGAIN, _DRAWS = 0.9, 12
 #: Number of fixed combinations of two and of three kinds.
 _PAIRS, _TRIPLES = 15, 15
-#: Kinds that few worlds have room for; they occur only in labels of a single kind.
+#: Kinds that are possible in few worlds, and therefore occur only in labels with one kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
 CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
 
@@ -65,8 +65,8 @@ _CASES: Kept[Case] = Kept(32)
 def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
     """Return the labels of ``config``, each with its kinds.
 
-    Without ``error_types``, these are each kind alone and the fixed pairs and triples. Raises
-    ConfigError for an unknown kind.
+    If ``error_types`` is unset, the labels are all single kinds and the fixed pairs and triples.
+    Raises ConfigError for an unknown kind.
     """
     if config.error_types is not None:
         return CATALOGUE.choose(config.error_types, config.complexity_level)
@@ -79,7 +79,7 @@ def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
 
 
 def _combinations() -> list[tuple[str, ...]]:
-    """Return the pairs and triples of kinds, which are always the same."""
+    """Return the pairs and triples of kinds, which are the same in every call."""
     rng = random.Random("pairs and triples of a backbone")  # noqa: S311 -- not for secrets
     kinds = [kind for kind in table.KINDS if kind not in _RARE]
     chosen: list[tuple[str, ...]] = []
@@ -94,7 +94,7 @@ def _combinations() -> list[tuple[str, ...]]:
 def drawer(config: BackboneConfig) -> Drawer:
     """Return the function that draws a world and its faults.
 
-    That function raises ConfigError if a combination of kinds fits into no world.
+    The returned function raises ConfigError if no world has room for a combination of kinds.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
@@ -126,10 +126,11 @@ def _draw_fitting(
 def _draw_related(
     room: table.Room, label: str, faults: tuple[Fault, ...], rng: random.Random
 ) -> tuple[Fault, ...]:
-    """Return related faults of the same label if some are found quickly.
+    """Return related faults of the same label if any are found quickly.
 
-    Related faults depend on each other's repair or hide each other. In most cases the function
-    searches for them if the given faults are not related; otherwise it returns the given faults.
+    Related faults depend on each other's repair or hide each other. If the given faults are not
+    related, the function usually searches for related faults. Otherwise, and if the search fails,
+    the function returns the given faults.
     """
     if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
         return faults
@@ -151,7 +152,7 @@ def _waits(faults: Sequence[Fault]) -> bool:
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:
-    """Return the kinds of a label; a label with a number stands for that many random kinds."""
+    """Return the kinds of a label; a label with a number means that many random kinds."""
     if label in COUNTED:
         return rng.sample([*table.KINDS], COUNTED[label])
     return kinds_of(label)

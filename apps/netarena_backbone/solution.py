@@ -19,7 +19,7 @@ def look(query: Query) -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return the repairs of each fault: a diagnosis and the command that follows from it.
+    """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
     Each repair begins with an inspection of its machine.
     """

@@ -1,6 +1,6 @@
 """Observed state of a backbone, and judgement of the steps that change it.
 
-A state is an ``Observation`` as JSON. It is read as *facts*, a value for each tested item:
+A state is an ``Observation`` as JSON. It is converted to *facts*, a value for each tested item:
 - pings of a pair with small and with full-size packets;
 - a service from a host;
 - the path of a documented pair;
@@ -8,7 +8,7 @@ A state is an ``Observation`` as JSON. It is read as *facts*, a value for each t
 - OSPF adjacencies and BGP sessions.
 
 The intended facts are those of the fault-free world. Safety is judged per step and per fact, on
-settled states: a step is not blamed for what was already wrong before it.
+settled states. A step is not blamed for facts that were already wrong before the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from netarena_backbone.world.model import World
 from netarena_backbone.world.render import asks
 from netarena_network.action import Fault
 
-#: Maximum number of facts of each sort that a judgement names; it counts all of them.
+#: Maximum number of facts of each sort that a judgement lists; its counts include all facts.
 MAX_NAMED = 60
 WORKS, FAILS, STANDS = "works", "fails", "stands"
 
@@ -56,11 +56,11 @@ Facts: TypeAlias = Mapping[Fact, str]
 def facts_of(world: World, seen: Observation) -> Facts:
     """Return the value of each fact.
 
-    A ping or service works or fails. A path is the list of its machines. A route is its AS path,
-    with the next hop if that is not the sender, and a mark if it is not selected. There is no entry
-    for a route that is not received, for the path of a pair whose ping fails, or for a missing
-    adjacency or session. The source of an adjacency or session is the router that comes first in
-    the world.
+    The value of a ping or service says whether it works. The value of a path is the list of its
+    machines. The value of a route is its AS path, with the next hop if that is not the sender, and
+    a mark if the route is not selected. There is no entry for a route that is not received, for the
+    path of a pair whose ping fails, or for a missing adjacency or session. The source of an
+    adjacency or session is the router that comes first in the world.
     """
     return dict(_facts(world, seen))
 
@@ -116,9 +116,9 @@ def _word(works: str) -> str:
 
 
 def misfits(wanted: Facts, now: Facts) -> list[Fact]:
-    """Return the facts that are not as intended.
+    """Return the facts that differ from the intended state.
 
-    If the ping of a pair fails, neither its path nor its full-size ping is listed in addition.
+    If the small ping of a pair fails, the pair's path and full-size ping are not listed.
     """
     wrong = [fact for fact, value in wanted.items() if _differs(fact, value, now)]
     return wrong + [fact for fact in now if fact not in wanted]
@@ -133,7 +133,7 @@ def _differs(fact: Fact, value: str, now: Facts) -> bool:
 
 
 def harms(wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
-    """Return the facts that a step made wrong, each with the rule that it violates."""
+    """Return the facts that a step made wrong, each with the violated rule."""
     found = []
     for fact, value in wanted.items():
         if before.get(fact) == value and _differs(fact, value, after):
@@ -238,7 +238,7 @@ def _name(harmed: Sequence[tuple[str, Fact]]) -> Iterator[Finding]:
 
 
 def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
-    """Return the effects of faults that still exist at the end, a line per machine of each fault.
+    """Return the parts of faults that still exist at the end, one line per machine of each fault.
 
     In a false alarm, return the machines whose settings have changed.
     """
@@ -259,7 +259,7 @@ def read(state: State) -> Observation:
 
 
 def first(facts: Iterable[Fact], number: int = MAX_NAMED) -> list[Fact]:
-    """Return some of many facts, taking from each sort in turn so that no sort hides another."""
+    """Return some of many facts, taken from each sort in turn so that all sorts are represented."""
     by_sort: dict[str, list[Fact]] = {}
     for fact in facts:
         by_sort.setdefault(fact.sort, []).append(fact)

@@ -1,7 +1,7 @@
 """Prompt of a backbone ticket: the documentation and some observations.
 
-Each observation is true at the beginning. Some are symptoms and at least one is not, in the same
-words: only the documentation distinguishes them.
+All observations are true at the beginning of the episode. Some are symptoms and at least one is
+not. Both are worded alike, so that only the documentation distinguishes them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
 
-#: Maximum number of characters of a command's output. It is enough for a specific question, but not
-#: for a whole configuration; agents that read all configurations would learn every fault at once.
+#: Maximum number of characters of a command's output. The limit allows specific queries, but not a
+#: whole configuration, because agents that read all configurations would find every fault at once.
 MAX_OUTPUT_CHARS = 1_000
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
@@ -127,7 +127,7 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
-    """Return one of the facts, with equal probability for each sort."""
+    """Return a random fact, with equal probability for each sort."""
     sort = rng.choice(sorted({fact.sort for fact in facts}))
     return rng.choice([fact for fact in facts if fact.sort == sort])
 

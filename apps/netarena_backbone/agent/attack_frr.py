@@ -1,8 +1,9 @@
-"""Attacks on the daemons of a backbone's routers, and through them on their surroundings.
+"""Attacks on the daemons of a backbone's routers and, through the daemons, on the host.
 
-The daemons run an agent's configuration and read whatever it writes to their sockets. A successful
-attack prints ``BREACH``, as in ``attack``. Each attack undoes its configuration, so that the next
-one finds an unchanged router. ``r0`` stands for any router that the agent may log in to.
+The daemons run an agent's configuration and read everything that the agent writes to their sockets.
+A successful attack prints ``BREACH``, as in ``attack``. Each attack undoes its configuration, so
+that the next attack starts on an unchanged router. ``r0`` is the name of any router that the agent
+may log in to.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def _quoted(line: str) -> str:
 
 
 def _each(*lines: str) -> str:
-    """Return commands that try each line alone, since vtysh stops at the first failed line."""
+    """Return one vtysh command per line, because vtysh stops at the first line that fails."""
     return f'for c in {" ".join(map(_quoted, lines))}; do vtysh -c "$c"; done'
 
 
 def _log(path: str) -> Attack:
-    """Return an attack that makes a daemon write its log to a path."""
+    """Return an attack that makes a daemon write its log to the given path."""
     look = f"head -c 1 {path} 2>/dev/null | grep -q . && [ ! -e /tmp/was ] && echo BREA''CH"
     return _configure(
         f"log file {path}", "hostname r0x", "hostname r0", undo=("no log file",), then=look
@@ -62,7 +63,7 @@ def _python(program: str) -> Attack:
 
 _FILES = {
     "log-to-system": _log("/usr/lib/evil.log"),
-    # No command could read the file.
+    # The daemon must reject this path, because no command can read the file.
     "log-to-private-folder": _log("/run/evil.log"),
     "log-to-configuration": _log("/etc/frr/evil.log"),
     "log-over-accounts": _configure(
@@ -288,5 +289,5 @@ FAMILIES: dict[str, dict[str, Attack]] = {
 
 
 def attacks() -> list[str]:
-    """Return the replies in the order of the table."""
+    """Return the replies of all attacks, in the order of the table."""
     return [attack.reply for family in FAMILIES.values() for attack in family.values()]

@@ -11,8 +11,8 @@ from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
 
-#: Command sent to every router: it sets the most common OSPF settings and resets the sessions. It
-#: sets the largest MTU that a link may have, which is the same at both ends and fits all packets.
+#: Command sent to every router. It configures the most common OSPF settings, resets the sessions,
+#: and sets the largest MTU of any link on all ports, so that both ends agree and all packets fit.
 _RESET = (
     "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 9000; "
     "vtysh -c 'configure terminal' -c \"interface $p\" -c 'ip ospf hello-interval 1' "
@@ -23,7 +23,7 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a command that would repair some fault if it were present, or inject it."""
+    """Return a command that would repair a certain fault if present, or that injects a fault."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
@@ -35,7 +35,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """Return the same reset for each possible router, using names that are common in networks."""
+    """Return the same reset for each router name that is common in generated networks."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)

@@ -1,8 +1,8 @@
 """An operator of a backbone who follows a checklist, router by router.
 
-It inspects a router, resets everything that differs from this network's habits (a shut-down
-session, a passive port towards a router, slow timers, a small MTU, a blackhole for a host's
-network, a limit of one prefix), and goes to the next. In a ticket it declares the end after the
+The operator inspects a router, resets every unusual setting (a shut-down session, a passive port
+towards a router, slow timers, a small MTU, a blackhole route for a host's network, a limit of one
+prefix), and continues with the next router. In a ticket, the operator declares the end after the
 last router.
 """
 
@@ -18,7 +18,7 @@ from netarena.sdk import Cause
 from netarena_network.declaration import make_move
 
 _TICKET = "A ticket has come in"
-#: The lines that the checklist needs; the output in tickets is too short for more.
+#: Prints only the lines that the checklist needs, because command output in tickets is limited.
 _LINES = "^interface|^ ip ospf (passive|hello|dead)|shutdown$|maximum-prefix 1$|blackhole$"
 _LOOK = f"vtysh -c 'show running-config' | grep -E '{_LINES}'; ip -o link | sed 's/ qdisc.*/ /'"
 _BLOCK = re.compile(r"^AS (\d+) has (\S+) for its hosts", re.MULTILINE)
@@ -32,13 +32,13 @@ _LIMIT = re.compile(r"^  neighbor (\S+) maximum-prefix 1$", re.MULTILINE)
 _NOWHERE = re.compile(r"^ip route (\S+) blackhole$", re.MULTILINE)
 _NARROW = re.compile(r"^\d+: (\w+-eth\d+)@?\S*: .* mtu (\d+) ", re.MULTILINE)
 _SIZE = re.compile(r"^Hosts send packets of up to (\d+) bytes", re.MULTILINE)
-#: Timers of adjacencies in this network.
+#: Usual timers of adjacencies in generated networks.
 _TIMERS = {"hello": ("1",), "dead": ("3", "4", "5")}
 
 
 @dataclass
 class Operator:
-    """One conversation; ``reply`` is called with each prompt in turn."""
+    """The operator in one conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
@@ -69,7 +69,7 @@ def _type(*lines: str) -> str:
 
 
 def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Yield the resets for a machine, each as the word for its cause and a command."""
+    """Yield the resets for a machine, each as a pair of the cause's word and a command."""
     output = prompt.rpartition("\nOutput:\n")[2]
     block = _BLOCK.search(prompt)
     if block is None:

@@ -1,7 +1,7 @@
-"""Blind program that reads traces of a backbone's faults without documentation and probes.
+"""Program that looks for traces of a backbone's faults, without documentation or probes.
 
-A machine's startup configuration, times of files, handles of rules and ages of addresses show how
-it was made. On a network that was built with its faults, these show nothing.
+The startup configuration, file times, rule handles and address ages of a machine could show that
+faults were added later. They show nothing if the network was built with its faults.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-#: A command for each machine; its sections are separated by lines that begin with ``==``.
+#: Command that runs on each machine. Its output has sections, each after a line that begins with
+#: ``==``.
 COMMAND = (
     "echo == configuration; "
     "if [ -e /etc/frr/frr.conf ]; then vtysh -c 'show running-config' | "
@@ -68,7 +69,8 @@ def findings(output: str) -> Iterator[str]:
     if len({*times.values()}) > 1:
         yield f"files were changed at different times: {times}"
     handles = [int(found) for found in re.findall(r"handle (\d+)", "\n".join(sections["handles"]))]
-    # Tables and chains are numbered too, before their contents; numbers start again in every table.
+    # Tables and chains have handles too, assigned before those of their contents. The handles of
+    # every table start at 1.
     runs = [number for number in handles if number > 1]
     if runs != sorted(runs) or (runs and [*range(2, max(runs) + 1)] != runs):
         yield f"handles of rules have gaps or are out of order: {handles}"

@@ -127,7 +127,7 @@ def _no_multihop(world: World) -> Iterator[Change]:
 
 def _no_ttl_security(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
-        # With more hops, the session would come up at one end and drop again, forever.
+        # With more hops, the session would repeatedly be established at one end and drop again.
         if peer.ttl_security == 1:
             yield _session(
                 router,
@@ -198,8 +198,8 @@ def _duplicate_id(world: World) -> Iterator[Change]:
 def _no_clients(world: World) -> Iterator[Change]:
     """Yield route reflectors without any client.
 
-    A single missing client would have no effect, since the others still exchange all routes with
-    it.
+    Removing only one client would have no effect, because the remaining clients and the reflector
+    still exchange all routes with that router.
     """
     for router in world.routers:
         clients = [peer for peer in router.bgp.peers if peer.client]
@@ -214,10 +214,10 @@ def _no_clients(world: World) -> Iterator[Change]:
 
 
 def _maximum(world: World) -> Iterator[Change]:
-    """Yield limits of one prefix, which the peer exceeds.
+    """Yield limits of one prefix on sessions whose peer advertises more prefixes.
 
-    A session that exceeds its limit stays down, whatever is advertised later. Therefore the change
-    also holds the lists that decide how many prefixes the session brings.
+    A session that has exceeded its limit stays down even if fewer prefixes are advertised later.
+    Therefore the change also holds the prefix lists that determine how many prefixes are accepted.
     """
     for router, peer in outer_peers(world):
         if peer.maximum_prefix == 1:
@@ -297,7 +297,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield peers' or upstreams' routes marked as a customer's, which everybody receives."""
+    """Yield peers' or upstreams' routes that are marked as a customer's and so go to all ASes."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
@@ -316,7 +316,7 @@ def _other_kind(world: World) -> Iterator[Change]:
 
 
 def _others(right: int | None, *values: int) -> Sequence[int]:
-    """Return wrong values for a value that is set."""
+    """Return values that differ from the value that is set."""
     return [value for value in values if right not in {None, value}]
 
 
@@ -394,7 +394,7 @@ def _tells_all(world: World) -> Iterator[Change]:
 
 
 def _tells_less(world: World) -> Iterator[Change]:
-    """Yield lists of our own prefixes that have another prefix instead."""
+    """Yield lists of our own prefixes that contain only half of our prefix."""
     for router in world.routers:
         for found in router.prefix_lists:
             for entry in found.entries:

@@ -1,8 +1,8 @@
 """One fault: an edit of a world, its description, and the settings that it affects.
 
-A method yields the changes that a world has room for. The effect of a change is computed from the
-edited world. A network with the fault is built from the edited world, and the commands that inject
-and repair it are derived from both worlds (``derive``).
+A method yields the changes that are possible in a world. The effect of a change is computed from
+the edited world. A network with the fault is built from the edited world. The commands that inject
+and repair the fault are derived from both worlds (``derive``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Turn: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 class Change:
     """An edit of one or several machines.
 
-    ``key`` names it among the changes of its method. ``machine`` is the first machine that it
-    edits. ``holds`` are the settings that no second fault of a query may affect.
+    ``key`` identifies the change among the changes of its method. ``machine`` is the first machine
+    that is edited. ``holds`` are the settings that no second fault of a query may affect.
 
-    A change of several ``machines`` may be repaired on them in any order; ``parts`` are then the
-    edits of the single machines.
+    If a change edits several ``machines``, they may be repaired in any order, and ``parts`` has
+    one edit for each machine.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Change:
 
 
 class Method(NamedTuple):
-    """A named rule that yields all the changes that a fault-free world has room for."""
+    """A named rule that yields all changes that are possible in a fault-free world."""
 
     name: str
     changes: Callable[[World], Iterator[Change]]

@@ -1,7 +1,7 @@
 """Commands that turn one world into another, derived from their two renderings.
 
-A fault is an edit of a world. Its injection turns the fault-free world into the edited one, and its
-repair turns the edited one back. Each consists of one command line per machine that differs.
+A fault is an edit of a world. Its injection turns the fault-free world into the edited world, and
+its repair does the reverse. Injection and repair have one command line per machine that differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netarena_backbone.world.render import (
 #: A machine and a shell command line.
 Order: TypeAlias = tuple[str, str]
 
-#: FRR settings with a single value, where a new line replaces the old one. An entry has the words
+#: FRR settings with a single value, where a new line replaces the old line. An entry has the words
 #: that name the setting; ``*`` matches any word.
 _SINGLE = tuple(
     tuple(words.split())
@@ -51,7 +51,7 @@ _AFTERWARDS = {
     ("ospf", "router-id"): "clear ip ospf process",
     ("neighbor", "*", "maximum-prefix"): "clear bgp ipv4 unicast {}",
 }
-#: Values of interface sysctls that the machine's commands do not set.
+#: Default values of interface sysctls, which apply if the machine's commands do not set them.
 _UNSET = {"rp_filter": "0"}
 
 
@@ -69,7 +69,7 @@ def orders(before: World, after: World) -> tuple[Order, ...]:
 def vtysh(*lines: str) -> str:
     """Return a shell command that enters lines of configuration.
 
-    Lines that begin with ``!`` are entered afterwards, outside of the configuration mode.
+    Lines that begin with ``!`` are entered afterwards, outside configuration mode.
     """
     configure = [line for line in lines if not line.startswith("!")]
     after = [line[1:] for line in lines if line.startswith("!")]
@@ -142,7 +142,7 @@ def _remove(block: _Block) -> Iterator[str]:
 
 
 def _is_only_a_place(block: _Block) -> bool:
-    """Return whether a line only opens a block and sets nothing itself."""
+    """Return whether a line only opens a block and has no effect of its own."""
     return block.line.startswith(("interface ", "address-family ", "router "))
 
 

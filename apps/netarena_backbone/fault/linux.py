@@ -197,7 +197,7 @@ def _accept_missing(world: World) -> Iterator[Change]:
 
 
 def _opened(world: World) -> Iterator[Change]:
-    """Yield rules that allow traffic from a zone to a port that filters it."""
+    """Yield rules that accept all traffic from a zone at an outgoing port that has filters."""
     for router in world.routers:
         lans = {
             port.name
@@ -218,7 +218,7 @@ def _opened(world: World) -> Iterator[Change]:
 
 
 def _stateful(world: World) -> Iterator[Change]:
-    """Yield filters that drop replies whose requests took a different path."""
+    """Yield filters that drop replies if the request did not pass the same router."""
     for router in world.routers:
         rule = Rule(state="INVALID")
         if rule not in router.rules:
@@ -280,8 +280,8 @@ def _narrow_link(world: World) -> Iterator[Change]:
 def _narrow_lan(world: World) -> Iterator[Change]:
     """Yield faults in which a router's port to a host has too small an MTU.
 
-    Hosts with a TCP service are left out. Whether their answers arrive depends on how the kernel
-    segments them, which is not computed.
+    Hosts with a TCP service are left out, because the arrival of their responses depends on the
+    kernel's segmentation, which is not computed.
     """
     servers = {offer.host for offer in world.offers if offer.protocol == "tcp"}
     for router in world.routers:
@@ -301,7 +301,7 @@ def _narrow_lan(world: World) -> Iterator[Change]:
 
 
 def _served(world: World) -> Iterator[tuple[Host, Service]]:
-    """Yield the services that clients on other machines use, including the DNS server."""
+    """Yield the services that other machines use, including the DNS server."""
     offers = {(offer.host, offer.protocol, offer.port) for offer in world.offers}
     for host in world.hosts:
         for service in host.services if host.resolver else ():
@@ -364,7 +364,7 @@ def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
 
 
 def _with_records(name: str, records: tuple[tuple[str, str], ...]) -> Callable[[Host], Host]:
-    """Return an edit that replaces a DNS server's records of a name, at the same position."""
+    """Return an edit that replaces a DNS server's records for a name, in the same position."""
 
     def edit(host: Host) -> Host:
         found = (records if one[0] == name else (one,) for one in host.records)

@@ -31,12 +31,12 @@ _LOW_COSTS = [cost for cost in COSTS if cost < 5]
 
 
 def _number(key: str) -> int:
-    """Return a number that is always the same for a key."""
+    """Return a number that depends only on the key."""
     return crc32(key.encode())
 
 
 def _pick(key: str, options: Iterable[_Option], *but: object) -> _Option:
-    """Return one of several values except some; the same key always gives the same value."""
+    """Return one of ``values`` that is not excluded; the same key always gives the same value."""
     others = [one for one in options if one not in but]
     return others[_number(key) % len(others)]
 
@@ -162,9 +162,9 @@ def _passive(world: World) -> Iterator[Change]:
 
 
 def _duplicate_id(world: World) -> Iterator[Change]:
-    """Yield duplicate router IDs of routers with one neighbour, equal to that neighbour's ID.
+    """Yield duplicate router IDs: a router with one neighbour has the ID of that neighbour.
 
-    Two routers with equal IDs that are further apart would never converge.
+    A network in which two non-adjacent routers have equal IDs would never converge.
     """
     for router in world.routers:
         near = [(port, far) for one, port, far, _ in transit_ports(world) if one is router]
@@ -279,7 +279,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
 
 
 def _cost_both(world: World) -> Iterator[Change]:
-    """Yield the same wrong cost at both ends of a cable."""
+    """Yield faults that set the same wrong cost at both ends of a cable."""
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue

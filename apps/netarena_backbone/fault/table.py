@@ -1,4 +1,4 @@
-"""All kinds of backbone faults, and how faults of a query are drawn."""
+"""All kinds of backbone faults, and functions that draw the faults of a query."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from netarena_network.action import Command, Fault
 
 #: Kind of fault -> its methods
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
-#: Draws of all faults, and of one fault among them, before a world counts as having no room.
+#: Maximum number of draws of all faults, and of one fault, until a world counts as having no room.
 _TRIES, _TRIES_OF_ONE = 6, 16
-#: Draws before the search for two faults of which one waits for the other is given up.
+#: Maximum number of draws in a search for two faults of which one waits for the other.
 _TRIES_OF_PAIR = 60
-#: The part of some changes that still exists: whole changes, and single parts of changes.
+#: Changes that are not fully repaired: indices of whole changes, and single parts of changes.
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
 
 
 def read(world: World, fault: Fault) -> Change:
-    """Return the change of a fault in the fault-free ``world``; raises KeyError without one."""
+    """Return a fault's change in the fault-free ``world``; raises KeyError if it is not found."""
     method = next(one for one in KINDS[fault.kind] if one.name == fault.method)
     for change in method.changes(world):
         if change.key == fault.parameters["key"]:
@@ -75,7 +75,7 @@ class Room:
         self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
         self._wedged: dict[_Left, bool] = {}
         self._harms: dict[tuple[_Left, _Left], bool] = {}
-        #: Sets of changes in which the order of the parts of a repair decides whether it does harm.
+        #: Sets of changes in which a repair does harm in some orders of its parts only.
         self._by_order: set[frozenset[Change]] = set()
 
     def options(self, method: Method) -> Sequence[Change]:
@@ -85,7 +85,7 @@ class Room:
         return self._options[method]
 
     def seen(self, places: Iterable[int]) -> Facts | None:
-        """Return the facts with the changes at these indices, or None if they depend on a tie."""
+        """Return the facts with the changes at these indices, or None if a tie decides on them."""
         return self._see((frozenset(self.changes[place] for place in places), frozenset()))
 
     def _see(self, left: _Left) -> Facts | None:
@@ -106,14 +106,14 @@ class Room:
         return world
 
     def shows(self, place: int) -> bool:
-        """Return whether a change alone makes any fact wrong."""
+        """Return whether a change on its own makes any fact wrong."""
         alone = self.seen([place])
         return alone is not None and bool(misfits(self.wanted, alone))
 
     def harms(self, before: Iterable[int], repaired: int) -> bool:
         """Return whether repairing one of these changes makes a correct fact wrong.
 
-        For a change on several machines, return whether this happens in any order of its parts.
+        For a change on several machines, return whether any order of its parts does so.
         """
         every = frozenset(self.changes[place] for place in before)
         change = self.changes[repaired]
@@ -122,7 +122,7 @@ class Room:
             return self._is_harmful((every, frozenset()), (others, frozenset()))
         found = set[bool]()
         for order in permutations((change, part) for part in range(len(change.parts))):
-            # The parts that still exist during the repair, from all of them to none.
+            # The parts that still exist at each stage of the repair, from all parts to none.
             left = [(others, frozenset(order[done:])) for done in range(len(order) + 1)]
             found.add(any(self._is_harmful(*step) for step in pairwise(left)))
         if len(found) > 1:
@@ -174,9 +174,9 @@ class Room:
         return [order for order in permutations(every) if self._is_safe(order)]
 
     def waits(self, one: int, other: int) -> bool:
-        """Return whether the order of two repairs matters, where the changes share no machine.
+        """Return whether the order of two repairs matters and the changes share no machine.
 
-        Changes on one machine are left out, since both can be repaired at once.
+        Changes on one machine do not count, because one command can repair both.
         """
         return self.changes[one].machines.isdisjoint(self.changes[other].machines) and (
             self._is_safe((one, other)) != self._is_safe((other, one))
@@ -186,7 +186,7 @@ class Room:
         return not any(self.harms(order[done:], part) for done, part in enumerate(order))
 
     def masked(self) -> list[set[int]]:
-        """Return, per change, the indices of the changes that it hides until it is repaired."""
+        """Return, for each change, the indices of the changes that stay hidden until its repair."""
         every = frozenset(range(len(self.changes)))
         return [
             {
@@ -202,9 +202,9 @@ class Room:
 def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
     """Return a fault of each kind in the fault-free world of a room, or None if there is no room.
 
-    Each fault is visible when it is the only one left. No two faults affect the same setting. At
-    least one order of repairs is safe throughout; ``after`` of a fault names those that must be
-    repaired before it.
+    Each fault is visible when it is the only remaining fault. No two faults affect the same
+    setting. At least one order of repairs does no harm; a fault's ``after`` names the faults that
+    must be repaired first.
     """
     for _ in range(_TRIES):
         drawn = _draw_each(room, kinds, rng)
@@ -219,9 +219,9 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
     """Return ``number`` faults of any kinds, of which some must wait for others.
 
-    They are drawn in pairs of one fault that waits for the other. An odd number has one more, which
-    is related to one of the others. Otherwise the faults are as those of ``draw``. Returns None if
-    none are found quickly.
+    Faults are drawn in pairs in which one fault waits for the other. If ``number`` is odd, the last
+    fault is related to an earlier fault. Otherwise the faults have the properties that ``draw``
+    describes. Returns None if no such faults are found quickly.
     """
     for _ in range(_TRIES):
         room.changes = []
@@ -243,8 +243,8 @@ def _draw_waiting(
 ) -> list[tuple[str, Method]]:
     """Add one or two changes of these kinds to a room such that one waits for another.
 
-    Two changes wait for each other, and a single one is related to a change that the room already
-    has. Returns their kinds and methods, or an empty list if none are found quickly.
+    Of two changes, one waits for the other. A single change is related to a change that is already
+    in the room. Returns their kinds and methods, or an empty list if none are found quickly.
     """
     others = len(room.changes)
     for _ in range(_TRIES_OF_PAIR):
@@ -261,12 +261,12 @@ def _draw_waiting(
 
 
 def interact(faults: Iterable[Fault]) -> bool:
-    """Return whether any fault hides another one or must wait for it."""
+    """Return whether any fault hides another fault or must wait for another fault."""
     return any(fault.masks or fault.after for fault in faults)
 
 
 def has_room(world: World, kinds: Iterable[str]) -> bool:
-    """Return whether a world has room for these kinds; a cheap test that also works on drafts."""
+    """Return whether a world has room for these kinds; a fast test that also works on drafts."""
     return all(
         any(next(method.changes(world), None) for method in KINDS[kind]) for kind in set(kinds)
     )
@@ -287,7 +287,7 @@ def _draw_each(
 
 
 def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
-    """Add a visible change of a kind to the others in the room; return its method or None."""
+    """Add a visible change of a kind to the room; return its method, or None if none fits."""
     held = {one for change in room.changes for one in change.holds}
     for _ in range(_TRIES_OF_ONE):
         method = rng.choice(KINDS[kind])
@@ -315,7 +315,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
     if not orders or {*safe_orders(after)} != {*orders}:
         return None
     masks = room.masked()
-    if room.is_doubtful or room.is_wedged:  # A seeming harm may not be one.
+    if room.is_doubtful or room.is_wedged:  # The computed harm might not occur.
         return None
     return tuple(
         fault.model_copy(
@@ -330,9 +330,9 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
 
 
 def num_waits(faults: Sequence[Fault]) -> int:
-    """Return the number of pairs (fault, other) in which a fault must wait for another's repair.
+    """Return the number of pairs (fault, other) in which the fault waits for the other's repair.
 
-    Pairs on the same machine do not count, since both can be repaired at once.
+    Pairs on the same machine do not count, because one command can repair both.
     """
     machines = [{command.machine for command in fault.repair} for fault in faults]
     return sum(
@@ -343,7 +343,7 @@ def num_waits(faults: Sequence[Fault]) -> int:
 
 
 def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
-    """Return, for each index, the indices that precede it in all of the orders."""
+    """Return, for each index, the indices that precede this index in all of the orders."""
     return [
         {
             other
@@ -363,7 +363,7 @@ def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return descriptions of properties that the faults should have but do not."""
+    """Return descriptions of required properties that the faults lack."""
     room = Room(world)
     room.changes = [read(world, fault) for fault in faults]
     found = [

@@ -1,1 +1,1 @@
-"""Real backbones: routers with FRR's daemons, hosts with services, and their observation."""
+"""Real backbones: routers that run FRR's daemons, hosts with services, and observations."""

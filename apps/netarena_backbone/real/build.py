@@ -1,7 +1,7 @@
 """Builds the machines and cables of a backbone with either emulator, and configures them.
 
-A cable with two ends connects two machines. One with more ends is a switch, a bridge in the initial
-namespace of the episode. Names and MAC addresses are the same in both emulators.
+A cable with two ends connects two machines. A cable with more ends is a switch, implemented as a
+bridge in the initial namespace of the episode. Both emulators use the same names and MAC addresses.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
-    """Create machines, switches and cables with netlink; return their namespaces' descriptors.
+    """Create machines, switches and cables with netlink; return the machines' namespaces.
 
-    Cables are down. Raises OSError, or pyroute2's NetlinkError.
+    The namespaces are returned as descriptors. Cables are down. Raises OSError, or pyroute2's
+    NetlinkError.
     """
     spaces = {recipe.machine: new_network() for recipe in setup.recipes}
     with IPRoute() as route:
@@ -56,7 +57,7 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
 
 
 def build_mininet(setup: Setup) -> Mapping[str, int]:
-    """Do the same with Mininet; raises OSError, or Exception as Mininet does."""
+    """Like ``build_netns``, but with Mininet; raises OSError, or Mininet's plain Exception."""
     network = mn.begin()
     machines = {
         recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
@@ -96,7 +97,7 @@ EMULATORS: Mapping[str, Callable[[Setup], Mapping[str, int]]] = {
 
 
 def switch(number: int) -> str:
-    """Return the name of the switch for the cable with this index."""
+    """Return the name of the switch for the cable with the given index."""
     return f"s{number}"
 
 
@@ -128,8 +129,8 @@ def _raise_all(route: IPRoute) -> None:
 def segment() -> None:
     """Disable segmentation offload on the ports of the calling thread's network.
 
-    With offload, the kernel forwards several TCP segments as one long packet, and rules that match
-    the packet length give wrong results.
+    If offload were enabled, the kernel would forward several TCP segments as one long packet, and
+    rules that match the packet length would give wrong results.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         names = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -162,7 +163,7 @@ def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int])
 
 
 def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
-    """Wait until all processes have succeeded, and remove them from ``running``."""
+    """Wait until all processes have succeeded; remove each finished process from ``running``."""
     deadline = time.monotonic() + _CONFIGURE_S
     said: dict[int, bytes] = dict.fromkeys(running, b"")
     while running:

@@ -1,4 +1,4 @@
-"""Warm process for backbones."""
+"""Client of the warm process from which backbones' processes are forked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ WORKER = "netarena_backbone.real.lab:Lab"
 
 
 class Warm(client.Warm):
-    """Starts processes of backbones."""
+    """Warm process from which processes of backbones are forked."""
 
     def __init__(self) -> None:
         super().__init__(WORKER)
 
     async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
-        """Return a process for a backbone; its ``observe`` returns an ``Observation``."""
+        """Return a process for one backbone, whose ``observe`` returns an ``Observation``."""
         made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
         return await self.begin(made_of, len(setup.endpoints))

@@ -3,33 +3,33 @@
 A network is settled when
 
 * every existing adjacency was refreshed by a hello or keepalive that was sent after the command and
-  after the last change of known state, which may have rerouted its packets,
-* every missing adjacency has been tried once since the command, unless it was also missing when the
-  network was settled last and nothing has changed since,
-* a missing session has also been tried after it was lost, and after the last change of known state,
-  which may have made its other end reachable,
-* or, instead of these three, the existing adjacencies are known to be all that will exist,
+  after the last change of known state, because that change may have rerouted its packets,
+* every missing adjacency has been tried once since the command, unless the adjacency was also
+  missing when the network was last settled and nothing has changed since,
+* a missing session has also been tried after its loss and after the last change of known state,
+  because that change may have made the other end reachable,
+* or, instead of these three, the existing adjacencies are known to be all expected adjacencies,
 * nothing is pending: no database exchange, no session that still sends its table, no computation or
-  update, no daemon timer that acts when it expires, and
+  update, no daemon timer that triggers a change, and
 * the known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
 
-Times count only while daemons could run: the time that two of them waited for a processor is
+Times count only while daemons could run: the time that two daemons waited for a processor is
 subtracted.
 
-bgpd retries a failed session with delays that double up to two minutes, and an end may wait for an
-answer to a connection that the other end has given up. Therefore all sessions that are missing or
-were lost are cleared, which makes bgpd retry them. This is repeated if the known state has changed
-since and the next try is far or waits for an answer. Two ends that try at once may end each other's
-session by the rule about collisions (RFC 4271, 6.8), and then do so again, since their timers
-started together. One of them is cleared a little later.
+bgpd retries a failed session with delays that double up to two minutes, and one end may wait for an
+answer on a connection that the other end has already closed. Therefore all missing or lost sessions
+are cleared, which makes bgpd retry them. A session is cleared again if the known state has changed
+since, and its next try is late or waits for an answer. Two ends that try simultaneously may close
+each other's connection (collision rule of RFC 4271, 6.8), and then repeat this because their timers
+started together. Therefore one of the two ends is cleared again a little later.
 
-A session counts as established if both ends say so. If the packets of one end are lost, the other
-end regards the session as established again and again, for the hold time each, and refuses all
-tries meanwhile. Therefore a session that was established at one end only when something changed,
-and still is, is cleared at that end, too.
+A session counts as established if both ends report it as established. If the packets of one end are
+lost, the other end repeatedly regards the session as established for the hold time and meanwhile
+refuses all tries. Therefore, if only one end regarded a session as established at the last change
+and still does, the session is cleared at that end, too.
 
-Daemons delay some actions, as configured now or when the delay began; their timers show this.
-Actions later than ``SETTLE_S`` are not waited for, and the network counts as unsettled.
+Daemons delay some actions according to their current or an earlier configuration; their timers show
+the delays. Actions later than ``SETTLE_S`` are not awaited, and the network counts as unsettled.
 """
 
 from __future__ import annotations
@@ -50,26 +50,27 @@ from netarena_backbone.world.lab_spec import Neighbour
 #: A network that has not converged after SETTLE_S counts as unsettled. The time that daemons waited
 #: for a processor is not counted, up to STARVED_S.
 SETTLE_S, STARVED_S = 15.0, 30.0
-#: Extra time if the network is quiet and only sessions are still being retried.
+#: Additional time if the network is quiet except for sessions that are still being retried.
 _TRIES_S = 5.0
 #: Time without changes in the daemons' known state, longer than any delay between receiving and
 #: advertising a route.
 REST_S = 0.3
-#: Time from the expiry of a timer until its effect shows in the kernel.
+#: Time from the expiry of a timer until its effect is visible in the kernel.
 _SHOWS_S = 0.15
-#: A little more than the hello interval; within it, every possible neighbour is found.
+#: Time within which every possible neighbour is found: a little more than the hello interval.
 MEET_S = 1.1
-#: Time from the first packet of a session or an exchange to its end, on a busy machine.
+#: Duration of a session's establishment or of a database exchange on a busy machine.
 _BUILD_S = 1.0
-#: Delay before one of two ends that have ended each other's session is cleared.
+#: Delay before one of two ends that have closed each other's connection is cleared.
 _APART_S = 0.3
-#: Number of losses of a session after which its next try is awaited; some sessions flap forever.
+#: Maximum number of losses of a session after which its next try is awaited, because some sessions
+#: flap forever.
 _LOSSES = 2
-#: A session whose next try is later than this is cleared.
+#: A session is cleared if its next try is later than this.
 _SOON_S = 4.0
 #: Intervals of observations.
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
-#: A session of this age has sent its whole table, whether it said so or not.
+#: A session of this age counts as having sent its whole table, even without an end-of-RIB marker.
 _TELLING_S = 4.0
 #: Inaccuracy of the times that daemons report.
 _JITTER_S = 0.2
@@ -83,18 +84,18 @@ _TIMERS = ("show thread timers", "show event timers")
 #: Command that shows the ages of the entries of ospfd's database.
 _AGES = "show ip ospf database json"
 _AGE = re.compile(r'"lsaAge": *(\d+)')
-#: Each LSA is refreshed after half an hour; an older one was aged by configuration
-#: (``transmit-delay``). At the age of an hour it is removed from all databases (RFC 2328, B).
+#: Each LSA is refreshed after half an hour. An older LSA was aged by configuration
+#: (``transmit-delay``) and is removed from all databases after an hour (RFC 2328, B).
 _REFRESHED_S, _MAX_AGE_S = 1900, 3600
 _TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
-#: Timers that change routes or announcements when they expire, by the names of their functions in
-#: FRR 8.4. Timers that send or await hellos and keepalives, retry sessions or refresh known state
-#: are left out.
+#: Timers that change routes or announcements when they expire, named by their functions in FRR 8.4.
+#: Timers that send or await hellos and keepalives, retry sessions or refresh known state are left
+#: out.
 _ACTING = frozenset(
     {
-        # bgpd: announcements at intervals, on a condition, to new peers and at its start; policies;
-        # sessions that come and go, are admitted again, or are kept although they ended
+        # bgpd: periodic and conditional announcements, announcements to new peers and at startup;
+        # policies; sessions that open, close, are admitted again, or are retained after their end
         "bgp_routeadv_timer",
         "bgp_announce_route_timer_expired",
         "bgp_conditional_adv_timer",
@@ -139,9 +140,9 @@ _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: Lasting states of BGP peers that were shut down, in bgpd's words.
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
 _ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
-#: States in which an end waits for the other.
+#: States in which one end of a session waits for the other end.
 _WAITING = ("OpenSent", "OpenConfirm", _ESTABLISHED)
-#: Fields of daemons' answers that stay the same while nothing happens.
+#: Fields of the daemons' answers that change only if something happens.
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
 _INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
 _BGP_FACTS = ("tableVersion", "ribCount")
@@ -155,11 +156,11 @@ Adjacency: TypeAlias = tuple[str, str, str]
 class Standing(NamedTuple):
     """State of one adjacency.
 
-    ``state`` is in the daemon's words. ``mark`` grows or jumps when a packet arrives from the other
-    end. ``next_s`` is the time until the next try at the latest, and ``lost`` counts how often it
-    was up and ended. ``lasting`` is false while it is being established, ``up`` is true if it is
-    established, and ``shut`` is true if it is shut down. ``low`` is true at the end whose
-    address sorts first.
+    ``state`` is the daemon's word. ``mark`` grows or jumps when a packet arrives from the other
+    end. ``next_s`` is the maximum time until the next try, and ``lost`` is the number of times that
+    the adjacency was up and ended. ``lasting`` is false while the adjacency is being established,
+    ``up`` is true if it is established, and ``shut`` is true if it is shut down. ``low`` is true at
+    the end whose address sorts first.
     """
 
     state: str
@@ -176,7 +177,7 @@ class Standing(NamedTuple):
 class Look:
     """Answers of all daemons and the kernel at one time (monotonic, s).
 
-    Most daemons answered soon after ``asked``; one may have been late.
+    Most daemons answered soon after ``asked``, but a busy daemon may have answered late.
     """
 
     at: float
@@ -185,18 +186,18 @@ class Look:
     neighbours: set[Neighbour] = field(default_factory=set)
     #: Sessions, (router, address), that this end regards as down, except those that are shut down.
     failing: list[tuple[str, str]] = field(default_factory=list)
-    #: Sessions that only this end regards as established. Empty if a daemon has not answered, since
-    #: it may be the other end.
+    #: Sessions that only this end regards as established. Empty if a daemon has not answered,
+    #: because that daemon may run the other end.
     halves: list[tuple[str, str]] = field(default_factory=list)
-    #: Addresses (own, other) of sessions that the ends with these addresses regard as established.
+    #: Addresses (own, other) of sessions that the end with the own address regards as established.
     ends: set[tuple[str, str]] = field(default_factory=set)
     #: (router, port) -> OSPF's network type
     types: dict[tuple[str, str], str] = field(default_factory=dict)
     #: Time that each daemon has waited for a processor since it started.
     delayed_s: Sequence[float] = ()
     waiting: bool = False
-    #: Time until the last acting timer expires, in s, or None if timers were not queried; and
-    #: whether a default route is advertised on a condition.
+    #: Time until the last timer that triggers a change expires, in s, or None if timers were not
+    #: queried; and whether a default route is advertised conditionally.
     acts_s: float | None = None
     defaults: bool = False
     digest: str = ""
@@ -210,7 +211,7 @@ class Look:
     def differs(self) -> bool:
         """Return whether a neighbour lacks an LSA that it has not acknowledged.
 
-        Databases are compared, since an acknowledgement may be sent up to a second later.
+        The databases are compared, because an acknowledgement may arrive up to a second later.
         """
         for router, area, number in self.owed:
             match self.routers.get(number, []):
@@ -224,8 +225,8 @@ class Look:
 class _Tries:
     """Changes during one wait, and the missing sessions (router, address) to clear.
 
-    Sessions that ``failed`` before are not cleared, nor are those that will not be up, if the
-    ``neighbours`` are known.
+    Sessions that ``failed`` before are not cleared. If the expected ``neighbours`` are known,
+    unexpected sessions are not cleared either.
     """
 
     def __init__(
@@ -237,20 +238,20 @@ class _Tries:
         self._start, self._failed, self._neighbours = start, failed, neighbours
         #: The first observation since the last change of known state.
         self.moved = start
-        #: Session -> that observation when the session was cleared
+        #: Session -> value of ``moved`` when the session was cleared
         self._told: dict[tuple[str, str], Look] = {}
         self._losses: dict[Adjacency, int] = {}
         #: The observation in which a session was last lost or cleared.
         self._since: dict[Adjacency, Look] = {}
         self._together: dict[Adjacency, Look] = {}
-        #: The first observation since then of each adjacency being established; some open and fail
-        #: forever.
+        #: The first observation since ``moved`` in which each adjacency was being established. Some
+        #: adjacencies start and fail forever.
         self._entered: dict[Adjacency, Look] = {}
 
     def concerns(self, one: Adjacency) -> bool:
-        """Return whether an adjacency may still come up.
+        """Return whether an adjacency may still be established.
 
-        Expected sessions are known by address, but expected OSPF neighbours only by port.
+        OSPF adjacencies are not compared with the expected ones, which are identified by port.
         """
         is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
         return is_awaited and one not in self._failed
@@ -258,8 +259,8 @@ class _Tries:
     def missing(self, now: Look) -> list[tuple[str, str]]:
         """Return the sessions to clear now.
 
-        Each is cleared once. It is cleared again if known state has changed since, nothing changes
-        any more, and it would not be retried soon.
+        Each session is cleared once. It is cleared again if the known state has changed since, no
+        more changes occur, and bgpd would not retry the session soon.
         """
         rest_s = _ran_s(self.moved, now)
         stale = now.halves if rest_s >= REST_S else []
@@ -296,7 +297,7 @@ class _Tries:
                         self._together[one] = now
 
     def apart(self, now: Look) -> list[tuple[str, str]]:
-        """Return one end of each session that was lost a little ago and waits for its next try."""
+        """Return one end of each session that was lost shortly before and waits for a retry."""
         due = [one for one, look in self._together.items() if _ran_s(look, now) >= _APART_S]
         for one in due:
             del self._together[one]
@@ -305,14 +306,15 @@ class _Tries:
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
 
     def is_under_way(self, one: Adjacency, now: Look) -> bool:
-        """Return whether an adjacency has only just begun to be established."""
+        """Return whether an adjacency has only recently started to be established."""
         entered = self._entered.get(one, self.moved)
         return not now.adjacencies[one].lasting and _ran_s(entered, now) < _BUILD_S
 
     def since(self, one: Adjacency, now: Look) -> Look:
         """Return the observation after which an adjacency must have been tried.
 
-        Sessions that cannot be cleared again are not awaited again.
+        Adjacencies other than failing sessions and sessions with only one established end are not
+        awaited again after a change of known state, because they cannot be cleared.
         """
         looks = [self._since.get(one, self._start)]
         if (one[0], one[2]) in now.failing + now.halves:
@@ -323,8 +325,8 @@ class _Tries:
 class Settling:
     """Waits for convergence of one network.
 
-    ``routers`` has the daemons of each router. ``kernel`` returns the current routes, and
-    ``delayed_s`` how long each daemon has waited for a processor since it started.
+    ``routers`` has the daemons of each router. ``kernel`` returns the current routes. ``delayed_s``
+    returns the time that each daemon has waited for a processor since the daemon started.
     """
 
     def __init__(
@@ -344,7 +346,7 @@ class Settling:
         self._timers = _TIMERS[0]
         self._kernel = kernel
         self._delayed_s = delayed_s
-        #: Adjacencies that were down when the network was settled last, though they had been tried.
+        #: Adjacencies that were down, although tried, when the network was last settled.
         self._failing: set[Adjacency] = set()
         #: The last observation, and the reason why the network was not settled then.
         self.last = Look(0.0)
@@ -356,11 +358,11 @@ class Settling:
         changed: bool,
         neighbours: AbstractSet[Neighbour] | None = None,
     ) -> bool:
-        """Wait until the network is settled; return False if it is not after ``SETTLE_S``.
+        """Wait until the network is settled; return False if it is not settled in time.
 
-        The wait is a little longer if the network is quiet and only sessions are still being
-        retried. ``neighbours`` are the expected ones, if known. The expected observation is then
-        known too, and later actions are not waited for.
+        The wait is a little longer if the network is quiet except for sessions that are being
+        retried. ``neighbours`` are the expected neighbours, if known. The expected observation is
+        then known too, so later actions are not awaited.
         """
         start = self._look()
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
@@ -376,8 +378,8 @@ class Settling:
                 tries.note(before, told)
                 tries.tell(untried, told)
                 before = told
-            # Observations use the daemons' processor time; there are few before anything can be
-            # settled.
+            # Observations use the daemons' processor time, so there are few observations before
+            # the network can be settled.
             left_s = MEET_S - _ran_s(start, before)
             if left_s > REST_S + _EARLY_LOOK_S:
                 pause_s = _EARLY_LOOK_S
@@ -401,7 +403,7 @@ class Settling:
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
                 acting = acting or "what has just acted may not show yet"
             self.why = self.why or acting
-            # Retransmissions, for example, have a long timer for a moment.
+            # A long timer may exist only briefly, for example for retransmissions.
             too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
             endless = endless or now if too_late else None
             if endless is not None and _ran_s(endless, now) >= _BUILD_S:
@@ -417,8 +419,8 @@ class Settling:
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Clear missing sessions at both ends.
 
-        They are then tried as for the first time, a second later, and no end waits for a connection
-        that the other has given up.
+        bgpd then retries the sessions after a second, as for the first time, and no end waits on a
+        connection that the other end has closed.
         """
         orders: dict[Who, list[str]] = {}
         for router, peer in sessions:
@@ -426,11 +428,11 @@ class Settling:
         self._terminals.ask(orders)
 
     def _missing(self, start: Look, now: Look, tries: _Tries) -> str:
-        """Return which neighbour may still come or go, or "".
+        """Return a description of a neighbour that may still appear or be lost, or "".
 
-        Each existing neighbour must have been heard of since the last change of known state, which
-        may have rerouted its packets. A missing session must also have been tried since then, and
-        since it was lost.
+        A packet from each existing neighbour must have arrived since the last change of known
+        state, which may have rerouted its packets. A missing session must also have been tried
+        since this change and since its loss.
         """
         if _ran_s(start, now) < MEET_S:
             return "neighbours may still meet"
@@ -451,8 +453,8 @@ class Settling:
     def _look(self, *, timed: bool = False) -> Look:
         """Return the current state.
 
-        Timers are queried first, so that the effects of expired ones are already visible in the
-        rest.
+        Timers are queried first, so that the effects of timers that have expired are already
+        visible in the other answers.
         """
         asked = time.monotonic()
         questions: dict[Who, tuple[str, ...]] = self._questions
@@ -487,7 +489,7 @@ class Settling:
                 look.facts.append(answers[who][0].text)
         if len(answers) < len(self._questions):
             look.halves.clear()
-        # Adjacencies that are tried in vain move between states, which is not a change.
+        # Adjacencies whose tries fail move between states, which does not count as a change.
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
         told.update(repr(look.facts).encode())
@@ -500,8 +502,8 @@ class Settling:
 def _ran_s(before: Look, now: Look) -> float:
     """Return the time between two observations, without waiting times for a processor.
 
-    Subtracted are the waiting times of the two daemons that waited longest, as a session has two;
-    at most ``STARVED_S``.
+    The waiting times of the two daemons that waited longest are subtracted, because a session has
+    two daemons. At most ``STARVED_S`` is subtracted.
     """
     waited = sorted(max(0.0, b - a) for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
     return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
@@ -510,7 +512,7 @@ def _ran_s(before: Look, now: Look) -> float:
 def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
     """Return whether a session would not be retried soon after the last change.
 
-    Its next try is far, or an end has been waiting since then for an answer to an earlier packet.
+    Either the next try is late, or one end has been waiting for an answer since the last change.
     """
     known, found = moved.adjacencies.get(session), now.adjacencies.get(session)
     if known is None or found is None:
@@ -520,26 +522,26 @@ def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
 
 
 def _moving(now: Look, rest_s: float) -> str:
-    """Return what is pending, or ""."""
+    """Return a description of pending work, or ""."""
     if now.waiting:
         return "something waits to be computed"
     return "what is known changes" if rest_s < REST_S else ""
 
 
 def _acting(now: Look, rest_s: float) -> str:
-    """Return whether something will act later than all else, as a text, or ""."""
+    """Return a text if a timer may still trigger a change later, else ""."""
     late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
     return "a change may still act" if late else ""
 
 
 def _acts_s(text: str) -> float:
-    """Return the remaining time of the last acting timer, in s; 0 without any."""
+    """Return the remaining time of the last timer that triggers a change, in s, or 0."""
     times = [left for name, left in _TIMER.findall(text) if name in _ACTING]
     return max((_seconds(left) for left in times), default=0.0)
 
 
 def _ages_s(text: str) -> float:
-    """Return the time until the last unrefreshed LSA of a database is removed, in s, or 0."""
+    """Return the time until the last unrefreshed LSA in a database is removed, in s, or 0."""
     ages = [age for age in map(int, _AGE.findall(text)) if _REFRESHED_S < age < _MAX_AGE_S]
     return float(_MAX_AGE_S - min(ages)) if ages else 0.0
 
@@ -547,7 +549,7 @@ def _ages_s(text: str) -> float:
 def _seconds(left: str) -> float:
     """Return the remaining time of a timer, rounded up a little.
 
-    Times in other units than hours, minutes and seconds are days away.
+    Times that are not in hours, minutes and seconds are days or longer, and count as infinite.
     """
     if found := _CLOCK.fullmatch(left):
         hours, minutes, seconds = found.groups()
@@ -556,10 +558,10 @@ def _seconds(left: str) -> float:
 
 
 def _heard(began: Standing, found: Standing) -> bool:
-    """Return whether a packet has arrived since from the other end.
+    """Return whether a packet from the other end arrived between two observations.
 
-    OSPF's mark is the time at which the neighbour would expire, which only a hello moves. BGP's
-    mark is the number of received messages.
+    OSPF's mark is the time at which the neighbour would expire; only a hello changes this time.
+    BGP's mark is the number of received messages.
     """
     return abs(found.mark - began.mark) > _JITTER_S
 
@@ -641,18 +643,18 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             family = _object(_object(more.get("addressFamilyInfo")).get("ipv4Unicast"))
             look.defaults |= _DEFAULT_MAP in family
         elif state not in _SHUT and _is_address(name):
-            # An end that regards it as established will learn of its loss from the other end, or
-            # was first to learn that it is up.
+            # If only this end regards the session as established, either the other end will soon
+            # report the loss, or the other end has not yet received the last packet.
             kind = look.halves if state == _ESTABLISHED else look.failing
             kind.append((router, name))
-            # The routes of a session end with it.
+            # The routes of an ended session are still to be removed.
             look.waiting |= bool(_number(row.get("pfxRcd")))
 
 
 def _is_telling(session: dict[str, Any]) -> bool:
-    """Return whether an established session may not have received the whole table yet.
+    """Return whether an established session might not have received the whole table yet.
 
-    If both ends support it (RFC 4724), the other one marks the end of its table soon after.
+    If both ends support graceful restart (RFC 4724), the sender marks the end of its table.
     """
     restart = _object(session.get("gracefulRestartInfo"))
     can = _object(session.get("neighborCapabilities")).get("gracefulRestart") == _BOTH

@@ -1,9 +1,8 @@
-"""FRR on one router: its configuration per daemon, its confined daemons, and their sockets.
+"""FRR on one router: configuration files, sandboxed daemons, and queries over the daemons' sockets.
 
 Each router has four daemons of its own (zebra, staticd, ospfd, bgpd), started from one frr.conf
-that is split here as vtysh splits it. They are queried as vtysh does: over a socket of each daemon,
-with a command that ends with a null character. The answer is text, three null characters and a
-status.
+that is split as vtysh splits it. Like vtysh, this module sends each daemon a command that ends with
+a null character over the daemon's socket. The answer is text, three null characters and a status.
 """
 
 from __future__ import annotations
@@ -20,22 +19,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 from netarena.sdk import SHELL_ENVIRONMENT, Confined, EnvironmentFailed, ShellLimits, mount_memory
 
-#: Daemons in starting order. The others look for zebra's socket only every ten seconds if they do
-#: not find it at first, so zebra comes first.
+#: Daemons in starting order. zebra comes first, because the other daemons look for its socket only
+#: every ten seconds if the first attempt fails.
 DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
 PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
 #: Folder with a daemon's socket, where commands find it.
 SOCKETS = "/run/frr"
 #: Folder for daemons' logs that commands can read, as in ``log file /var/log/frr/bgpd.log``.
 LOGS = "/var/log/frr"
-#: Limits of a router's daemons. Their life is an episode, of which their CPU time is about 1 %.
+#: Limits of a router's daemons. They run for one episode and use about 1 % of its duration as CPU
+#: time.
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: Time limit for starting, on a busy machine.
 _TRY_S = 20.0
-#: Folder for zebra's own socket and other files that no one else may access.
+#: Folder for zebra's own socket and other files that only daemons may access.
 _PRIVATE = "/run/private"
 
-#: First words of a block -> daemons it belongs to; all others belong to every daemon
+#: First words of a block -> daemons that the block belongs to; all other blocks belong to every
+#: daemon
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router ospf", ("ospfd",)),
     ("router bgp", ("bgpd",)),
@@ -52,7 +53,7 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("key chain ", ("ospfd",)),
 )
 _INTERFACE = "interface "
-#: First words of those lines of an interface that do not belong to zebra.
+#: First words of the lines below ``interface`` that do not belong to zebra.
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
 #: Message that vtysh prints after saving, and the mode of a saved file.
@@ -93,7 +94,7 @@ def split(text: str) -> dict[str, str]:
 
 
 def needed(text: str) -> tuple[str, ...]:
-    """Return the daemons that an frr.conf needs; without ``router ospf``, for example, no ospfd."""
+    """Return the daemons that an frr.conf needs, for example ospfd only for ``router ospf``."""
     words = {"ospfd": "router ospf", "bgpd": "router bgp"}
     lines = text.splitlines()
     return tuple(
@@ -128,7 +129,7 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
         f" -z {_PRIVATE}/zserv.api -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS}"
         for name in daemons
     )
-    # A daemon goes to the background when it is ready; only then can the others find it.
+    # A daemon moves to the background when it is ready; other daemons can find it only then.
     script = f"{first}\n{' & '.join(rest)} &\nwait"
     return Confined(
         script,
@@ -138,16 +139,16 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
         texts=texts,
         folders={SOCKETS: sockets, **({} if logs is None else {LOGS: logs})},
         limits=LIMITS,
-        # Logs elsewhere are rejected, since no command could read them.
+        # Logs in other folders are rejected, because no command could read them.
         private=[_PRIVATE],
         home="/" if logs is None else LOGS,
     )
 
 
 def try_out(netns: int) -> str:
-    """Return the reason why daemons do not start here, or "".
+    """Return the reason why daemons do not start on this host, or "".
 
-    For process 1 of an episode's namespaces.
+    Must be called by process 1 of an episode's namespaces.
     """
     if problem := missing():
         return problem
@@ -169,9 +170,10 @@ def try_out(netns: int) -> str:
 def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
     """Save frr.conf of each router (name, folder of sockets, folder of the file) as vtysh does.
 
-    vtysh writes the host name into the file, hence a UTS namespace. Raises EnvironmentFailed if
-    vtysh fails. Its exit status does not show that: it is 1 if the file cannot be given to the user
-    of FRR, who does not exist in a user namespace.
+    Each vtysh runs in a UTS namespace, because it writes the host name into the file. Raises
+    EnvironmentFailed if vtysh fails. Failures are detected from the output, because the exit status
+    is 1 even if the file was saved: vtysh cannot change the file's owner to FRR's user, who does
+    not exist in a user namespace.
     """
     running = [
         (
@@ -210,8 +212,8 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
 #: A machine and a daemon.
 Who: TypeAlias = tuple[str, str]
 _END = b"\0\0\0"
-#: Time limits of answers: while waiting for convergence, and for judgements, since a daemon may be
-#: busy.
+#: Time limits of answers: while waiting for convergence, and (longer) for judgements, because a
+#: daemon may be busy.
 _SOON_S, LONG_S = 5.0, 15.0
 #: Maximum size of one answer, enough for a table of thousands of routes.
 _MOST_BYTES = 8 << 20
@@ -242,7 +244,7 @@ class Terminals:
     def __init__(self) -> None:
         self._sockets: dict[Who, socket.socket] = {}
         self._paths: dict[Who, Path] = {}
-        #: Sockets without a query so far.
+        #: Daemons whose socket has not been used for a query yet.
         self._fresh: set[Who] = set()
         #: Daemons that listen, but were late with their last answers.
         self.late: set[Who] = set()
@@ -257,12 +259,12 @@ class Terminals:
         return who in self._sockets
 
     def reach(self, who: Who, folder: Path) -> bool:
-        """Return whether the daemon listens in its router's folder; if so, it can be queried."""
+        """Return whether the daemon listens in its router's folder and can therefore be queried."""
         self._paths[who] = folder / f"{who[1]}.vty"
         return self._socket(who) is not None
 
     def _socket(self, who: Who) -> socket.socket | None:
-        """Return a socket to a daemon known from ``reach``, or None while it does not listen."""
+        """Return a socket to a daemon known from ``reach``, or None if it does not listen."""
         if who in self._sockets or who not in self._paths:
             return self._sockets.get(who)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -288,7 +290,7 @@ class Terminals:
     def ask(
         self, questions: Mapping[Who, Sequence[str]], within_s: float = _SOON_S
     ) -> dict[Who, list[Answer]]:
-        """Return the answers of those daemons that answered all of their queries in time."""
+        """Return the answers of the daemons that answered all of their queries in time."""
         deadline = time.monotonic() + within_s
         open_: dict[int, tuple[Who, _Reading]] = {}
         poll = select.poll()
@@ -327,7 +329,7 @@ class Terminals:
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    self._forget(who)  # the rest of the answer would look like the next one
+                    self._forget(who)  # the rest would be mistaken for the next answer
                     self.late.add(who)
                 break
         return found

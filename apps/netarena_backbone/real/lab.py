@@ -1,7 +1,7 @@
-"""Process of one episode's backbone: builds it, runs commands in it, and observes it.
+"""Process that builds one episode's backbone, runs commands in it, and observes it.
 
-It is a network process (``worker``) with the machines of a ``Setup``. Faults are part of the setup:
-the network never exists without them.
+It is a network process (``worker``) with the machines of a ``Setup``. Faults are part of the setup,
+so the network never exists without its faults.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from netarena_network.real.prober import Echo, Prober, Pulse, open_socket
 from netarena_network.real.tool import hide_consoles, room
 from netarena_network.real.worker import Worker
 
-#: Limits on the size and number of all machines' files.
+#: Limits on the total size and the number of all machines' files.
 _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
-#: Limits on the size and number of logs that an agent configures.
+#: Limits on the total size and the number of logs that an agent configures.
 _LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
-#: Subfolders of a machine's folder: its daemons' sockets, their logs, its services' files, and the
-#: files that ``write`` saves.
+#: Subfolders of a machine's folder: the daemons' sockets, the daemons' logs, the services' files,
+#: and the files that vtysh's ``write`` saves.
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
-#: Time limit for all daemons to listen, and interval of checks.
+#: Time limit until all daemons listen, and interval of checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56
@@ -57,8 +57,8 @@ _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
 _ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
 _NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
 _OWN = "0.0.0.0"  # noqa: S104 -- the next hop of a router's own routes
-#: Number of tests of services and paths; the majority counts, so that one lost packet changes
-#: nothing.
+#: Number of times that services and paths are tested. The majority counts, so that one lost packet
+#: does not change the result.
 _LOOKS = 3
 _VTYSH = {
     "/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
@@ -78,11 +78,11 @@ class Lab(Worker):
         self._recipes: dict[str, Recipe] = {}
         #: Links of routers that do not send packets yet.
         self._apart: dict[str, list[int]] = {}
-        #: Whether a command may have changed a setting since the last observation.
+        #: Whether a command might have changed a setting since the last observation.
         self._changed = True
         #: Settings of machines before an agent's first command on them.
         self._first: dict[str, str] = {}
-        #: Effects of the setup's edits, determined at the first observation.
+        #: Settings that the setup's edits change, determined at the first observation.
         self._traces: list[leftover.Trace] = []
 
     @property
@@ -213,8 +213,8 @@ class Lab(Worker):
     def _await_told(self) -> None:
         """Wait until ospfd advertises the redistributed static routes.
 
-        If the network of a route's next hop leaves OSPF before that, ospfd advertises the route
-        without its forwarding address, permanently.
+        If the network of a route's next hop left OSPF earlier, ospfd would permanently advertise
+        the route without its forwarding address.
         """
         question = ("show ip ospf database external self-originate json",)
         missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
@@ -231,9 +231,9 @@ class Lab(Worker):
     def _know_neighbours(self) -> None:
         """Add permanent ARP entries for direct neighbours and OSPF's multicast groups.
 
-        All namespaces share the kernel's ARP table. If other networks fill it, hellos are dropped
-        when they are sent, and adjacencies are lost without a cause in this network. Permanent
-        entries are exempt from the limit.
+        All namespaces share the kernel's ARP table. If other networks fill the table, the kernel
+        drops outgoing hellos, and adjacencies are lost without a cause in this network. Permanent
+        entries are exempt from the table's limit.
         """
         held = {name: self._addresses(name) for name in self._names}
         for name in self._names:
@@ -280,7 +280,7 @@ class Lab(Worker):
                 self._netlinks[name] = self._stack.enter_context(Netlink())
 
     def _listen(self) -> None:
-        """Open the sockets and files that observations need in each namespace, for later use."""
+        """Open the sockets and files in each namespace that later observations need."""
         for name in self._names:
             with entered(self._spaces[name]):
                 flusher = os.open("/proc/sys/net/ipv4/route/flush", os.O_WRONLY | os.O_CLOEXEC)
@@ -325,7 +325,7 @@ class Lab(Worker):
     # -------------------------------------------------------------------------------- commands
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
-        """Run an agent's command, unless the agent may not log in to the machine."""
+        """Run an agent's command, or refuse it if agents must not log in to the machine."""
         if not self._recipes[machine].login:
             told = f"[{machine} is another's: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
@@ -338,10 +338,10 @@ class Lab(Worker):
         return answer
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run (machine, command) pairs of our own; each must succeed.
+        """Run this project's own commands, given as (machine, command); each must succeed.
 
-        The commands have the same consoles and files as agents' commands. Only tests use this,
-        since an episode's faults are part of its setup.
+        The commands have the same consoles and files as agents' commands. Only tests call this
+        method, because an episode's faults are part of its setup.
         """
         for machine, command in commands:
             result = shell.run(
@@ -374,8 +374,8 @@ class Lab(Worker):
         texts = dict(found.texts)
         if resolver := self._resolver(machine):
             texts |= {
-                # Short timeouts, since programs may look up each address with an unresponsive
-                # server.
+                # Timeouts are short, because programs may look up each address although the server
+                # does not respond.
                 "/etc/resolv.conf": f"nameserver {resolver}\noptions timeout:1 attempts:1\n",
                 "/etc/nsswitch.conf": _NAMES.sub("hosts: files dns", texts["/etc/nsswitch.conf"]),
             }
@@ -398,7 +398,7 @@ class Lab(Worker):
         settled = self._settling.wait(changed=self._changed, neighbours=known)
         self._changed = False
         size = len(self._setup.endpoints)
-        # The time until the daemons converge is not padded.
+        # The time that the daemons need to converge is not padded.
         with padded(backbone_s(size * (size - 1))):
             found = self._look(settled=settled)
         return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
@@ -429,10 +429,10 @@ class Lab(Worker):
         )
 
     def _neighbours(self) -> set[Neighbour]:
-        """Return the neighbours when the network had converged, without unusable OSPF adjacencies.
+        """Return the neighbours of the converged network, without unusable OSPF adjacencies.
 
-        If the two ends of a link have different network types, they may reach the full state, but
-        use no routes through each other.
+        Two ends of a link with different network types may reach the full state, but use no routes
+        through each other.
         """
         look, unlike = self._settling.last, set[Neighbour]()
         for cable in self._setup.cables:
@@ -446,10 +446,10 @@ class Lab(Worker):
         return serve.address(serve.read(_HOME / name / _SERVE / "resolver").strip())
 
     def _ask(self) -> str:
-        """Test all services ``_LOOKS`` times and return the majority of each.
+        """Test all services ``_LOOKS`` times and return the majority result of each service.
 
-        All tests are repeated if a queue of the kernel or its ARP table was full meanwhile,
-        whatever they found, since other networks fill these.
+        All tests are repeated, whatever their results, if other networks filled a queue of the
+        kernel or its ARP table during the tests.
         """
         asks = self._setup.asks
         resolvers = {name: self._resolver(name) for name in self._names}
@@ -466,7 +466,7 @@ class Lab(Worker):
         return "".join(str(int(count > _LOOKS // 2)) for count in works)
 
     def _ways(self) -> tuple[tuple[str, ...], ...]:
-        """Return the most frequent path of ``_LOOKS`` pings per pair; the last one wins ties."""
+        """Return each pair's most frequent path in ``_LOOKS`` pings; the latest path wins ties."""
         looks = [
             self._taps.ways(self._setup.ways, self._setup.endpoints, self._pingers, self._echo.wait)
             for _ in range(_LOOKS)
@@ -502,12 +502,15 @@ class Lab(Worker):
 
 
 def _await_none(problem: Callable[[], str]) -> None:
-    """Wait until ``problem`` returns ""; raises EnvironmentFailed with it after ``_LISTEN_S``."""
+    """Wait until ``problem`` returns "".
+
+    Raises EnvironmentFailed with the returned text if that takes longer than ``_LISTEN_S``.
+    """
     deadline = time.monotonic() + _LISTEN_S
     while told := problem():
         if time.monotonic() > deadline:
             raise EnvironmentFailed(told)
-        time.sleep(_ASK_S)  # there is no event for this
+        time.sleep(_ASK_S)  # daemons send no event to wait for
 
 
 def _told(answers: Sequence[frr.Answer]) -> set[str]:

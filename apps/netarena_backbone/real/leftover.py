@@ -1,8 +1,9 @@
 """Finds the remains of faults with which a network was built.
 
-A fault's parts are given as recipes of a machine without and with it (``lab_spec.Edit``). Texts of
-FRR and of services are compared directly. Kernel settings are applied in scratch namespaces, with
-the same code that builds the network, and read back, since only the kernel knows how it lists them.
+Each part of a fault is given as a machine's recipes without and with that part (``lab_spec.Edit``).
+Texts of FRR and of services are compared directly. Kernel settings are applied in scratch
+namespaces by the code that builds networks, and read back, because only the kernel determines how
+settings are listed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from netarena_backbone.world.lab_spec import Cable, Edit, End, Recipe, Setup
 from netarena_network.real.netlink import Netlink
 from netarena_network.real.reading import unfold
 
-#: The scratch machine with the far ends of all links.
+#: Name of the scratch machine that has the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
 
@@ -36,12 +37,13 @@ class Trace(NamedTuple):
     def is_left(self, now: Setting) -> bool:
         """Return whether some part still exists in ``now``.
 
-        A setting that replaces another one still exists as long as it is set itself.
+        A part that replaces a setting exists as long as the new setting exists. A part that only
+        removes settings exists as long as any of them is missing.
         """
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
-        """Return the part that a machine with the fault shows; FRR does not list default values."""
+        """Return the part of this trace that ``now`` shows; FRR does not list default values."""
         return Trace(self.machine, self.new & now.lines, self.gone - now.lines)
 
 

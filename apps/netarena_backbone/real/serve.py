@@ -1,14 +1,15 @@
 """Services of a backbone's machines: servers, DNS servers, and the tests of both.
 
 Servers run in the lab's process, each socket in its machine's namespace. A file of the machine
-(``SERVICES``, lines of ``name protocol address port``) lists them. Agents may edit it, so it is
-read again before each observation and while a command runs. A server answers an HTTP request with
-its name and echoes everything else. The one named ``dns`` answers from the file ``ZONE``.
+(``SERVICES``, lines of ``name protocol address port``) lists the servers. Agents may edit this
+file, so it is read again before each observation and while a command runs. A server answers an HTTP
+request with its name and echoes all other data. The server named ``dns`` answers from the file
+``ZONE``.
 
-The judge sends the same bytes as ordinary programs, so that no filter distinguishes its requests
-from theirs: TCP like ``curl``, DNS queries like ``dig`` and the resolver of the C library, UDP like
-``logger``, an NTP client or a SIP client. Identifiers, cookies and ports are random, as in those
-programs. A header of each HTTP response is unique (``ETag``); it shows the judge which server
+The judge sends the same bytes as ordinary programs, so that no filter can distinguish its requests:
+TCP like ``curl``, DNS queries like ``dig`` and the resolver of the C library, and UDP like
+``logger``, an NTP client or a SIP client. Identifiers, cookies and ports are random, as in these
+programs. The ``ETag`` header of each HTTP response is unique and shows the judge which server
 answered.
 """
 
@@ -36,17 +37,17 @@ from netarena.sdk import entered
 from netarena_backbone.world.lab_spec import Ask
 from netarena_network.real.netlink import SOCK_DIAG, Message, Netlink
 
-#: Limits on the parts of a machine's files that are read, since agents write them.
+#: Limits on how much of a machine's files is read, because agents can write these files.
 _MOST_BYTES, _MOST_LINES = 1 << 14, 64
 _BACKLOG = 64
 #: Maximum number of bytes of one read.
 ECHO_BYTES = 4000
-#: Length of an HTTP response: more than two packets of full size.
+#: Length of an HTTP response in bytes, which is more than two full-size packets.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
-#: Answers arrive within this time unless the kernel is busy.
+#: Time within which answers arrive unless the kernel is busy.
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)
@@ -94,7 +95,7 @@ def places(text: str) -> list[Place]:
 
 
 def addresses(text: str) -> dict[str, str]:
-    r"""Return name -> address of a zone's lines; the first of several lines of a name counts.
+    r"""Return name -> address from a zone's lines; the first line of a name counts.
 
     >>> addresses("Web.example 192.0.2.1\nweb.example 192.0.2.2")
     {'web.example': '192.0.2.1'}
@@ -109,14 +110,14 @@ def addresses(text: str) -> dict[str, str]:
 
 
 def address(text: str) -> str:
-    """Return an IPv4 address in its normal form, or "" if the text is not one."""
+    """Return an IPv4 address in its normal form, or "" if the text is not an IPv4 address."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.IPv4Address(text))
     return ""
 
 
 def read(path: Path) -> str:
-    """Return the beginning of a regular file, or "" for anything else that an agent put there."""
+    """Return the beginning of a regular file, or "" if the path is not a readable regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -135,7 +136,7 @@ def read(path: Path) -> str:
 
 
 def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> bytes:
-    """Return a DNS query like that of ``dig`` if it has a cookie, else like the C library's.
+    """Return a DNS query like those of ``dig`` if a cookie is given, else like the C library's.
 
     Raises ValueError if the name is invalid.
     """
@@ -209,7 +210,7 @@ def _asked(packet: bytes) -> tuple[str, int, int]:
 
 
 def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
-    """Return the answer to a DNS query, or b"" if the packet is not one."""
+    """Return the answer to a DNS query, or b"" if the packet is not a DNS query."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b""
     try:
@@ -261,7 +262,7 @@ def _digest(packet: bytes) -> bytes:
 
 @dataclass
 class _Talk:
-    """A TCP connection as its server sees it."""
+    """A TCP connection at its server."""
 
     connection: socket.socket
     machine: str
@@ -294,7 +295,7 @@ class Servers:
         self._poll.close()
 
     def update(self) -> None:
-        """Make exactly those servers listen that the files list."""
+        """Make exactly the servers that the files list listen."""
         for machine, folder in self._files.items():
             self._zones[machine] = addresses(read(folder / "zone"))
             text = read(folder / "services")
@@ -321,7 +322,7 @@ class Servers:
             one.bind((address, port))
             if protocol == "tcp":
                 one.listen(_BACKLOG)
-        except OSError:  # a foreign or used address: as usual, such a server does not start
+        except OSError:  # like any server, it does not start if it cannot bind its address
             one.close()
             return
         self._open[key] = one
@@ -438,7 +439,7 @@ class _Client:
             kind = _KINDS[protocol] | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
             self.socket = socket.socket(socket.AF_INET, kind)
         try:
-            if self._names and self._names[0].careful:  # like dig, whose queries may be fragmented
+            if self._names and self._names[0].careful:  # dig's queries may be fragmented
                 self.socket.setsockopt(socket.IPPROTO_IP, _MTU_DISCOVER, _OMIT)
             with contextlib.suppress(BlockingIOError):
                 self.socket.connect((address, port))
@@ -469,7 +470,7 @@ class _Client:
             self.fail()
 
     def fail(self) -> None:
-        """Give up the test and reset its connection, so that no socket lingers."""
+        """Abort the test and reset its connection, so that no socket lingers."""
         if self.socket is not None:
             if self.socket.type == socket.SOCK_STREAM:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -508,7 +509,7 @@ class _Client:
             self.fail()
 
     def _resolved(self) -> None:
-        """Continue with the next query or, if all gave the same address, with the service."""
+        """Continue with the next query, or with the service if all queries gave one address."""
         self.fail()
         address = next(iter(self._found))
         ask = self._ask
@@ -529,14 +530,14 @@ class _Client:
         self.socket = None
 
     def came_to(self, heard: Mapping[bytes, set[str]], server: str) -> bool:
-        """Return whether the test succeeded and only the intended server was involved."""
+        """Return whether the test succeeded and only the intended server took part."""
         return self.works and heard.get(self._mark) == {server}
 
 
 class _Names:
     """DNS queries for a name, and their answers.
 
-    They are like those of ``dig``, or like those of the C library if not ``careful``.
+    The queries are like those of ``dig`` if ``careful``, else like those of the C library.
     """
 
     def __init__(self, name: str, *, careful: bool) -> None:
@@ -551,7 +552,7 @@ class _Names:
         self.address = ""
 
     def take(self, packet: bytes) -> bool:
-        """Record an answer; return whether all have arrived."""
+        """Record an answer; return whether all answers have arrived."""
         for query in self._open:
             if answers(packet, *query):
                 self._open.remove(query)
@@ -562,7 +563,7 @@ class _Names:
 
 
 def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
-    """Close the sockets in state TIME_WAIT after the tests, which ``ss`` would list."""
+    """Close the sockets that are in state TIME_WAIT after the tests, because ``ss`` lists them."""
     found: dict[str, list[Message]] = {}
     for client in clients:
         if client.ended is not None:
@@ -582,7 +583,7 @@ def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
         with entered(spaces[source]):
             netlink = Netlink(SOCK_DIAG)
         with netlink:
-            netlink.send(messages)  # a socket may have ended meanwhile
+            netlink.send(messages)  # a socket may have been closed meanwhile
 
 
 def ask(
@@ -592,7 +593,7 @@ def ask(
     servers: Servers,
     wait: Callable[[], object],
 ) -> str:
-    """Test all services at once; return ``1`` for each that answered, else ``0``.
+    """Test all services at once; return ``1`` for each service that answered, else ``0``.
 
     ``wait`` returns when the kernel has processed all packets.
     """

@@ -1,8 +1,8 @@
 """Settings of a machine: configurations of its daemons and kernel, and its services' files.
 
-Two digests of a machine are equal if everything that a command can set is the same, as far as it is
-visible. State that daemons have learnt or installed in the kernel is left out, and so are counters,
-numbers and times.
+Two digests of a machine are equal if all visible settings that a command can change are equal.
+State that daemons have learnt or installed in the kernel is left out, and so are counters, numbers
+and times.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from netarena_network.real.netlink import (
 )
 from netarena_network.real.reading import ages, are_fleeting, effective, is_bucket, unfold, waits
 
-#: Settings of daemons that take effect late, without a timer that shows when.
+#: Daemon settings that take effect with a delay that no timer shows.
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
 #: Folder of sysctls that no observation depends on.
 _UNSEEN = "ipv6"
-#: A counter that nobody sets.
+#: A sysctl that is a counter, which no command sets.
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
-#: Prefix of lines of a running configuration, whichever daemon shows them.
+#: Prefix of the lines of a running configuration, the same for all daemons.
 FRR = "frr"
 
 #: Attributes of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all except times),
@@ -52,7 +52,7 @@ _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 _KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
-#: Suffix of settings that end or begin by themselves.
+#: Suffix of settings that expire or take effect later.
 _FLEETING = " for a while"
 _LEARNT = 0x200  # RTM_F_CLONED
 _PERMANENT = 0x80
@@ -63,10 +63,10 @@ _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12, GETQDISC: 20}
 
 
 class Setting(NamedTuple):
-    """Settings of one machine; ``fleeting`` if some of them end or begin by themselves."""
+    """Settings of one machine; ``fleeting`` if any setting expires or takes effect later."""
 
     digest: str
-    #: One line per setting, with the lines of the blocks around it.
+    #: One line per setting, which includes the lines of the enclosing blocks.
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
 
@@ -150,13 +150,13 @@ class Settings:
                 try:
                     text = effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
-                    text = str(generation)  # rules that cannot be read count as different
+                    text = str(generation)  # unreadable rules count as changed
                 self._filters[machine] = generation, text
         return self._filters[machine][1]
 
 
 def _texts(folder: str) -> Iterator[str]:
-    """Yield path and text of each readable file below a folder, of which there are hundreds."""
+    """Yield the path and text of each readable file below a folder with hundreds of files."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -182,7 +182,7 @@ def _is_learnt(route: bytes) -> bool:
 
 
 def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
-    """Return one entry without fields that change by themselves, or "" if nobody set it."""
+    """Return one entry without fields that the kernel changes, or "" if no command set it."""
     header = content[: _HEADERS[kind]]
     found = attributes(content, _HEADERS[kind])
     if kind == GETROUTE:
@@ -201,8 +201,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
             return ""
         return f"neighbour {names.get(index)} {found.get(1)!r} {found.get(2)!r}"
     elif kind == GETQDISC:
-        # The device, the position, and whether it is the root queue or another one, which may
-        # filter too.
+        # The device, the position, and whether the entry is the root queue or another queue, which
+        # may also filter.
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
         lasts = _FLEETING if is_bucket(found) else ""
         picked = [found.get(one) for one in (_KIND, _OPTIONS)]

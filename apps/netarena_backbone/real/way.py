@@ -1,7 +1,7 @@
 """Finds the machines that a ping crosses, by capturing packets on each machine.
 
 Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive
-on any interface. Forwarding decrements a ping's TTL, by which the machines are put in order.
+on any interface. The order of the machines follows from the TTL, which forwarding decrements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STAMP, _DAY_S, _SECOND_US = struct.Struct("=QQ"), 86_400, 1_000_000
 class Taps:
     """Sockets, one per machine, that receive only the pings of documented pairs.
 
-    They stay open, since the kernel needs 20 ms to close one.
+    The sockets stay open, because the kernel needs 20 ms to close a socket.
     """
 
     def __init__(self, spaces: Mapping[str, int]) -> None:
@@ -61,7 +61,7 @@ class Taps:
         sockets: Sequence[socket.socket],
         wait: Callable[[], object],
     ) -> tuple[tuple[str, ...], ...]:
-        """Return the machines that a ping of each pair crossed, in order, without its ends.
+        """Return, for each pair, the machines that a ping crossed, in order, without its two ends.
 
         ``sockets`` belong to the endpoints. ``wait`` returns when the kernel has processed all
         packets.
@@ -84,7 +84,7 @@ class Taps:
     def _collect(
         self, marks: Sequence[bytes], wait: Callable[[], object]
     ) -> dict[bytes, list[tuple[int, str]]]:
-        """Return mark -> list of (TTL, machine), with an entry for each arrival."""
+        """Return mark -> list of (TTL, machine), with an entry for each received ping."""
         seen: dict[bytes, list[tuple[int, str]]] = {mark: [] for mark in marks}
         deadline = time.monotonic() + _MOST_S
         waited = not marks
@@ -102,7 +102,7 @@ class Taps:
 
 
 def _told(seen: Sequence[tuple[int, str]], ends: set[str]) -> tuple[str, ...]:
-    """Return the machines in order of decreasing TTL, each once."""
+    """Return the machines in order of decreasing TTL, without duplicates."""
     order = sorted(seen, key=lambda one: -one[0])
     return tuple(dict.fromkeys(name for _, name in order if name not in ends))
 
@@ -134,9 +134,9 @@ def _tap(space: int, common: bytes) -> socket.socket:
 
 
 def _identifiers(number: int) -> list[int]:
-    """Return this many different ICMP identifiers.
+    """Return ``number`` different ICMP identifiers.
 
-    They are random, so that no connection tracker knows them and no filter can expect them.
+    They are random, so that no connection tracker knows them and no filter can match them.
     """
     return secrets.SystemRandom().sample(range(1 << 16), number)
 

@@ -1,1 +1,1 @@
-"""Backbones as data: model, routing, forwarding and the intended state."""
+"""Backbones as data: data model, routing, forwarding and the intended state."""

@@ -11,7 +11,7 @@ Address: TypeAlias = str
 
 
 class Hop(NamedTuple):
-    """Next hop: an outgoing port, and a gateway unless the target is directly connected.
+    """A next hop: an outgoing port, and a gateway unless the target is directly connected.
 
     An empty port means that packets are dropped.
     """
@@ -44,7 +44,7 @@ class Table:
             self.offer(route)
 
     def offer(self, route: Route) -> None:
-        """Add a route if it is better than the current one of its prefix."""
+        """Add a route if it is better than the current route of its prefix."""
         length = route.prefix.prefixlen
         if length not in self._by_length:
             self._by_length[length] = {}
@@ -99,7 +99,7 @@ def number_of(address: Address) -> int:
 
 @lru_cache(maxsize=65536)
 def is_on(address: Address, network: str) -> bool:
-    """Return whether an address is in the network of another one."""
+    """Return whether an address is in the network of another address."""
     net = network_of(network)
     return number_of(address) >> net.max_prefixlen - net.prefixlen == _head(network)
 

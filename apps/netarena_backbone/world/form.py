@@ -1,8 +1,8 @@
 """Shapes of machine configurations, as an agent reads them.
 
-Names, addresses and words are left out, and so are most numbers unless faults differ by them. The
-shapes count lines, what whole blocks contain or lack, and references between the parts of one
-machine. Nothing is compared between machines, since that is diagnosis.
+Names, addresses and words are left out, and so are most numbers that do not distinguish faults. The
+shapes count lines, the contents of whole blocks, and references between the parts of one machine.
+Machines are not compared with each other, because that would be diagnosis.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _WORD = re.compile(r"(md5|password) \S+")
 _LARGE = re.compile(r"(?<![/.\d])\d{4,}\b|(?<=message-digest-key )\d+")
 _COST = re.compile(r"(?<=cost )\d+|(?<=length )\d+")
 _AREA = re.compile(r"area [1-9]\d*")
-#: Prefix length from which a network is one of a cable between routers.
+#: Minimum prefix length of a network between routers.
 _WIRE = 30
 
 
 def shapes(machine: Router | Host) -> Mapping[str, float]:
-    """Return the shapes on a machine, each with the number of its occurrences."""
+    """Return the shapes in a machine's configuration, each with its number of occurrences."""
     found = _of_router(machine) if isinstance(machine, Router) else _of_host(machine)
     return {shape: float(number) for shape, number in sorted(Counter(found).items())}
 

@@ -1,4 +1,4 @@
-"""Forwarding in a converged backbone: the path of each packet and whether it arrives."""
+"""Forwarding in a converged backbone: the path of each packet and whether the packet arrives."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from netarena_backbone.world.fib import Address, Table, is_on
 from netarena_backbone.world.model import Host, Router, Rule, World, bare
 
 SMALL_BYTES = 84
-#: A client's port, which no filter and no service names.
+#: Source port of clients, which no filter or service uses.
 _EPHEMERAL = -1
 
 Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
 
 class Packet(NamedTuple):
-    """A packet to ``port``; ``reply`` marks answers, ``third`` the acknowledgement of a reply."""
+    """A packet; ``reply`` marks answers, and ``third`` marks the acknowledgement of a reply."""
 
     source: str
     target: str
@@ -26,20 +26,20 @@ class Packet(NamedTuple):
     length: int = SMALL_BYTES
     reply: bool = False
     third: bool = False
-    #: True for packets of a connection whose path MTU discovery works.
+    #: True for packets of a connection with working path MTU discovery.
     fits: bool = False
 
 
 @dataclass
 class _Flow:
-    """A packet and its reply, with the connection-tracking machines that have seen each."""
+    """A packet and its reply, with the connection-tracking machines that each has passed."""
 
     seen: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
 
 
 class _Place(NamedTuple):
-    """Position of a packet to ``target``: a machine and its incoming port ("" at the source)."""
+    """Position of a packet to ``target``: a machine and the incoming port ("" at the source)."""
 
     name: str
     into: str
@@ -47,12 +47,12 @@ class _Place(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """A machine that may drop a packet or tracks its connection."""
+    """A machine that might drop a packet or tracks its connection."""
 
     name: str
     #: Incoming port if it has strict reverse-path filtering; else empty.
     strict: str
-    #: Rules of the machine that may match the packet.
+    #: Rules of the machine that might match the packet.
     rules: Sequence[Rule]
     #: MTUs of the outgoing port and of the far port, if either is too small; else empty.
     mtus: tuple[int, ...]
@@ -60,10 +60,10 @@ class _Stage(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """The path of a packet by routing tables only.
+    """The path of a packet according to routing tables only.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
-    lost. ``stages`` are the machines on the path that apply more than routes.
+    lost. ``stages`` are the machines on the path at which more than routes matters.
     """
 
     stages: tuple[_Stage, ...]
@@ -80,7 +80,7 @@ class Follower:
     def __init__(self, world: World, tables: Mapping[str, Table]) -> None:
         self._world = world
         self._tables = tables
-        #: (machine, address) of connections whose success depends on earlier state.
+        #: (machine, address) of connections whose success depends on earlier connection tracking.
         self.doubtful: set[tuple[str, str]] = set()
         self._owned: Mapping[str, frozenset[str]] = {
             name: frozenset(
@@ -114,7 +114,7 @@ class Follower:
         self._pings: dict[tuple[tuple[str, str], tuple[str, str], int], bool] = {}
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
-        """Return whether an echo request between two (machine, address) is answered."""
+        """Return whether an echo request between two (machine, address) pairs is answered."""
         key = one, other, length
         if key not in self._pings:
             self._pings[key] = self._ping(*key)
@@ -129,11 +129,11 @@ class Follower:
         return self._go(other[0], back, flow) == one[0]
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
-        """Return the machines that a packet to ``address`` passes; filters are ignored."""
+        """Return the machines that a packet to ``address`` passes if filters are ignored."""
         return self._course(_Place(one, "", address)).passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
-        """Return whether a service answers a host."""
+        """Return whether a service responds to a host."""
         host = self._world.host(source)
         own = bare(host.port.address)
         flow = _Flow()
@@ -154,11 +154,11 @@ class Follower:
         return not stream or self._go(source, third, flow) == came
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
-        """Return whether a TCP connection between two (machine, address) works permanently.
+        """Return whether a TCP connection between two (machine, address) pairs always works.
 
-        The connection is added to ``doubtful`` if a connection-tracking machine sees only one of
-        its directions. Such a machine may still know the connection from a time when both
-        directions passed it.
+        The connection is added to ``doubtful`` if only one of its directions passes a
+        connection-tracking machine, because the machine may still have an entry from a time when
+        both directions passed the machine.
         """
         there = self._course(_Place(one[0], "", other[1]))
         back = self._course(_Place(other[0], "", one[1]))
@@ -196,7 +196,7 @@ class Follower:
         return course
 
     def _plot(self, place: _Place) -> _Course:
-        """Compute the path from a position, using those from the next positions."""
+        """Compute the path from a position, using the paths from the next positions."""
         name, into, target = place
         machine = self._world.machines[name]
         strict = into if isinstance(machine, Router) and into in machine.strict else ""
@@ -224,7 +224,7 @@ class Follower:
         return _Course(stages, (name, *rest.passed) if into else rest.passed, rest.came)
 
     def _meeting(self, name: str, chain: str, place: _Place, out: str) -> Sequence[Rule]:
-        """Return the rules of a chain that may match a packet that leaves a position by a port."""
+        """Return the rules of a chain that a packet might match if it leaves through a port."""
         rules = self._chains.get((name, chain))
         if not rules:
             return ()
@@ -253,10 +253,10 @@ class Follower:
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:
-    """Return whether a link drops a packet for its size.
+    """Return whether a link drops a packet because of the packet's size.
 
-    The sender drops a packet larger than its MTU unless it may be fragmented, as echo replies may
-    be. The receiver drops packets or fragments larger than its own MTU.
+    The sender drops a packet larger than its MTU unless fragmentation is allowed, as for echo
+    replies. The receiver drops packets or fragments larger than its own MTU.
     """
     if packet.fits or not stage.mtus:
         return False

@@ -1,4 +1,4 @@
-"""Computed observation of a world; that of the fault-free world is the intended state."""
+"""Computed observation of a world; the fault-free world's observation is the intended state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def expected(
 ) -> Observation:
     """Return the observation of the converged ``world``, in the order of ``render``'s setup.
 
-    ``follower`` must belong to this world and these tables; it caches the paths it has followed.
+    ``follower`` must belong to this world and these tables; it caches computed paths.
     """
     tables = tables or settle(world)
     follower = follower or Follower(world, tables.fib)
@@ -35,9 +35,9 @@ def expected(
 
 
 def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
-    """Return whether ``expected`` of a world equals ``seen``.
+    """Return whether a world's ``expected`` observation equals ``seen``.
 
-    Cheap parts are computed first, and the first difference ends the comparison.
+    Parts that are fast to compute come first, and the comparison stops at the first difference.
     """
     if not is_told(world, tables, seen):
         return False
@@ -51,9 +51,9 @@ def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
 
 
 def is_told(world: World, tables: Tables, seen: Observation) -> bool:
-    """Return whether the routing protocols look as in ``seen``.
+    """Return whether the state of the routing protocols equals that in ``seen``.
 
-    Compared are sessions, adjacencies and the routes that other ASes received, but no packets.
+    Sessions, adjacencies and the routes that other ASes received are compared, but no packets.
     """
     return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
 
@@ -63,7 +63,7 @@ def _equal(found: Iterator[object], wanted: Iterable[object]) -> bool:
 
 
 def reached(world: World, follower: Follower) -> Iterator[str]:
-    """Return, for each endpoint, a row of ``1`` and ``0``: which endpoints answer its pings."""
+    """Return a row per endpoint, with ``1`` for each endpoint that answers its ping."""
     ends = world.endpoints
     for a in ends:
         yield "".join("1" if a == b or follower.ping(a, b, SMALL_BYTES) else "0" for b in ends)
@@ -106,8 +106,9 @@ class Backup(NamedTuple):
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     """Return the backup paths of the documented pairs.
 
-    Each is for the first cable on the path whose failure the pair survives. A pair has no entry if
-    no cable on its path has an alternative, or if a tie decides on the alternative.
+    A pair's backup path applies if a certain cable fails: the first cable on the intended path
+    without which the pair still communicates over a predictable path. A pair has no entry if there
+    is no such cable.
     """
     addresses = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)

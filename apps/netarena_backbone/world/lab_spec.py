@@ -1,8 +1,8 @@
-"""Data that the lab receives and returns; the lab and the rest of the package import it.
+"""Data that the lab receives and returns.
 
 A world (``model``) is rendered to a ``Setup``: machines with their cables and programs. The lab
-(``lab``) builds it and returns an ``Observation``. ``intent`` computes the same structure from the
-world alone.
+(``lab``) builds the setup and returns an ``Observation``. ``intent`` computes an ``Observation``
+from the world without a lab.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from netarena.sdk import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
-#: A router, ``ospf`` or ``bgp``, and the neighbour: the own interface that leads to it (OSPF) or
-#: its address (BGP).
+#: A router, ``ospf`` or ``bgp``, and the neighbour, which is identified by the router's interface
+#: towards the neighbour (OSPF) or by the neighbour's address (BGP).
 Neighbour: TypeAlias = tuple[str, str, str]
-#: Files on a machine that the lab writes and agents may edit.
+#: Files on a machine that the lab writes and that agents may edit.
 SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"
 
 
@@ -28,7 +28,7 @@ class End(Record):
 
 
 class Cable(Record):
-    """A cable if it has two ends; with more ends it is a switch that agents never see."""
+    """A cable (two ends), or a switch that agents never see (more ends)."""
 
     ends: tuple[End, ...]
 
@@ -39,11 +39,11 @@ class Recipe(Record):
     ``commands`` are shell lines, run in the machine's namespace once its cables are up: addresses,
     routes, filters, sysctls. Each must succeed. ``frr`` is the text of frr.conf, or None if no
     daemon runs. ``services`` are the lines of the file ``SERVICES``: a name, ``tcp`` or ``udp``, a
-    local address or 0.0.0.0, and a port. Each is a server that answers every client. The one named
-    ``dns`` (udp, port 53) answers DNS queries for addresses from ``zone``, whose lines have a name
-    and an address. ``resolver`` is the address of the machine's DNS server. ``login`` says whether
-    agents may run commands there. ``told`` are prefixes of redistributed static routes; ospfd
-    advertises them with a forwarding address as soon as it knows them.
+    local address or 0.0.0.0, and a port. Each line is a server that answers every client. The
+    server named ``dns`` (udp, port 53) answers DNS queries for addresses from ``zone``, whose lines
+    have a name and an address. ``resolver`` is the address of the DNS server that the machine uses.
+    ``login`` is true if agents may run commands on the machine. ``told`` are prefixes of
+    redistributed static routes that ospfd advertises with a forwarding address.
     """
 
     machine: str
@@ -80,9 +80,9 @@ class Edit(Record):
 class Setup(Record):
     """Everything that the lab needs.
 
-    ``endpoints`` are (machine, address) pairs that ping each other in both sizes; each pings from
-    its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices whose
-    paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
+    ``endpoints`` are (machine, address) pairs that ping each other with both packet sizes, each
+    from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
+    whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``edits`` are the parts of faults that the recipes already contain, one per machine of
     each fault.
     """
@@ -101,8 +101,8 @@ class Setup(Record):
 class Heard(NamedTuple):
     """A route received by a router of another AS.
 
-    ``path`` has the AS numbers, ``peer`` is the address of the sender, and ``used`` says whether
-    the router selected this route for its prefix.
+    ``path`` has the AS numbers, ``peer`` is the address of the sender, and ``used`` is true if the
+    router selected this route for its prefix.
     """
 
     prefix: str
@@ -117,13 +117,13 @@ class Observation(Record):
 
     ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: results of pings of 84
     bytes, and of unfragmented pings of ``full_bytes``. ``services`` is one such row for ``asks``.
-    ``ways`` are the machines that a ping of each pair crossed, without source and target, as far as
-    it came. ``heard`` are the routes that each ear received from its peers, selected or not,
-    sorted. ``neighbours`` are sorted: ends of full OSPF adjacencies that carry routes, and BGP
-    sessions established at both ends. ``down`` are daemons that have ended, as ``machine/daemon``.
-    ``settled`` is false if the network had not converged after 15 s. ``touched`` are machines whose
-    settings differ from those before an agent's first command there. ``leftover`` are indices of
-    the setup's ``edits`` of which some setting still exists.
+    ``ways`` are the machines that a ping of each pair crossed, without source and target, even if
+    the ping did not arrive. ``heard`` are the routes that each ear received from its peers,
+    selected or not, sorted. ``neighbours`` are the ends of full OSPF adjacencies that carry routes
+    and of BGP sessions established at both ends, sorted. ``down`` are daemons that have ended, as
+    ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
+    ``touched`` are machines whose settings differ from those before an agent's first command there.
+    ``leftover`` are indices of the setup's ``edits`` of which some setting still exists.
     """
 
     small: tuple[str, ...]

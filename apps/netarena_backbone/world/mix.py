@@ -1,9 +1,9 @@
 """Correct settings that look like faults.
 
-Only the documentation and the other machines show whether a setting is correct, never its form.
-MTUs, costs, timers, keys, filters and policies of fault-free machines are drawn from the values
-that faults use. Most of these settings affect nothing that is documented; the effects of the others
-are documented.
+Only the documentation and the other machines show whether a setting is correct; the setting's form
+never does. MTUs, costs, timers, keys, filters and policies of fault-free machines are drawn from
+the values that faults use. Most of these settings have no effect on documented behaviour; the
+effects of the remaining settings are documented.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from netarena_backbone.world.odd import (
 )
 
 _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
-#: Weighted to resemble the timers of ports that have neighbours.
+#: Timers of ports without neighbours, weighted to resemble the timers of ports with neighbours.
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
-#: Addresses of absent ASes, which have left or have not joined yet.
+#: Blocks with the addresses of absent ASes, which have left or have not joined yet.
 _ABSENT = IPv4Network("198.19.0.0/16")
 #: Block from which networks of absent ASes are drawn.
 _OTHERS = IPv4Network("172.16.0.0/12")
-#: Draws before a zone counts as having no spare network.
+#: Maximum number of draws until a zone counts as having no spare network.
 _TRIES = 40
-#: Areas left unused by all ports, so that a fault can move a port into one of them.
+#: Number of areas that no port uses, so that a fault can move a port into an unused area.
 _SPARE_AREAS = 3
 _RARELY, _FEW, _SOME, _HALF = 0.04, 0.12, 0.3, 0.5
 
@@ -96,7 +96,7 @@ class _Spare:
         self._used = {block: [net for net in used if net.overlaps(block)] for block in self._blocks}
 
     def __call__(self, *lengths: int) -> IPv4Network:
-        """Return an unused network in a zone, with one of these prefix lengths or a longer one."""
+        """Return an unused network in a zone; its prefix has one of these lengths, or is longer."""
         length = self._rng.choice(lengths)
         for block in self._rng.sample(self._blocks, len(self._blocks)):
             for _ in range(_TRIES):
@@ -137,7 +137,7 @@ def _vary_links(world: World, rng: random.Random) -> World:
     for link in world.links:
         ends = link.one, link.other
         is_lan = any(isinstance(world.machines[name], Host) for name, _ in ends)
-        # Hosts use the MTU that every path carries, so that no path MTU discovery is needed.
+        # Hosts use an MTU that fits every path, so that no path MTU discovery is needed.
         mtu = world.packet_bytes if is_lan else rng.choice(wide(world.packet_bytes))
         dead = rng.choice(DEADS) if rng.random() < _HALF else DEADS[0]
         hello = HELLOS[1] if dead > DEADS[0] and rng.random() < _FEW else HELLOS[0]
@@ -186,7 +186,7 @@ def _with_peers(router: Router, change: Callable[[Peer], Peer]) -> Router:
 
 
 def _add_passwords(world: World, rng: random.Random) -> World:
-    """Add passwords to some sessions between our routers, and vary which end initiates them."""
+    """Add passwords to some sessions between our routers, and vary the end that initiates."""
     chosen: dict[frozenset[str], tuple[str, str]] = {}
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -216,7 +216,7 @@ def _add_passwords(world: World, rng: random.Random) -> World:
 
 
 def _speak_across(world: World, rng: random.Random) -> World:
-    """Run some sessions of directly connected routers between the addresses of their cable."""
+    """Move some sessions of directly connected routers to the addresses of their cable."""
     for link in world.inner_links():
         ends = (link.one, link.other)
         if rng.random() >= _FEW:
@@ -235,7 +235,7 @@ def _speak_across(world: World, rng: random.Random) -> World:
 
 
 def _number_routers(world: World, rng: random.Random) -> World:
-    """Give some routers a router ID that is not their own address."""
+    """Give some routers a router ID that is not one of their addresses."""
     for router in world.routers:
         if rng.random() < _FEW and router.ospf:
             ospf = router.ospf.model_copy(update={"router_id": _free_loopback(world, rng)})
@@ -256,7 +256,7 @@ def _edited(world: World, name: str, **update: object) -> World:
 def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Vary OSPF settings of ports without OSPF neighbours.
 
-    Ports to hosts are passive. Some ports to other ASes are passive, and most do not take part.
+    Ports to hosts are passive. Some ports to other ASes are passive, and most do not run OSPF.
     """
     del spare
 
@@ -444,7 +444,7 @@ def _kinds(world: World) -> Collection[str]:
 def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Vary policies of sessions with other ASes.
 
-    The documentation shows the effect of prepended paths. The other changes have no effect with the
+    The documentation shows the effect of prepended paths. The other changes have no effect on the
     ASes that exist.
     """
     del spare
@@ -477,13 +477,13 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             if rng.random() < _SOME and all(one.community_list != name for one in entries):
                 seq = 10 + max((one.seq for one in entries), default=0)
                 entries.append(MapEntry(seq=seq, community_list=name))
-        # Some start with a later sequence number, as if an entry were missing.
+        # Some lists start with a later sequence number, as if an entry were missing.
         ahead = 10 if rng.random() < _SOME else 0
         moved = (one.model_copy(update={"seq": one.seq + ahead}) for one in entries)
         return found.model_copy(update={"entries": tuple(moved)})
 
     def refuse(found: PrefixList) -> PrefixList:
-        """Deny one /24 of another AS's prefixes, which it does not announce."""
+        """Deny a /24 within another AS's prefixes that the AS does not announce."""
         system = next(
             (one for one in world.outsiders if found.name.startswith(f"{_short(one.router)}-")),
             None,
@@ -496,7 +496,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         return found.model_copy(update={"entries": (new, *found.entries)})
 
     def widen(router: Router, found: PrefixList) -> PrefixList:
-        """Permit everything in the list of a router whose only external peers are customers."""
+        """Permit all prefixes in the list of a router whose external peers are all customers."""
         outer = {peer.description for peer in router.bgp.peers} & by_name.keys()
         if found.name != "OURS" or {by_name[one].kind for one in outer} != {"customer"}:
             return found
@@ -526,8 +526,8 @@ def _short(system: str) -> str:
 def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Vary session settings that have no effect.
 
-    Examples are communities that nobody matches, and ``next-hop-self`` where OSPF knows the next
-    hop anyway.
+    Examples are communities that no policy matches, and ``next-hop-self`` where OSPF has a route to
+    the next hop anyway.
     """
     del spare
     borders = {
@@ -570,7 +570,7 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _add_absent(world: World, rng: random.Random) -> World:
     """Add sessions with absent ASes and routers, which are down by design.
 
-    Some are shut down, and each may have any setting that a fault uses.
+    Some of them are shut down, and each may have any setting that a fault uses.
     """
     borders = [
         router.name
@@ -637,7 +637,7 @@ def _add_peer(router: Router, peer: Peer) -> Router:
 def _absent_peer(
     world: World, router: Router, address: str, far: str, rng: random.Random, **update: Any
 ) -> Peer:
-    """Return a session with an absent router of ours, or of another AS with an ``update``."""
+    """Return a session with an absent router, which is ours unless ``update`` is given."""
     first = bare(router.ports[0].address)
     return Peer(
         address=address,
@@ -666,7 +666,7 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         if address not in taken and own.isdisjoint(_peers_of(world, name))
     ]
     if near and rng.random() < _HALF:
-        # The other AS exists, but does not have this session configured.
+        # The other AS exists, but has not configured this session.
         address = rng.choice(near)
         far = hops[address]
         asn = world.router(far).asn
@@ -689,8 +689,8 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         route_map_out=f"{short}-OUT",
         **limits,
     )
-    # FRR accepts a connection to any of its addresses from the address of a known peer. This
-    # session would then compete with the one in use.
+    # FRR accepts connections from the address of a known peer at any of its own addresses. This
+    # session would then compete with the session that is in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
     last = PrefixEntry(seq=20, verdict=rng.choice(("deny", "permit")), prefix="0.0.0.0/0", le=24)
@@ -767,7 +767,7 @@ def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence
 def _close_zones(world: World, rng: random.Random) -> World:
     """Separate some pairs of zones with a rule on each router of one of them.
 
-    The zone of the DNS server is never chosen.
+    The DNS server's zone is never chosen.
     """
     asked = {host.zone for host in world.hosts if host.records}
     zones = [zone for zone in world.zones if zone.name not in asked]
@@ -808,7 +808,7 @@ def _first_rule(world: World, routers: Sequence[str], rule: Rule) -> World:
 
 
 def _add_services(world: World, rng: random.Random) -> World:
-    """Add services that hosts use only for themselves."""
+    """Add services that only the host itself uses."""
 
     def change(host: Host) -> Host:
         names = {service.name for service in host.services}
@@ -818,7 +818,7 @@ def _add_services(world: World, rng: random.Random) -> World:
             protocol: Protocol = "tcp"
             address = rng.choice((_LOCAL, bare(host.port.address)))
         else:
-            # A service of the same name as those that other hosts offer.
+            # A service with the name of services that other hosts offer.
             name, protocol, ports = rng.choice([one for one in SERVICES if one[0] not in names])
             port = rng.choice([one for one in range(ports[0], ports[0] + 9) if one not in taken])
             address = _LOCAL

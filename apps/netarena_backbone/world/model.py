@@ -1,9 +1,9 @@
 """Data model of a backbone: our routers, other ASes' routers, hosts and all their settings.
 
-All functions are pure. ``draw`` generates a fault-free world; a fault is a changed world
-(``fault``). ``render`` turns a world into the configuration of its machines, and ``forwarding``
-follows its packets. Routers of other autonomous systems have the same form as ours, but agents may
-not log in to them.
+All functions are pure. ``draw`` generates a fault-free world, and ``fault`` changes a world.
+``render`` turns a world into the configuration of its machines, and ``forwarding`` computes the
+paths of packets. Routers of other autonomous systems have the same data type as ours, but agents
+must not log in to them.
 
 Addresses are strings; interface addresses include their prefix length (``10.1.2.3/30``).
 """
@@ -37,7 +37,7 @@ class OspfPort(Record):
     hello: int = 1
     dead: int = 3
     passive: bool = False
-    #: Key of the message digest and its number; empty without authentication.
+    #: Key of the message digest, and the key's number; the key is empty without authentication.
     key: str = ""
     key_id: int = 1
     mtu_ignore: bool = False
@@ -52,7 +52,7 @@ class Port(Record):
     mtu: int = FULL_MTU
     #: None if the port does not take part in OSPF.
     ospf: OspfPort | None = None
-    #: OSPF settings that are configured although the port does not take part.
+    #: OSPF settings that are configured although the port does not take part in OSPF.
     idle: OspfPort | None = None
 
 
@@ -86,8 +86,8 @@ class Peer(Record):
 
     address: str
     asn: int
-    #: Name of the other machine, as in the description; code looks up the owner of the address
-    #: instead.
+    #: Name of the other machine, used only for the description. Code looks up the machine by the
+    #: address instead.
     description: str
     update_source: str = ""
     next_hop_self: bool = False
@@ -142,7 +142,7 @@ class CommunityList(Record):
 
 
 class MapEntry(Record):
-    """An entry of a route map; fields that are empty or None match all or set nothing."""
+    """An entry of a route map; an empty or None field matches all routes or sets nothing."""
 
     seq: int
     verdict: Verdict = "permit"
@@ -207,10 +207,10 @@ class Router(Record):
     community_lists: tuple[CommunityList, ...] = ()
     route_maps: tuple[RouteMap, ...] = ()
     statics: tuple[Static, ...] = ()
-    #: Routes added with ``ip route add``, which belong to no daemon.
+    #: Routes added with ``ip route add``, which no daemon manages.
     kernel_routes: tuple[Static, ...] = ()
     rules: tuple[Rule, ...] = ()
-    #: Pairs of name and value.
+    #: Sysctls as (name, value).
     sysctls: tuple[tuple[str, str], ...] = ()
 
     def port(self, name: str) -> Port:
@@ -252,12 +252,12 @@ class Host(Record):
     zone: str
     port: Port
     gateway: str
-    #: Further addresses of the loopback interface, which services use.
+    #: Further addresses of the loopback interface, for services.
     held: tuple[str, ...] = ()
     services: tuple[Service, ...] = ()
-    #: Records (name, address) if the host is a DNS server.
+    #: DNS records (name, address) if the host is a DNS server.
     records: tuple[tuple[str, str], ...] = ()
-    #: Address of the DNS server that the host uses; empty without.
+    #: Address of the DNS server that the host uses; empty if it uses none.
     resolver: str = ""
     rules: tuple[Rule, ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
@@ -268,7 +268,7 @@ class Host(Record):
 
 
 class Link(Record):
-    """A cable: machine and port of each end."""
+    """A cable, given by the machine and port of each end."""
 
     one: tuple[str, str]
     other: tuple[str, str]
@@ -282,7 +282,7 @@ class Zone(Record):
 
 
 class Outsider(Record):
-    """Another autonomous system: its router, its relation to us and the prefixes it announces."""
+    """Another autonomous system: its router, its relation to ours, and its announced prefixes."""
 
     router: str
     kind: Kind
@@ -291,7 +291,7 @@ class Outsider(Record):
 
 
 class Offer(Record):
-    """A service as clients know it, with its DNS name and port."""
+    """A service from the clients' point of view, with its DNS name and port."""
 
     name: str
     host: str
@@ -301,7 +301,7 @@ class Offer(Record):
 
 
 class World(Record):
-    """One network; ``routers`` are ours, ``outside`` are those of other ASes (``outsiders``)."""
+    """One network; ``routers`` are ours, ``outside`` the routers of other ASes (``outsiders``)."""
 
     prefix: str
     asn: int
@@ -318,7 +318,7 @@ class World(Record):
     #: Router that selected traffic must pass, and pairs of machines whose paths are documented.
     firewall: str
     ways: tuple[tuple[str, str], ...]
-    #: Size of an IP packet that each documented path carries without fragmentation.
+    #: Size of the largest IP packet that each documented path must carry without fragmentation.
     packet_bytes: int = FULL_MTU
     #: Sessions (our router, peer address) that are down by design, whether shut down or not.
     closed: tuple[tuple[str, str], ...] = ()
@@ -365,7 +365,7 @@ class World(Record):
         return found
 
     def edit(self, name: str, change: Callable[[Router], Router]) -> World:
-        """Return this world with ``change`` applied to the router ``name``."""
+        """Return a copy of this world with ``change`` applied to the router ``name``."""
         return self.model_copy(
             update={
                 side: tuple(change(one) if one.name == name else one for one in getattr(self, side))

@@ -1,6 +1,6 @@
 """Pools of values from which both correct settings and faults are drawn.
 
-A wrong value has the same form as a right one, so that its form does not show that it is wrong.
+Wrong values have the same form as correct values, so that the form does not reveal a fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 150
 HELLOS, DEADS = (1, 2), (3, 4, 5)
 #: Numbers of autonomous systems.
 SYSTEMS = range(64512, 65500)
-#: Names of services, their protocols and usual ports.
+#: Services: name, protocol and usual ports.
 SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
     ("web", "tcp", (80, 8080, 443)),
     ("shell", "tcp", (22, 2222)),
@@ -31,14 +31,14 @@ SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
     ("call", "udp", (5060,)),
     ("files", "tcp", (445, 2049)),
 )
-#: Number of MTUs just below a world's packet size from which too small MTUs are drawn.
+#: Number of MTUs directly below a world's packet size, from which too small MTUs are drawn.
 _NEAR = 3
 #: Words for names of zones, keys and passwords.
 WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
 
 
 def key_of(number: int) -> str:
-    """Return the OSPF key of a number; the same number always gives the same key.
+    """Return the OSPF key for a number; the same number always gives the same key.
 
     >>> key_of(35)
     'desks102'
@@ -47,7 +47,7 @@ def key_of(number: int) -> str:
 
 
 def password_of(number: int) -> str:
-    """Return the BGP password of a number; the same number always gives the same password.
+    """Return the BGP password for a number; the same number always gives the same password.
 
     >>> password_of(35)
     'desks-1002'
@@ -56,12 +56,12 @@ def password_of(number: int) -> str:
 
 
 def wide(packet_bytes: int) -> Sequence[int]:
-    """Return the MTUs of links that carry packets of a size."""
+    """Return the MTUs of links that carry packets of a given size."""
     return [mtu for mtu in MTUS if mtu >= packet_bytes]
 
 
 def narrow(packet_bytes: int) -> Sequence[int]:
-    """Return MTUs of links that do not carry packets of a size.
+    """Return MTUs of links that are too small for packets of a given size.
 
     >>> narrow(1300)
     [1240, 1260, 1280]

@@ -1,7 +1,7 @@
 """Renders a world as the configuration of its machines: frr.conf, Linux commands and service files.
 
-Lines of FRR have the wording of ``show running-config``. The commands that inject and repair a
-fault are derived from two renderings (``fault.derive``).
+Lines of FRR are worded as in ``show running-config``. The commands that inject and repair a fault
+are derived from two renderings (``fault.derive``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netarena_backbone.world.routing import externals
 
 
 def render(world: World) -> Setup:
-    """Return everything that the lab needs to build ``world``."""
+    """Return the setup from which the lab builds ``world``."""
     numbers = {name: index for index, (name, _) in enumerate(world.endpoints)}
     return Setup(
         cables=tuple(
@@ -51,7 +51,7 @@ def render(world: World) -> Setup:
 def asks(world: World) -> tuple[Ask, ...]:
     """Return a test of each offered service from every other host.
 
-    Hosts with a DNS server use the service's name, others its address.
+    Hosts with a DNS server use the service's name, and other hosts its address.
     """
     return tuple(
         Ask(
@@ -121,20 +121,20 @@ def _settings(sysctls: Sequence[tuple[str, str]], rules: Sequence[Rule]) -> Iter
     if sysctls:
         yield "sysctl -q -w " + " ".join(f"{name}={value}" for name, value in sysctls)
     if rules:
-        # iptables-restore gets one chain after the other, so that rule numbers increase in each
-        # chain.
+        # Chains are passed to iptables-restore one after the other, so that the handles of rules
+        # increase within each chain.
         ordered = sorted(rules, key=lambda rule: rule.chain)
         lines = "\\n".join(f"-A {rule_text(rule)}" for rule in ordered)
         yield f"printf '*filter\\n{lines}\\nCOMMIT\\n' | iptables-restore"
 
 
 def service_line(service: Service) -> str:
-    """Return the line of a service in a machine's service file."""
+    """Return a service's line in the machine's service file."""
     return f"{service.name} {service.protocol} {service.address} {service.port}"
 
 
 def record_line(name: str, address: str) -> str:
-    """Return the line of a record in a DNS server's zone file."""
+    """Return a record's line in the DNS server's zone file."""
     return f"{name} {address}"
 
 
@@ -199,7 +199,7 @@ def static_text(static: Static) -> str:
 
 
 def port_lines(ospf: Ospf, port: Port) -> list[str]:
-    """Return the lines below ``interface``, or none if the port has no OSPF settings."""
+    """Return the lines below ``interface``, or no lines if the port has no OSPF settings."""
     has = port.ospf or port.idle
     if has is None:
         return []
@@ -211,8 +211,8 @@ def port_lines(ospf: Ospf, port: Port) -> list[str]:
         f"ip ospf hello-interval {has.hello}",
         *([key_text(has)] if has.key else []),
         *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
-        # Passive ports need this line too: a port of another type elects a designated router after
-        # the dead interval, and all routes are then recomputed.
+        # Passive ports need this line too. A port of another type elects a designated router after
+        # the dead interval, after which all routes are recomputed.
         f"ip ospf network {has.network}",
         *(["ip ospf passive"] if has.passive else []),
         "ip ospf retransmit-interval 1",
@@ -254,7 +254,7 @@ def network_of(port: Port) -> str:
 
 
 def range_text(one: Range) -> str:
-    """Return the line of a summary below ``router ospf``."""
+    """Return a summary's line below ``router ospf``."""
     return f"area {one.area} range {one.prefix}{'' if one.advertise else ' not-advertise'}"
 
 
@@ -316,7 +316,7 @@ def bgp_lines(bgp: Bgp) -> list[str]:
 
 
 def peer_lines(peer: Peer) -> list[str]:
-    """Return the lines of one neighbor below ``router bgp``."""
+    """Return a peer's lines below ``router bgp``."""
     head = f"neighbor {peer.address}"
     lines = [f"{head} remote-as {peer.asn}", f"{head} description {peer.description}"]
     if peer.password:
@@ -336,7 +336,7 @@ def peer_lines(peer: Peer) -> list[str]:
 
 
 def family_lines(peer: Peer) -> list[str]:
-    """Return the lines of one neighbor below ``address-family ipv4 unicast``."""
+    """Return a peer's lines below ``address-family ipv4 unicast``."""
     head = f"neighbor {peer.address}"
     lines = []
     if peer.weight:

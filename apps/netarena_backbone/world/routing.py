@@ -1,6 +1,6 @@
 """Converged OSPF and BGP state of all routers, and the routing table of each.
 
-The formulas cover what FRR does with the settings that occur in generated worlds, and no more:
+The formulas model FRR only for the settings that occur in generated worlds:
 - OSPF adjacencies, shortest paths with areas, summaries and external routes (RFC 2328);
 - BGP sessions, policies and best-path selection (RFC 4271) with ``deterministic-med`` and
   ``compare-routerid``, so that no selection depends on the order of events.
@@ -48,18 +48,18 @@ from netarena_backbone.world.model import (
 
 #: Administrative distances of FRR; routes of the kernel always win.
 _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
-#: Metric of an external route of type 2, as ``redistribute`` makes it.
+#: Metric of external routes of type 2 that ``redistribute`` originates.
 _EXTERNAL_METRIC = 20
 _DEFAULT_PREFERENCE = 100
 _OWN_WEIGHT = 32768
-#: Rounds after which state that still changes counts as never converging.
+#: Number of rounds after which state that still changes counts as never converging.
 _ROUNDS = 60
 _BGP_PORT = 179
 _RESOLVED = 8
 
 
 class Path(NamedTuple):
-    """A BGP route at a router; ``peer`` is the index of the sender, or -1 for an own route."""
+    """A BGP route at a router; ``peer`` is the sender's index, or -1 for the router's own route."""
 
     prefix: str
     as_path: tuple[int, ...] = ()
@@ -70,17 +70,17 @@ class Path(NamedTuple):
     peer: int = -1
     inner: bool = False
     weight: int = 0
-    #: Router ID of the router that brought the route into the AS, and the route reflectors that
-    #: it passed.
+    #: Router ID of the router that received the route from another AS, and the route reflectors
+    #: that the route has passed.
     originator: str = ""
     clusters: tuple[str, ...] = ()
 
 
 class Session(NamedTuple):
-    """An established session as ``router`` sees it.
+    """An established session at the end ``router``.
 
-    ``peer`` is the index of the session among the peers of ``router``, and ``other_peer`` the index
-    among those of ``other``.
+    ``peer`` is the index of the session among the peers of ``router``, and ``other_peer`` is the
+    index among the peers of ``other``.
     """
 
     router: str
@@ -92,8 +92,8 @@ class Session(NamedTuple):
     there: Address
 
 
-#: Cache of the route that the other end of a session accepts, by session and advertised route. Only
-#: the policies of the two routers decide on it.
+#: Session -> advertised route -> the route as the other end accepts it. The result depends only on
+#: the policies of the two routers, so it can be cached.
 _Told: TypeAlias = dict[Session, dict[Path, Path | None]]
 
 
@@ -109,7 +109,7 @@ class Tables:
     sessions: list[Session] = field(default_factory=list)
     #: Full OSPF adjacencies.
     adjacent: list[Link] = field(default_factory=list)
-    #: Full adjacencies that carry no routes, because both ends are set to different network types.
+    #: Full adjacencies that carry no routes because their two ends have different network types.
     unused: list[Link] = field(default_factory=list)
     #: (router, prefix) of routes that depend on a tie or never converge.
     doubtful: set[tuple[str, str]] = field(default_factory=set)
@@ -118,8 +118,8 @@ class Tables:
 def settle(world: World, *, anyhow: bool = False) -> Tables:
     """Return the converged state of a world.
 
-    With ``anyhow``, ``doubtful`` also includes routes for which conflicting BGP policies allow a
-    second stable outcome ("BGP wedgies", RFC 4264).
+    With ``anyhow``, ``doubtful`` also includes routes for which conflicting BGP policies allow more
+    than one stable outcome ("BGP wedgies", RFC 4264).
     """
     tables = Tables()
     owners = {
@@ -140,7 +140,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
     speakers: _Speakers | None = None
     told: _Told = {}
     tables.fib = base
-    # Routes from BGP may make further peers reachable, for example a default route.
+    # BGP routes, for example a default route, may make further peers reachable.
     for _ in range(_ROUNDS):
         follower = Follower(world, tables.fib)
         sessions = list(_sessions(world, tables.fib, follower, owners, closed))
@@ -202,7 +202,7 @@ def _add_statics(table: Table, router: Router) -> None:
 
 
 class _Spf(NamedTuple):
-    """Cost and first hop from one router of an area to all others."""
+    """Cost and first hop from one router of an area to all other routers."""
 
     cost: dict[str, int]
     hop: dict[str, Hop]
@@ -262,10 +262,11 @@ class _Ospf:
     def _doubt_borders(self) -> None:
         """Mark border routers without an adjacency in area 0 as doubtful.
 
-        A border router with neighbours in area 0 learns inter-area routes only there. FRR does not
-        treat one without such neighbours as a border router: it advertises nothing of its areas and
-        learns in all of them. Neighbours with different network types may reach the full state late
-        or never, so that the result is unpredictable if the router has no others in area 0.
+        A border router with neighbours in area 0 learns inter-area routes only in area 0. FRR does
+        not treat a router without such neighbours as a border router: the router advertises nothing
+        between its areas and learns inter-area routes in all of them. Neighbours with different
+        network types may reach the full state late or never, so the result is unpredictable if the
+        router has no other neighbours in area 0.
         """
         for router in self._world.routers:
             alone = router.name not in self._edges.get(BACKBONE_AREA, {})
@@ -311,7 +312,7 @@ class _Ospf:
         return found
 
     def _exchange(self) -> None:
-        """Add inter-area routes: first from other areas to area 0, then back."""
+        """Add inter-area routes, first from other areas to area 0, then in reverse."""
         borders = [
             router
             for router in self._world.routers
@@ -375,7 +376,7 @@ class _Ospf:
         return told
 
     def _way_to(self, name: str, target: str) -> tuple[int, Hop] | None:
-        """Return cost and first hop from one of our routers to another one."""
+        """Return cost and first hop from one of our routers to another router."""
         ways = [
             (spf.cost[target], spf.hop[target])
             for (_, start), spf in self._spf.items()
@@ -426,8 +427,8 @@ class _Ospf:
 def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
     """Return the static routes that ``router`` redistributes, each with its forwarding address.
 
-    The forwarding address is the next hop if that is on a network in OSPF. Otherwise it is empty,
-    and other routers send packets to ``router`` itself.
+    The forwarding address is the next hop if the next hop is on a network in OSPF. Otherwise the
+    forwarding address is empty, and other routers send packets to ``router`` itself.
     """
     if router.ospf is None or not router.ospf.redistribute:
         return
@@ -485,7 +486,7 @@ def _sessions(
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Return the established sessions, each from both ends; at least one end must initiate it."""
+    """Return the established sessions, each from both ends; one end at least must initiate."""
     routers = {router.name: router for router in (*world.routers, *world.outside)}
     found: set[tuple[str, int]] = set()
     for name, router in routers.items():
@@ -510,7 +511,7 @@ def _sessions(
 
 
 def _source(router: Router, peer: Peer, table: Table) -> Address:
-    """Return the source address of a router's connections to a peer, or "" if it has none."""
+    """Return the source address of a router's connections to a peer, or "" if there is none."""
     if peer.update_source:
         return peer.update_source if peer.update_source in router.addresses else ""
     hop = resolve(table, peer.address)
@@ -548,7 +549,7 @@ def _is_connected(table: Table, address: Address) -> bool:
 
 
 class _Speakers:
-    """All BGP speakers, which exchange routes until nothing changes."""
+    """All BGP speakers, which exchange routes until all best paths are stable."""
 
     def __init__(
         self, world: World, base: Mapping[str, Table], tables: Tables, told: _Told
@@ -581,9 +582,9 @@ class _Speakers:
         }
 
     def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
-        """Return best paths that tie with another one until router IDs are compared.
+        """Yield best paths that tie with another path until router IDs are compared.
 
-        FRR spreads packets over both paths with a hash that cannot be predicted.
+        FRR distributes packets over both paths with an unpredictable hash.
         """
         for name, heard in self._heard.items():
             for paths in heard.values():
@@ -612,7 +613,7 @@ class _Speakers:
                 for side in (one, back)
                 for path in best[side.other].values()
             ):
-                continue  # No best path uses this session, so that its absence changes nothing.
+                continue  # No best path uses this session, so its absence changes nothing.
             rest = [session for session in self._tables.sessions if session not in {one, back}]
             self._heard = {name: dict(by_peer) for name, by_peer in settled.items()}
             for session in (one, back):
@@ -637,10 +638,10 @@ class _Speakers:
         return found
 
     def _between(self) -> Iterator[tuple[Session, Session]]:
-        """Return both ends of each external session that may matter for ``wedged``.
+        """Yield both ends of each external session that may affect ``wedged``.
 
-        A session of a router that has only this one is left out: the routes it receives cannot
-        conflict with those it advertises.
+        Sessions of a router that has only one session are left out, because the routes that this
+        router receives cannot conflict with the routes that it advertises.
         """
         sessions = self._tables.sessions
         number = Counter(session.router for session in sessions)
@@ -655,7 +656,7 @@ class _Speakers:
         asked: Collection[str],
         told: Iterable[Session],
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
-        """Return the converged best paths, and those of them that never converge.
+        """Return the converged best paths, and (router, prefix) of best paths that never converge.
 
         In the first round, the routers in ``asked`` select their best paths anew. Only the sessions
         in ``told`` advertise changes.
@@ -687,7 +688,7 @@ class _Speakers:
         return best, moved
 
     def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
-        """Store the routes that a session advertises now; return whether any of them changed."""
+        """Store the routes that a session now advertises; return whether any of them changed."""
         memo = self._told.setdefault(session, {})
         heard = {}
         for path in paths:
@@ -733,15 +734,15 @@ class _Speakers:
         """Return whether a best path is installed as a route.
 
         A route from a directly connected external peer is installed only if its next hop is
-        connected. Otherwise it is advertised but not installed.
+        directly connected. Otherwise the route is advertised but not installed.
         """
         near = not path.inner and _is_near(self._routers[name].bgp.peers[path.peer])
         return not near or _is_connected(self._base[name], path.next_hop)
 
     def _best(self, name: str, paths: Sequence[Path]) -> Path:
-        """Return the best path: the best of each neighbouring AS first, then of these.
+        """Return the best path: the best of the paths that are best from one neighbouring AS.
 
-        The metric (MED) counts only within a neighbouring AS.
+        The metric (MED) is compared only between paths from the same neighbouring AS.
         """
         groups: dict[int, list[Path]] = {}
         for path in paths:
@@ -757,7 +758,7 @@ class _Speakers:
         return min(winners, key=lambda path: self._rank(name, path, 0))
 
     def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
-        """Return the first part of the comparison key; ``metric`` replaces the path's own."""
+        """Return the first part of the comparison key; ``metric`` replaces the path's metric."""
         found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
         return (
             -path.weight,
@@ -779,7 +780,7 @@ class _Speakers:
         )
 
     def _tell(self, session: Session, path: Path) -> Path | None:
-        """Return the route as the other end of a session accepts it, or None if it does not."""
+        """Return the route as the other end of a session accepts it, or None if it is rejected."""
         one, other = self._routers[session.router], self._routers[session.other]
         peer, answer = one.bgp.peers[session.peer], other.bgp.peers[session.other_peer]
         inner = one.asn == other.asn
@@ -825,7 +826,7 @@ def _known(table: Table, prefix: str) -> bool:
 def _filter(
     router: Router, path: Path, prefix_list: str, route_map: str, *, outer: bool
 ) -> Path | None:
-    """Return a route after a policy, or None; external sessions without any policy pass nothing."""
+    """Return a route after a policy, or None; external sessions without a policy pass no routes."""
     if prefix_list and not _in_list(router, prefix_list, path.prefix):
         return None
     if not route_map:
@@ -879,7 +880,7 @@ def permits(router: Router, route_map: str, prefix: str) -> bool:
 
 
 def _in_list(router: Router, name: str, prefix: str) -> bool:
-    """Return whether a prefix list permits a prefix; as in FRR, a missing list permits all."""
+    """Return whether a prefix list permits a prefix; a missing list permits all, as in FRR."""
     found = next((one for one in router.prefix_lists if one.name == name), None)
     if found is None:
         return True
