@@ -1,1 +1,1 @@
-"""What route and backbone share: faults, replies, declarations and the real network."""
+"""Code shared by route and backbone: faults, replies, declarations and the real network."""

@@ -13,31 +13,32 @@ class Command(Record):
 
 
 class Fault(Record):
-    """One fault; ``fault.table.expected`` computes which pairs it breaks."""
+    """One fault; ``fault.table.expected`` computes the pairs that it breaks."""
 
-    #: A kind of ``fault.table.KINDS``, and one of its methods.
+    #: A kind of ``fault.table.KINDS``, and a method of this kind.
     kind: str
     method: str
-    #: The machine that it acts on.
+    #: The machine that the fault changes (the first one, if it changes several).
     machine: str
-    #: Its site: indices of subnets and names of machines, as ``fault.method.Site`` reads them.
+    #: The fault's site: indices of subnets and names of machines, in the form that
+    #: ``fault.method.Site`` reads.
     parameters: dict[str, JsonValue]
-    #: A sentence without a full stop.
+    #: Description of the fault: a sentence without a full stop.
     words: str
-    #: Commands that run in this order and must all succeed.
+    #: Commands that inject the fault. They run in this order and must all succeed.
     inject: tuple[Command, ...]
-    #: Commands that restore exactly the intended state, whatever other faults exist.
+    #: Commands that restore exactly the intended settings, regardless of other faults.
     repair: tuple[Command, ...]
-    #: In tickets: the name that the following fields of other faults use.
+    #: In tickets: the name by which the following fields of other faults refer to this fault.
     name: str = ""
-    #: Ordered pairs that must not work, but do because of this fault.
+    #: Ordered pairs that must not work, but work because of this fault.
     opens: tuple[tuple[str, str], ...] = ()
-    #: Faults that show on no pair until this one is repaired.
+    #: Faults that affect no pair until this fault is repaired.
     masks: tuple[str, ...] = ()
-    #: Faults that must be repaired before this one, since its repair would otherwise break or open
-    #: a pair.
+    #: Faults that must be repaired before this fault, because its repair would otherwise break or
+    #: open a pair.
     after: tuple[str, ...] = ()
-    #: Faults that have no effect while this one exists.
+    #: Faults that have no effect while this fault exists.
     bypasses: tuple[str, ...] = ()
 
 
@@ -46,7 +47,7 @@ _RARE = ("name", "opens", "masks", "after", "bypasses")
 
 
 def action_of(fault: Fault) -> Action:
-    """Return a fault as an action of a query."""
+    """Return a query's action that represents a fault."""
     told = fault.model_dump(mode="json")
     return Action(
         kind=fault.kind,
@@ -65,5 +66,5 @@ def faults_of(query: Query) -> tuple[Fault, ...]:
 
 
 def describe(action: Action) -> str:
-    """Return a description of the fault that names machines and interfaces."""
+    """Return a description of the fault, with names of machines and interfaces."""
     return fault_of(action).words

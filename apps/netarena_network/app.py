@@ -1,4 +1,4 @@
-"""Base of applications in which an agent repairs a network with shell commands on its machines."""
+"""Base class of applications in which agents repair networks with shell commands on machines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COMMAND = Tool(
 
 
 class NetworkBaselines(Baselines):
-    """Scripted agents."""
+    """Scripted agents that an application compares with."""
 
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
 
@@ -57,7 +57,7 @@ class NetworkBaselines(Baselines):
 
 
 class NetworkTickets(Tickets):
-    """Tickets whose causes are words of a glossary at a machine."""
+    """Tickets in which a cause is a machine and a word of a glossary."""
 
     glossary: ClassVar[Glossary]
 
@@ -72,24 +72,25 @@ class NetworkTickets(Tickets):
 
     @abstractmethod
     def find(self, query: Query, asked: str) -> str | None:
-        """Return the name of a machine that a command calls ``asked``; None if there is none."""
+        """Return the full name of the machine ``asked`` of a command, or None if there is none."""
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the machines that a declaration of it may name."""
+        """Return a function from a fault to the machines that its declaration may name."""
         del query
         return declaration.machines_of
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the causes in the injected faults' form.
+        """Return the declared causes in the form of the injected faults.
 
-        A machine may be named as in a command, and a fault by any word that describes it.
+        A declaration may name a machine as in a command, and a fault by any word that describes
+        the fault.
         """
         found = [one._replace(place=self.find(query, one.place) or one.place) for one in causes]
         return self.glossary.as_injected(action.faults_of(query), found, self.places(query))
 
 
 class NetworkTools(Tools):
-    """One kind of action: a command on a machine."""
+    """Tools of a network application, with one kind of action: a command on a machine."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -101,13 +102,13 @@ class NetworkTools(Tools):
 
 
 class NetworkApplication(Reactive):
-    """An application whose moves are one shell command each."""
+    """An application in which each move is one shell command."""
 
     role: ClassVar[str] = "route_operator"
     privileged: ClassVar[bool] = True
     #: Words for causes in declarations.
     glossary: ClassVar[Glossary]
-    #: The type of its warm process, from which networks are forked.
+    #: The type of the application's warm process, from which networks are forked.
     warm_type: ClassVar[Callable[[], Warm]]
     tickets: Tickets
     tools: Tools = NetworkTools()
@@ -119,8 +120,8 @@ class NetworkApplication(Reactive):
     async def __aenter__(self) -> Self:
         """Start the warm process from which networks are forked."""
         self._warm = type(self).warm_type()
-        # Without the required privileges, the agent card is still served. ``check`` reports what is
-        # missing for each task, and beginning a network tries again.
+        # Without the required privileges, the agent card is still served. ``check`` reports the
+        # missing requirements of each task, and the start of a network tries again.
         with suppress(EnvironmentFailed):
             await self._warm.start()
         return self
@@ -132,7 +133,7 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def live(self, query: Query, config: Config, warm: Warm) -> Environment:
-        """Return the unopened network of ``query``, which ``warm`` begins."""
+        """Return the unopened network of ``query``, which ``warm`` starts."""
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
@@ -185,15 +186,15 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def tell_state(self, query: Query, state: State) -> str:
-        """Return a text for logs about a state."""
+        """Return a description of a state for logs."""
 
     def tell_loss(self, state: State) -> Sequence[str]:
-        """Return lines for logs about the packets that a state lost, if it counts them."""
+        """Return log lines about the lost packets in a state, if the state has their number."""
         del state
         return ()
 
     def _log(self, query: Query, step: Step) -> str:
-        """Return one turn in the form of the reference implementation's stored results."""
+        """Return one turn in the format of the reference implementation's stored results."""
         if not isinstance(step.move, dict) or "command" not in step.move:
             said = "the end was declared" if step.claim else "there was no reply"
             return f"No command: {step.refused or said}\n"

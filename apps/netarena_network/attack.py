@@ -1,9 +1,10 @@
 """Attacks on the sandbox, the judge and other episodes, by name.
 
-The ``hostile`` agent sends them, and each is a test case (``test_route_attack``). A successful
-attack prints ``BREACH``; its text spells the word so that it does not contain it. None may print
-it, and none may improve the verdict of this or the next episode (some wreck their own network, and
-are judged by it). Addresses are those of the paper's network.
+The ``hostile`` agent sends the attacks, and each attack is a test case (``test_route_attack``). A
+successful attack prints ``BREACH``; commands spell this word in parts, so that their text does not
+contain it. No attack may print the word or improve the verdict of this or the next episode. Some
+attacks wreck their own network and are judged accordingly. Addresses are those of the paper's
+network.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from dataclasses import dataclass
 
 #: The word that a successful attack prints.
 BREACH = "BREACH"
-#: The last line of attacks on the isolation between machines.
+#: Last line of each attack on the isolation between machines.
 TRIED = "all tried"
 _WON = "&& echo BREA''CH"
-#: Prints the word on its own line if the previous command printed anything.
+#: Prints the word on a separate line if the previous command printed anything.
 _SHOWN = "| grep -q . && echo BREA''CH"
 #: Sets I to the machine's first port.
 _PORT = "I=$(ip -o link | grep -o 'p[0-9]*_[rh][0-9]*-eth[0-9]*' | head -n 1)"
-_OTHER = "192.168.2.100"  # another machine's, as seen from h1
+_OTHER = "192.168.2.100"  # address of another machine than h1
 _SELF = "192.168.1.100"
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack; ``machine`` is given without the network's name prefix."""
+    """One attack; ``machine`` is a name without the network's prefix."""
 
     machine: str
     command: str
@@ -38,7 +39,7 @@ class Attack:
 
 
 def attacks() -> Sequence[str]:
-    """Return the replies in the order of the table."""
+    """Return the replies of all attacks, in the order of the table."""
     return [attack.reply for family in FAMILIES.values() for attack in family.values()]
 
 
@@ -198,7 +199,7 @@ for number in NUMBERS:
 """)
 
 
-#: Attacks of a machine's command on the machines and switches at its cables.
+#: Attacks from a command on one machine on the machines and switches that it has cables to.
 _WALLS = {
     "links-of-others": _netlink("""
 for number in NUMBERS:
@@ -365,7 +366,7 @@ for family in (40, 38, 30, 31, 44):
     ),
 }
 _EXHAUSTION = {
-    # The shell continues, since its end would end all processes before there are too many.
+    # The shell keeps running, because its exit would end all processes before the limit.
     "fork-bomb": _host(":(){ :|:& };:; while :; do :; done"),
     "fork-bomb-of-daemons": _python("""
 import os

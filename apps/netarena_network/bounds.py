@@ -1,28 +1,29 @@
-"""Limits of one command on its machine and network, for the guard and for prompts."""
+"""Limits of one command's use of its machine and network, for the guard and for prompts."""
 
 from __future__ import annotations
 
-#: A diagnosis sends far fewer: a ping of each pair in the (8,8) network is 4,160 packets. A flood
-#: sends 20,000 per second.
+#: A command is killed if it sends more than FREE_PACKETS plus MOST_PACKETS_PER_S for each second. A
+#: diagnosis sends far fewer: pings of all pairs in the (8,8) network are 4,160 packets. A flood has
+#: 20,000 packets per second.
 FREE_PACKETS = 5_000
 MOST_PACKETS_PER_S = 1_000
-#: Entries in addition to those that the network itself needs. The kernel's table holds 1,024 by
-#: default.
+#: ARP entries in addition to those that the network itself needs. The kernel's table holds 1,024
+#: entries by default.
 _SPARE_NEIGHBOURS = 128
-#: Processes that may run at once, plus two for each machine that can be pinged, up to _SWEPT
-#: machines.
+#: Number of processes that may run at once, plus two for each machine that can be pinged, up to
+#: _SWEPT machines.
 _PROCESSES, _SWEPT = 64, 128
 
 
 def most_neighbours(machines: int) -> int:
-    """Return how many ARP entries, resolved or not, one machine of a network may have."""
+    """Return the maximum number of ARP entries, including unresolved ones, of one machine."""
     return 2 * machines + _SPARE_NEIGHBOURS
 
 
 def most_processes(machines: int) -> int:
-    """Return how many processes of one command may run at once, in addition to the shell.
+    """Return the maximum number of one command's processes, in addition to the shell.
 
-    A ping of each machine at once, from subshells, stays below this limit.
+    Simultaneous pings of all machines from subshells stay below this limit.
     """
     return _PROCESSES + 2 * min(machines, _SWEPT)
 

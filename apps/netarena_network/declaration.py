@@ -2,8 +2,8 @@
 
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
-PLACE is a machine, and WHAT is one of the words of an application's ``Glossary``. Causes may be
-left out. A move that declares the end is that object.
+The value of ``place`` is a machine, and the value of ``what`` is a word of an application's
+``Glossary``. Causes may be left out. A move that declares the end has the form of this object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Glossary:
 
     #: Word -> its meaning in prompts
     words: Mapping[str, str]
-    #: Kind of fault -> its word, unless its method has another one
+    #: Kind of fault -> its word, unless the fault's method has another word
     kinds: Mapping[str, str]
     #: Method of a fault -> its word
     methods: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Glossary:
         yield from self.also_of_kind.get(fault.kind, ())
 
     def causes_of(self, faults: Iterable[Fault]) -> list[Cause]:
-        """Return the causes that a correct declaration of the faults names."""
+        """Return the causes that a correct declaration of the faults contains."""
         return [Cause(fault.machine, self.word_of(fault)) for fault in faults]
 
     def as_injected(
@@ -54,10 +54,10 @@ class Glossary:
         named: Iterable[Cause],
         places: Callable[[Fault], Iterable[str]] = machines_of,
     ) -> list[Cause]:
-        """Return the named causes in the form of the injected faults that they describe.
+        """Return the declared causes, each replaced with the cause of the fault that it describes.
 
-        A cause may name a fault with another word or at another of its ``places``. Other causes are
-        unchanged.
+        A declared cause may use another word for the fault or another of the fault's ``places``.
+        Causes that describe no fault are returned unchanged.
         """
         injected = list(faults)
         own = self.causes_of(injected)
@@ -70,7 +70,7 @@ class Glossary:
 
 
 def read_causes(named: Sequence[Mapping[str, object]], words: Collection[str]) -> list[Cause]:
-    """Return the causes of a declaration; raises ReplyRefused if one is incomplete."""
+    """Return the causes of a declaration; raises ReplyRefused if a cause is incomplete."""
     causes = [_read_cause(one.get("place"), one.get("what")) for one in named]
     return check_causes(causes, words)
 
@@ -91,7 +91,7 @@ def make_move(causes: Iterable[Cause]) -> Move:
 
 
 def claim_of(move: Move) -> Claim | None:
-    """Return the declaration in a move, or None; a command never is one."""
+    """Return the declaration in a move, or None if the move is a command."""
     if not isinstance(move, dict) or move.get("done") is not True:
         return None
     named = move.get("causes")

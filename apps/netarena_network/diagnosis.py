@@ -1,9 +1,9 @@
-"""Checks whether this machine can run networks, and what it lacks.
+"""Checks whether this machine can run networks, and reports missing requirements.
 
-An application names its requirements in a ``Diagnosis``, a global variable of a module. They are
-tested in a separate process, in namespaces like an episode's: ``python -m
+An application lists its requirements in a ``Diagnosis``, which is a global variable of a module.
+They are tested in a separate process, in namespaces like those of an episode: ``python -m
 netarena_network.diagnosis MODULE`` prints failures as JSON. A configuration with unmet requirements
-is refused before a query is generated.
+is refused before any query is generated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from netarena.sdk import (
     shell,
 )
 
-#: Options that give a container the privileges; the second has the fewest that suffice.
+#: Container options that grant the required privileges; the second grants as few as possible.
 PRIVILEGED = "docker run --privileged"
 NARROWER = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -46,10 +46,10 @@ _RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROW
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _WALLS = "user namespaces"
 _RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
-#: End of the shell's message about a missing program.
+#: Last words of the shell's message about a missing program.
 _NO_PROGRAM = ": command not found"
 _PROGRAMS, _TOOLS = "programs", "agents' tools"
-#: Debian's packages (requirements/route.debian), each with those of its programs that are checked.
+#: Debian package (of requirements/route.debian) -> programs of the package that are checked.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "bind9-dnsutils": ("dig",),
     "bridge-utils": ("brctl",),
@@ -74,28 +74,30 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 #: A command line that installs all packages.
 INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
-#: Programs that every network needs; others are for some configurations (``Need``) or for agents.
+#: Programs that every network needs. Other programs are needed only for some configurations
+#: (``Need``) or by agents.
 _ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
 
 
 @dataclass(frozen=True)
 class Need:
-    """A requirement: commands that must all succeed in a network of their own."""
+    """A requirement, with commands that must all succeed in a separate network."""
 
     name: str
     commands: tuple[str, ...]
     remedy: str
-    #: The config key that asks for it, and whether a configuration does. By default all do.
+    #: The config key that selects the requirement, and a function that returns whether a
+    #: configuration has the requirement. By default, all configurations have it.
     key: str = ""
     asks: Callable[[Any], bool] | None = None
-    #: Another test in that network, given its descriptor: what is wrong, or "".
+    #: A further test in that network, given its descriptor. It returns the problem, or "".
     test: Callable[[int], str] | None = None
 
 
 KERNEL = "use a kernel that has this, or load its module on the host"
 PAIR = "ip link add t0 type veth peer name t1 && ip link set t0 up"
-#: Needs of every network.
+#: Requirements of every network.
 COMMON = (
     Need("bridges", ("ip link add t2 type bridge && ip link set t2 up",), KERNEL),
     Need("cables", (PAIR,), KERNEL),
@@ -137,7 +139,7 @@ COMMON = (
 
 
 class Diagnosis:
-    """The needs of an application: whether this machine meets them, and remedies."""
+    """The requirements of an application, their check on this machine, and remedies."""
 
     def __init__(
         self,
@@ -147,16 +149,19 @@ class Diagnosis:
         most_machines: int,
         unused: Collection[str] = (),
     ) -> None:
-        """``module`` has this object as ``DIAGNOSIS``; ``unused`` are programs of no use to it."""
+        """Create the object that ``module`` has as ``DIAGNOSIS``.
+
+        ``unused`` are programs that the application does not use.
+        """
         self._module = module
         self._needs = needs
         self._unused = unused
-        #: User namespaces of the largest network: one per machine, and the episode's own.
+        #: Number of user namespaces of the largest network: one per machine, and the episode's.
         self._user_namespaces = most_machines + 1
         self._found: Mapping[str, str] | None = None
 
     def diagnose(self) -> list[Check]:
-        """Return a check of each requirement, with a remedy for those that are not met."""
+        """Return a check of each requirement, with a remedy if the requirement is not met."""
         failed = self.failures()
         checks = [
             _check(_WALLS, failed, "there are enough for the machines of a network", _RAISE),
@@ -166,7 +171,7 @@ class Diagnosis:
             checks.append(_check(_PROGRAMS, failed, "", INSTALL))
         elif all(one.ok for one in checks):
             checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
-            # Without the sandbox, none of these was tried.
+            # These requirements have been tested only if the sandbox works.
             for need in self._needs if checks[-1].ok else ():
                 severity = Severity.RUN if need.asks is None else Severity.NOTE
                 remedy = _remedy(need, failed.get(need.name, ""))
@@ -176,7 +181,7 @@ class Diagnosis:
         return checks
 
     def check(self, config: Config) -> None:
-        """Raise ConfigError with a remedy if this machine lacks something that ``config`` needs."""
+        """Raise ConfigError with a remedy if this machine lacks a requirement of ``config``."""
         failed = self.failures()
         remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
         for name, remedy in remedies.items():
@@ -193,14 +198,14 @@ class Diagnosis:
     def failures(self) -> Mapping[str, str]:
         """Return the unmet requirements, each with a reason.
 
-        They are tested once, in a child process without threads.
+        The requirements are tested only once, in a child process without threads.
         """
         if self._found is None:
             self._found = self._ask()
         return self._found
 
     def forget(self) -> None:
-        """Test everything again at the next call of ``failures``."""
+        """Discard the results, so that the next call of ``failures`` tests everything again."""
         self._found = None
 
     def _ask(self) -> Mapping[str, str]:
@@ -221,7 +226,7 @@ class Diagnosis:
         return found
 
     def absent(self) -> dict[str, str]:
-        """Return messages about programs that are not installed where commands look for them."""
+        """Return messages about programs that are not installed on the search path of commands."""
         places = shell.SHELL_ENVIRONMENT["PATH"]
         programs = [program for package in PACKAGES.values() for program in package]
         absent = [program for program in programs if shutil.which(program, path=places) is None]
@@ -247,9 +252,9 @@ class Diagnosis:
         return {_WALLS: why}
 
     def try_all(self) -> dict[str, str]:
-        """Return the unmet requirements, tested in the namespaces of an episode; this forks."""
+        """Fork, and return the unmet requirements, tested in namespaces like an episode's."""
         mininet = importlib.util.find_spec("mininet") is not None
-        # Loaded early, since only root may be able to read Python's files.
+        # Loaded early, because only root might be able to read Python's files.
         codecs.lookup("ascii")
         read, write = os.pipe()
         asked = os.getpid()
@@ -315,7 +320,7 @@ def _check(
 
 
 def _remedy(need: Need, why: str) -> str:
-    """Return the remedy for a requirement: its own, or the installation of a missing program."""
+    """Return the requirement's remedy, or the command that installs a missing program."""
     return INSTALL if why.endswith(_NO_PROGRAM) else need.remedy
 
 

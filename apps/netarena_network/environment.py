@@ -1,6 +1,6 @@
-"""Live network of one query, in a process of its own: commands on its machines.
+"""Live network of one query, in a separate process, and commands on its machines.
 
-This module determines the order of steps and the agent's output.
+This module determines the order of steps and the output that the agent receives.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from netarena.sdk import (
 )
 from netarena_network.real.client import Net
 
-#: Limits of one command, as the prompt states them.
+#: Limits of one command, which the prompt also states.
 LIMITS = ShellLimits()
 
 
 class Networked(Environment):
-    """A network in a process of its own, and commands on its machines.
+    """A network in a separate process, and commands on its machines.
 
-    Applications derive their own class, which builds and verifies the network.
+    Applications derive their own classes, which build and verify the network.
     """
 
     def __init__(self, query: Query) -> None:
@@ -34,9 +34,9 @@ class Networked(Environment):
 
     @abstractmethod
     def _find(self, asked: str) -> tuple[str | None, str]:
-        """Return the machine that a name refers to, and a refusal message or "".
+        """Return the machine that a name refers to, and a message if it is refused, else "".
 
-        The machine is None if there is no such machine.
+        The first value is None if there is no such machine.
         """
 
     async def execute(self, move: Move) -> Execution:

@@ -1,20 +1,20 @@
-"""Traces and forms of a live network: what each machine shows, as numbers.
+"""Traces and forms of a live network: numbers that show how each machine was made.
 
 ``collect`` opens the network of a query, reads every machine that the agent may log in to through
-the agent's sandbox (``reader``), and closes it. These readings are not used as features:
+the agent's sandbox (``reader``), and closes the network. These readings are not used as features:
 
 - symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
   hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states of
-  sessions and neighbours, and the number of each;
-- counters of packets that depend on which pings succeed: interfaces, SNMP, connections. Of echo
-  requests and replies only the number for each working pair is a feature;
+  sessions and neighbours, and the number of each of these;
+- counters of packets that depend on which pings succeed: interfaces, SNMP, connections. For echo
+  requests and replies, only the number per working pair is a feature;
 - kernel state that all machines share, and state that the sandbox creates for each command.
 
-Everything else is a trace. The kinds and number of a machine's entries are a symptom or a form, so
-traces are compared among machines that have the same kinds of entries (``_kind``). Forms are those
-of hosts with a setting, that is a lock or a fault: its shapes, without names, addresses and
-numbers. Forms of a backbone are computed for all machines from their configurations
-(``backbone.form``) and compared among all machines of a role.
+All other readings are traces. The kinds and number of a machine's entries are a symptom or a form,
+so traces are compared only among machines that have the same kinds of entries (``_kind``). Forms
+exist for hosts with a setting, that is a lock or a fault. A form contains the shapes of entries,
+without names, addresses and numbers. Forms of a backbone are computed for all machines from their
+configurations (``backbone.form``) and compared among all machines of a role.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from netarena.sdk import (
     relative,
 )
 
-#: Number of timed observations, after the first one.
+#: Number of timed observations after the first observation.
 OBSERVATIONS = 2
 #: Maximum length of a shape in the name of a feature.
 SHAPE_CHARS = 80
 
-#: Attributes of netlink messages that are traces, with names for their words. Times are in
+#: Netlink dump -> attributes that are traces -> names of the attribute's words. Times are in
 #: hundredths of a second since the machine started.
 _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "link": {35: ("carrier_changes",), 47: ("carrier_ups",), 48: ("carrier_downs",),
@@ -61,7 +61,7 @@ _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "neigh": {3: ("confirmed", "used", "updated", "references"), 4: ("probes",)},
     "qdisc": {},
 }  # fmt: skip
-#: Positions in the headers of these messages.
+#: Netlink dump -> fields of the message header that are traces, with their positions.
 _HEADERS: Mapping[str, Mapping[str, slice]] = {
     "link": {"index": slice(4, 8)},
     "addr": {"index": slice(4, 8)},
@@ -103,9 +103,9 @@ class Scene:
     roles: Mapping[str, str]
     #: Machines with a fault.
     faulty: frozenset[str]
-    #: Hosts with a setting: a lock or a fault.
+    #: Hosts with a setting, that is a lock or a fault.
     shaped: frozenset[str] = frozenset()
-    #: Rows and columns of the state's matrix, if it has one.
+    #: Rows and columns of the state's matrix, if there is a matrix.
     endpoints: Sequence[str] = ()
     #: Forms of machines that are computed from their configurations.
     forms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -222,7 +222,8 @@ def _traces(read: Reading) -> Iterator[tuple[str, float]]:
 def _kind(role: str, features: Mapping[str, float]) -> str:
     """Return the role of a machine with a digest of its features' names.
 
-    A file that only some machines have is a trace, so features of files are left out.
+    The names of files' features are left out of the digest, because a file that only some machines
+    have is a trace.
     """
     having = sorted(name for name in features if not name.startswith("file."))
     return f"{role} {zlib.crc32(' '.join(having).encode()):08x}"
@@ -260,7 +261,7 @@ def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
 
 
 def _filters(text: str) -> Iterator[tuple[str, float]]:
-    """Yield features of nft: gaps and order of handles, position of the youngest, rule counters."""
+    """Yield features of nft: handles' gaps and order, position of the newest, rule counters."""
     handles: dict[tuple[str, str], list[int]] = {}
     chains: dict[tuple[str, str, str], list[int]] = {}
     packets: list[float] = []
@@ -323,7 +324,7 @@ def _lines(text: str) -> Counter[str]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield numbers of JSON, and durations given as text, by their last key."""
+    """Yield the numbers in JSON, and durations given as text, each with its last key."""
     if isinstance(value, dict):
         for name, one in value.items():
             # Addresses and prefixes as keys differ between networks.
@@ -347,10 +348,10 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
 ) -> tuple[dict[str, dict[str, float]], list[float]]:
-    """Return echo counts of each machine, and the requests sent per peer of each machine.
+    """Return echo counts of machines whose pairs all work, and each machine's requests per peer.
 
-    The counts are only those of machines whose pairs all work. For other machines they are
-    symptoms: requests may lack a route, or may arrive although the reply is lost.
+    The echo counts of other machines are symptoms, because a request might lack a route, or might
+    arrive although the reply is lost.
     """
     rows = state.get("matrix") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not scene.endpoints:
@@ -381,7 +382,7 @@ def _snmp(text: str) -> dict[str, float]:
 
 
 def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
-    """Return the number of unanswered connections, in any table, by machine."""
+    """Return the number of unanswered connections of each machine, in any machine's table."""
     owner = {
         _dotted(attributes["2"]): name
         for name, read in readings.items()
@@ -406,7 +407,7 @@ def _dotted(address: int) -> str:
 
 
 def _forms(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield the number of occurrences of each shape on a machine."""
+    """Yield each shape on a machine, with its number of occurrences."""
     yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
 
 
@@ -447,7 +448,7 @@ def _keys(attributes: Mapping[str, Any]) -> str:
 
 
 def _entries(text: str) -> list[Any]:
-    """Return the entries of nft's JSON, or none if the text is invalid."""
+    """Return the entries of nft's JSON output, or no entries if the text is invalid."""
     try:
         found: list[Any] = json.loads(text)["nftables"]
     except (ValueError, KeyError):

@@ -15,11 +15,11 @@ MAX_HISTORY_CHARS = 24_000
 
 
 def reply_format() -> str:
-    """Return the form of a reply with a command."""
+    """Return the description of a reply with a command."""
     return read_text(_PACKAGE, "reply")
 
 
 def ticket_reply_format(words: Mapping[str, str]) -> str:
-    """Return the form of a reply to a ticket; ``words`` are the causes with their meanings."""
+    """Return the description of a reply to a ticket; ``words`` are causes with their meanings."""
     listed = "\n".join(f"- {word}: {meaning}" for word, meaning in words.items())
     return Template(read_text(_PACKAGE, "ticket_reply")).substitute(words=listed)

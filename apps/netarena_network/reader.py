@@ -1,11 +1,11 @@
 """Program that reads everything on one machine that an agent can read without sending packets.
 
 It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of
-compressed JSON. It imports the standard library only, and nothing of this project.
+compressed JSON. It imports only the standard library and no module of this project.
 
-Netlink dumps are decoded without names: attribute ``n`` of up to eight bytes is one number, longer
-ones are lists of 32-bit words. So fields that ``ip`` does not print are part of them, too, such as
-the times at which an address was created and updated.
+Netlink dumps are decoded without names. An attribute of up to eight bytes is one number, and a
+longer attribute is a list of 32-bit words. Therefore the dumps include fields that ``ip`` does not
+print, such as the times at which an address was created and updated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DUMPS = (
     ("rule", 34, 12, (2, 10)),
     ("qdisc", 38, 20, (0,)),
 )
-#: Commands whose output is included unchanged.
+#: Name -> command whose output is included unchanged.
 COMMANDS = {
     "nft": ["nft", "-a", "-j", "list", "ruleset"],
     "conntrack": ["conntrack", "-L"],
@@ -107,7 +107,7 @@ def run(command: list[str]) -> str:
 
 
 def sysctls() -> tuple[dict[str, str], dict[str, int]]:
-    """Return the values of IPv4 settings, and the inodes of all network settings."""
+    """Return the values of all IPv4 sysctls, and the inodes of all network sysctls."""
     found: dict[str, str] = {}
     inodes: dict[str, int] = {}
     for folder, _, names in sorted(os.walk("/proc/sys/net")):

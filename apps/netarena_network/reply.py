@@ -1,21 +1,23 @@
-"""Reads a reply: the machine and the command that the agent wants to run on it.
+"""Parser of replies, which name a machine and the command to run on this machine.
 
 The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
-the last object with both keys counts. It is read as leniently as possible without guessing:
+the last object with both keys counts. The parser is as lenient as possible without guessing. It
+accepts:
 - keys in capitals or without quotes, and single or curled quotes;
 - line breaks and backslashes that JSON requires to be escaped;
 - an extra comma, and missing closing brackets at the end of the text or of its fence;
-- an object inside another one or in a string of another one (a tool's arguments).
+- an object inside another object or in a string of another object (a tool's arguments).
 
-A string without an end is invalid, since half a command is another command. Without such an object,
-two lines ``Machine: NAME`` and ``Command: TEXT`` count if the command is complete and the next line
-does not continue it. A reply without a command may declare the end of a ticket (``claim``); the
-last object that does so counts. Reasoning is not read (``netarena.task.reasoning``). Whether the
-machine exists and the command is not empty is checked by the environment.
+A string without an end is invalid, because half a command is a different command. If there is no
+such object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, provided that the command is
+complete and the next line does not continue it. A reply without a command may declare the end of a
+ticket (``claim``); the last object that does so counts. Reasoning is skipped
+(``netarena.task.reasoning``). The environment checks that the machine exists and that the command
+is not empty.
 
-Libraries that repair JSON are not used, since they guess where a string ends, and hostile input
-takes them quadratic time or forever (issues 123, 130, 156 and 203 of json-repair). Here each
-position is visited at most twice.
+Libraries that repair JSON are not used, because they guess where a string ends, and because they
+take quadratic or unlimited time for hostile input (issues 123, 130, 156 and 203 of json-repair).
+This parser visits each position at most twice.
 """
 
 from __future__ import annotations
@@ -31,17 +33,18 @@ from netarena_network.declaration import make_move, read_causes
 
 #: Maximum size of one command; Linux accepts no argument beyond 128 KiB.
 MAX_COMMAND_BYTES = 65_536
-#: Number of characters at the end of a reply that are read; the slowest take about 0.3 s.
+#: Number of characters at the end of a reply that are parsed. The slowest text of this length takes
+#: about 0.3 s.
 MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
 _KEYS = frozenset({"machine", "command"})
-#: Keys of a declaration, and of its causes.
+#: Keys of a declaration, and keys of its causes.
 _DONE, _CAUSES = "done", "causes"
 _CAUSE_KEYS = frozenset({"place", "what"})
 
-#: Kinds of quotes. A quote of a kind opens a string and the next one of the same kind closes it. If
-#: strings could overlap, the text after them would be visited for each.
+#: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes the string.
+#: If strings could overlap, the text after them would be visited once for each string.
 _QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
@@ -51,7 +54,7 @@ _TOKEN = re.compile(
 #: Values of words in JSON and Python; other words have no value.
 _PLAIN = {"true": True, "false": False}
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
-#: A backslash, with the next character if JSON knows the pair.
+#: A backslash, with the next character if the two are a JSON escape sequence.
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -69,15 +72,16 @@ class _Said(NamedTuple):
     values: dict[str, Any]
     start: int
     end: int
-    #: False if text that looks like the end of reasoning is not part of it.
+    #: False if this part of the reply has a marker of reasoning's end outside the command's quoted
+    #: texts.
     whole: bool = True
 
 
 def read_reply(reply: str, words: Collection[str]) -> Move:
     """Return the machine and the command of a reply, or its declaration.
 
-    ``words`` are those that a declaration may use for causes. Raises ReplyRefused with a reason for
-    the agent.
+    ``words`` are the words that a declaration may use for causes. Raises ReplyRefused with a reason
+    for the agent.
     """
     return read_answer(reply, lambda start, end: _find(reply, start, end, words))
 
@@ -166,7 +170,7 @@ def _objects(text: str) -> Iterator[_Said]:
 
 
 def _alone(text: str) -> Iterator[dict[str, Any]]:
-    """Yield objects with both keys from a text that is exactly one object, without prose."""
+    """Yield objects with both keys from a text that consists of exactly one object."""
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):
@@ -176,7 +180,7 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield objects in order of completion; a declaration is reduced to its causes."""
+    """Yield objects in the order in which they end; a declaration is reduced to its causes."""
     for one in found:
         # A tool that requires all keys sends null for the keys of a command.
         bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
@@ -187,27 +191,28 @@ def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class _Level:
-    """An open object or list: its contents so far, and the next expected token."""
+    """An unclosed object or list, with its contents so far and the next expected token."""
 
     def __init__(self, *, keyed: bool) -> None:
         self.values: dict[str, Any] | None = {} if keyed else None
         self.key = ""
         #: "item" (a key or an element of a list), "colon", "value" or "comma".
         self.wants = "item"
-        #: Number of elements of a list so far, and those that are objects.
+        #: Number of elements of a list so far, and the elements that are objects.
         self.size = 0
         self.objects: list[dict[str, Any]] = []
-        #: Positions where its items began; parsing from there does not depend on earlier text.
+        #: Start positions of its items; parsing from there does not depend on earlier text.
         self.begun: list[int] = []
 
 
 class _Walk:
     """Parse of one object, whose opening brace ends at ``start``.
 
-    ``found`` are the complete objects within it and then itself, or nothing if it is not complete.
-    ``end`` is the position where the search continues. ``hopeless`` are positions of items from
-    which no object or list can be completed (those of lists as complements). A later parse that
-    reaches one of them stops, so that all parses together take linear time.
+    ``found`` are the complete objects within the object and then the object itself, or no objects
+    if it is incomplete. ``end`` is the position where the search continues. ``hopeless`` are
+    positions of items from which no object or list can be completed (positions in lists are stored
+    as complements). A later parse stops at these positions, so that all parses together take linear
+    time.
     """
 
     def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
@@ -263,7 +268,8 @@ class _Walk:
     def _put(self, value: object) -> None:
         """Store a complete value.
 
-        Of other values than strings, only their truth and the objects in lists matter.
+        Only strings are used as they are. Of other values, only the truth and the objects in lists
+        matter.
         """
         level = self._open[-1]
         if level.values is not None:
@@ -284,7 +290,7 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """Handle the end of the text or fence: close all levels if only brackets are missing."""
+        """Close all levels at the end of the text or fence; return whether only brackets lack."""
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:
@@ -304,8 +310,8 @@ def _unquote(quoted: str) -> str:
 def _paired_lines(text: str) -> Iterator[_Said]:
     """Yield pairs of adjacent lines with a machine and a command; empty lines are ignored.
 
-    A line belongs to only one pair: if the last pair is cut off, its command does not belong to the
-    machine in the next line.
+    A line belongs to only one pair. If the text ends after a machine, the preceding command does
+    not belong to that machine.
     """
     lines = text.splitlines(keepends=True)
     ends = accumulate(map(len, lines))
@@ -320,7 +326,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
             for one, begin, end in group
             if given and one
         ]
-        if len(run) % 2 and "command" in run[0][0]:  # for which machine?
+        if len(run) % 2 and "command" in run[0][0]:  # the command's machine is unknown
             continue
         for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
             found = first | second
@@ -328,7 +334,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
                 found.keys() == _KEYS
                 and _NAME.fullmatch(found["machine"])
                 and _is_command(found["command"])
-                # The command may continue in the next line.
+                # The command might continue in the next line.
                 and not ("command" in second and command_line.is_rest(text, _begin(text, end)))
             ):
                 kept = is_kept(found["command"], text[begin:end], bare=True)
@@ -336,7 +342,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
 
 
 def _begin(text: str, place: int) -> int:
-    """Return where the next non-empty line begins, after its Markdown quote marks."""
+    """Return the position after the Markdown quote marks of the next non-empty line."""
     blank = _BLANK.match(text, place)
     assert blank is not None
     return blank.end()
@@ -348,7 +354,7 @@ def _is_command(line: str) -> bool:
 
 
 def _bare(value: str) -> str:
-    """Return a value without a pair of quotes or backticks around all of it."""
+    """Return a value without the quotes or backticks that enclose all of it."""
     value = value.strip()
     quote = value[:1]
     whole = quote in {'"', "'", "`"} and value.find(quote, 1) == len(value) - 1 > 0

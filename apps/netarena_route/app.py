@@ -1,4 +1,4 @@
-"""The route application: it connects the modules."""
+"""The route application, which connects the modules of this package."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Baselines(NetworkBaselines):
         return guess.distract(world_of(query), rng)
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        # what a larger network has does not exist in a smaller one
+        # Machines of a larger network do not exist in a smaller network.
         return guess.blanket(max(map(world_of, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
@@ -134,11 +134,11 @@ class Route(NetworkApplication):
 
     @classmethod
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
-        """Forward configurations of backbones, which were a world of route."""
+        """Forward configurations of backbones, which were formerly a world of route."""
         return BACKBONE if values.get("world") == BACKBONE else None
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Return sizes, worlds and families of faults, except for keys that were set."""
+        """Return the sizes, worlds and fault families to audit, except for keys that were set."""
         route, fixed = cast("RouteConfig", config), config.model_fields_set
         worlds = [route.world] if "world" in fixed else ["standard", "varied"]
         sized = not fixed.isdisjoint({"num_switches", "num_hosts_per_subnet"})
@@ -172,8 +172,8 @@ class Route(NetworkApplication):
     def doubts(self, query: Query) -> Sequence[str]:
         """Return the problems of a generated query, as sentences.
 
-        Each fault must show alone, each order of repair must be safe, and masked faults must be
-        hidden.
+        Each fault must be visible on its own, each allowed order of repairs must be safe, and
+        masked faults must be hidden.
         """
         return mask.doubts(world_of(query), faults_of(query))
 
@@ -187,7 +187,7 @@ class Route(NetworkApplication):
         return len(world_of(query).endpoints) ** 2
 
     def typical_s(self, config: Config) -> float:
-        """Return a rough estimate from a busy machine."""
+        """Return a rough duration in s on a busy machine."""
         del config
         return 2.0
 
@@ -205,7 +205,7 @@ class Route(NetworkApplication):
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # A missing lock leaves no form.
+            # A missing lock has no form.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(
@@ -218,7 +218,7 @@ class Route(NetworkApplication):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge a step by the states before and after it; earlier damage does not count."""
+        """Judge a step by the states before and after the step; earlier damage does not count."""
         del initial
         return state.judge(world_of(query), before, after, false_alarm=not query.actions)
 

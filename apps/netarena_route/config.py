@@ -1,7 +1,7 @@
-"""Configuration keys of route, in addition to those of every application.
+"""Configuration keys of route, in addition to the keys that all applications have.
 
-``Route.check`` refuses configurations that a machine cannot run, for example without netem in the
-kernel. The same configuration generates the same queries on every machine.
+``Route.check`` refuses configurations that a machine cannot run, for example if the kernel lacks
+netem. The same configuration generates the same queries on every machine.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, mod
 
 from netarena.sdk import FaultConfig, shapes
 
-#: Maximum number of hosts: names fit 15 characters, and a round of pings fits the memory.
+#: Maximum number of hosts: names fit into 15 characters, and a round of pings fits into memory.
 MAX_HOSTS = 1024
 #: The paper's plan has host addresses .100 to .254 in each subnet.
 MAX_HOSTS_PER_SUBNET = 128
-#: The fewest subnets of which one pair can be separated while other traffic still crosses.
+#: Minimum number of subnets with which a pair of subnets can be separated while other traffic still
+#: crosses the router.
 MIN_VARIED_SWITCHES = 3
 #: Minimum and maximum numbers of subnets, and of hosts on each, if sizes are drawn.
 DRAWN_SWITCHES, DRAWN_HOSTS = (4, 6), (4, 8)
 
-#: An integer, a range with both ends, or None for a range of ours.
+#: An integer, a range that includes both ends, or None for the default range.
 Size: TypeAlias = StrictInt | tuple[StrictInt, StrictInt] | None
-#: Least and greatest size, by key.
+#: Key -> minimum and maximum size.
 _LIMITS: dict[str, tuple[int, int]] = {
     "num_switches": (2, 64),
     "num_hosts_per_subnet": (1, MAX_HOSTS_PER_SUBNET),
@@ -41,12 +42,12 @@ class RouteConfig(FaultConfig):
         "num_hosts_per_subnet": None,
     }
 
-    #: The paper's network, or a network with a random intended state. ``backbone`` belongs to the
-    #: application of that name, to which such a config is forwarded.
+    #: The paper's network, or a network with a random intended state. Configurations with
+    #: ``backbone`` are forwarded to the application of that name.
     world: Literal["standard", "varied"] = shapes(default="standard")
-    #: Number of subnets, each with a switch (3 by default in ``varied``); if None, drawn for each
-    #: query.
-    #: A range ``[low, high]`` is drawn for each query, both ends included.
+    #: Number of subnets, each with a switch (3 by default in ``varied``). If None, the number is
+    #: drawn for each query. With ``[low, high]``, the number is drawn from this range, which
+    #: includes both ends.
     num_switches: Size = shapes(default=2)
     num_hosts_per_subnet: Size = shapes(default=1)
     #: Mininet with LinuxBridge, or the same network built directly with netlink.
@@ -74,7 +75,7 @@ class RouteConfig(FaultConfig):
                 f"must be {least} to {most}, a range such as [{max(2, least)}, 4], or null for "
                 "drawn sizes"
             )
-        # an integer and a range of one number draw the same queries
+        # An integer and a range of one number draw the same queries.
         return ends[0] if ends[0] == ends[1] else tuple(ends)
 
     @field_validator("num_switches")
@@ -97,7 +98,7 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and of hosts on each, drawn unless they are integers."""
+        """Return the numbers of subnets and of hosts on each subnet; ranges are drawn from."""
         return (
             _draw(self.num_switches, DRAWN_SWITCHES, rng),
             _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),
@@ -105,12 +106,12 @@ class RouteConfig(FaultConfig):
 
 
 def ends_of(size: Size, drawn: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest and largest number of a size; ``drawn`` is the range of None."""
+    """Return the smallest and largest number of a size; ``drawn`` is the range for None."""
     if size is None:
         return drawn
     return (size, size) if isinstance(size, int) else size
 
 
 def _draw(size: Size, drawn: tuple[int, int], rng: random.Random) -> int:
-    """Return a number of the size; an integer leaves ``rng`` as it is."""
+    """Return a number within the size; an integer does not use ``rng``."""
     return size if isinstance(size, int) else rng.randint(*ends_of(size, drawn))

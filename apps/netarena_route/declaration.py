@@ -87,7 +87,7 @@ _TOUCHED = {
 
 class _Words(Glossary):
     def further(self, fault: Fault) -> Iterator[str]:
-        """Yield also the words for the means by which a separation was removed."""
+        """Yield further words, including words for the settings that removed a separation."""
         yield from super().further(fault)
         if self.word_of(fault) == "guard":
             commands = " && ".join(one.command for one in fault.inject).split(" && ")

@@ -1,4 +1,4 @@
-"""Live network of one query: built with its faults, and verified to be as computed."""
+"""Live network of one query, built with its faults and compared to the computed state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RouteEnvironment(Networked):
         self._traced = config.briefing is Briefing.TICKET
 
     async def open(self) -> State:
-        """Build the network with its faults, and verify that exactly the expected pairs are broken.
+        """Build the network with its faults and verify that exactly the expected pairs work.
 
         Raises EnvironmentFailed if the network cannot be built or differs from the computed state.
         """
@@ -61,9 +61,9 @@ class RouteEnvironment(Networked):
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """Return the name of a machine: given by its name, its name without prefix, or ``router``.
+    """Return the full name of the machine that an agent names with or without prefix.
 
-    Returns None if there is no such machine.
+    ``router`` means the router. Returns None if there is no such machine.
     """
     if asked.lower() == "router":
         return world.router.name

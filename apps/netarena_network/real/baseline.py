@@ -1,4 +1,4 @@
-"""Settings of new namespaces, and shell commands of our own in them."""
+"""Settings of new namespaces, and shell commands that this program runs in them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import subprocess
 from pathlib import Path
 
 _NET = Path("/proc/sys/net")
-#: Environment of our own commands.
+#: Environment of this program's own commands.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
-#: Settings below /proc/sys/net that a new namespace may inherit from the host, if they exist.
+#: Values of settings below /proc/sys/net that a new namespace might inherit from the host. Settings
+#: that the kernel lacks are skipped.
 BASELINE = {
     "ipv6/conf/all/disable_ipv6": "1",  # not used here
     "ipv6/conf/default/disable_ipv6": "1",
@@ -22,7 +23,8 @@ BASELINE = {
     "ipv4/conf/default/arp_ignore": "0",
     "ipv4/ip_forward": "0",
     "ipv4/icmp_echo_ignore_all": "0",
-    # Bridges join 224.0.0.106 (RFC 4286) and report it at random times, which filters would count.
+    # Bridges join 224.0.0.106 (RFC 4286) and report the group at random times. Filters would count
+    # these reports.
     "ipv4/igmp_link_local_mcast_reports": "0",
     # Otherwise bridged packets pass the filters of the switches' namespace.
     "bridge/bridge-nf-call-iptables": "0",
@@ -32,7 +34,7 @@ BASELINE = {
 
 
 def set_baseline() -> None:
-    """Reset the settings that the calling thread's new namespace may have inherited."""
+    """Reset the settings that the calling thread's new namespace might have inherited."""
     for name, value in BASELINE.items():
         with contextlib.suppress(FileNotFoundError):
             (_NET / name).write_text(value, encoding="ascii")
@@ -41,17 +43,17 @@ def set_baseline() -> None:
 def number_settings() -> None:
     """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
 
-    The inode of a setting is assigned when its path is first looked up. Without this call the
-    inodes would show which settings we write or read later.
+    The kernel assigns the inode of a setting when its path is first looked up. Without this call,
+    the inodes would show which settings this program writes or reads later.
     """
     for _ in os.walk(_NET):
         pass
 
 
 def run_shell(text: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of our own in the calling thread's namespaces.
+    """Run one of this program's own commands in the calling thread's namespaces.
 
-    Raises subprocess.CalledProcessError if it fails.
+    Raises subprocess.CalledProcessError if the command fails.
     """
     return subprocess.run(  # entries are written for a shell
         ["/bin/sh", "-c", text],

@@ -8,8 +8,8 @@
         finally:
             await net.close()
 
-``close`` returns when every process of the network has ended. If the service dies instead, the warm
-process ends, and with it all networks.
+``close`` returns when every process of the network has ended. If the service dies first, the warm
+process and all networks end.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
 #: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
 _ANSWER_BYTES = 64 << 20
-#: Extra time for a command, in addition to its own timeout, for the sandbox on a busy machine.
+#: Extra time in addition to a command's own timeout, which the sandbox needs on a busy machine.
 _RUN_GRACE_S = 90.0
-#: Timeout of other requests, and extra time per ordered pair. On a busy machine a probe round takes
+#: Timeout of other requests, and extra time per ordered pair. A probe round on a busy machine takes
 #: 0.1 ms per pair.
 _ANSWER_S = 60.0
 _ANSWER_PER_PAIR_S = 0.0005
 
 
 class Order(Protocol):
-    """A command of our own and the machine that runs it."""
+    """One of this program's own commands, and the machine that runs the command."""
 
     @property
     def machine(self) -> str: ...
@@ -59,8 +59,8 @@ class Order(Protocol):
 class Output(Record):
     """Result of an agent's command.
 
-    The last line of ``output`` gives the reason of a stop, or the exit status. See
-    ``CommandResult`` for the other fields.
+    The last line of ``output`` gives the reason why the command was stopped, or the exit status.
+    See ``CommandResult`` for the other fields.
     """
 
     output: str
@@ -73,16 +73,17 @@ class Net:
     """One network; every method raises EnvironmentFailed if the network fails or has ended."""
 
     def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
-        """``made_of`` are the arguments of ``build``, ``endpoints`` is the number of endpoints."""
+        """Prepare a network; ``made_of`` are arguments of ``build``, ``endpoints`` is a number."""
         self._made_of = made_of
         self._endpoints = endpoints
         self._life = life
         self._busy = asyncio.Lock()
-        #: Request that was cancelled before its answer; the next answer would belong to it.
+        #: Request that was cancelled before its answer arrived. The next answer would belong to
+        #: this request.
         self._unanswered = ""
-        #: Total time spent waiting for pings that never arrived.
+        #: Total time in s spent waiting for pings that never arrived.
         self.waited_s = 0.0
-        #: CPU time of the process and its ended children.
+        #: CPU time in s of the process and its ended children.
         self.cpu_s = 0.0
         #: Times of the last ``build``; see ``Worker.build``.
         self.times: dict[str, float] = {}
@@ -92,11 +93,11 @@ class Net:
     ) -> None:
         """Build the network with its faults and verify it.
 
-        Exactly the pairs of ``wanted`` must work, which has a row of ``0`` and ``1`` per source. By
-        default these are the intended pairs.
+        Exactly the pairs of ``wanted`` must work; it has a row of ``0`` and ``1`` per source. By
+        default, these are the intended pairs.
 
-        With ``traced``, states report the remains of faults or, without faults, the changes by an
-        agent's commands.
+        With ``traced``, states report the remains of faults or, if there are no faults, the changes
+        by an agent's commands.
         """
         broken: dict[str, Any] = {}
         if commands := [[one.machine, one.command] for one in faults]:
@@ -107,7 +108,7 @@ class Net:
         self.waited_s += self.times["waited_s"]
 
     async def inject(self, orders: Iterable[Order]) -> None:
-        """Run commands of our own as root of the network; each must succeed."""
+        """Run this program's own commands as root of the network; each must succeed."""
         await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
@@ -126,8 +127,8 @@ class Net:
     ) -> dict[str, JsonValue]:
         """Return the settled state (see ``state``).
 
-        A backbone is expected to converge to ``neighbours``. If it has, the observation does not
-        wait for other neighbours or for settings that may still take effect.
+        ``neighbours`` are the expected neighbours of a converged backbone. As soon as they are
+        established, the observation does not wait for other neighbours or for later changes.
         """
         known: dict[str, Any] = {}
         if neighbours is not None:
@@ -138,7 +139,7 @@ class Net:
         return state
 
     async def close(self) -> None:
-        """End the network; on return no process of it exists."""
+        """Shut down the network; when this method returns, all of its processes have ended."""
         await self._life.close()
 
     async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
@@ -166,7 +167,7 @@ class Net:
 
 
 class _Life:
-    """Socket to a worker, and the worker's end."""
+    """Socket to a worker, and detection of the worker's exit."""
 
     def __init__(self, forker: Forker, talk: Talk) -> None:
         self._forker = forker
@@ -184,7 +185,7 @@ class _Life:
                 f"the network's worker process does not answer: {error}"
             ) from None
         if not line.endswith(b"\n"):
-            # The process has died and closed its socket; the zygote reports its end at once.
+            # The process has died and closed its socket; the zygote immediately reports its exit.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
             raise EnvironmentFailed(f"the network's worker process exited{self._last_words()}")
@@ -213,10 +214,10 @@ class _Life:
 
 
 class Warm(Forking):
-    """Starts processes of networks, each with an application's kind of ``worker.Worker``."""
+    """Starts processes of networks, each with an application's subclass of ``worker.Worker``."""
 
     def __init__(self, kind: str) -> None:
-        """``kind`` is the class, as MODULE:NAME."""
+        """Set the worker's class to ``kind``, in the form MODULE:NAME."""
         start = partial(command, kind)
         super().__init__(Forker("no networks", start, start_s=_START_S, stop_s=_STOP_S))
 
@@ -229,7 +230,7 @@ class Warm(Forking):
 def lacking() -> str:
     """Return the reason why this machine cannot run networks, in one line, or "".
 
-    The check takes half a second.
+    The check takes about half a second.
     """
     try:
         return one_line(try_out(command(), _START_S))

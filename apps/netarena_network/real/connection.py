@@ -1,9 +1,9 @@
 """Removes the judge's connections from the connection trackers of machines.
 
-A tracker's entry exists for 30 s after its ping, and ``conntrack -L`` would list which of the
+An entry of a tracker exists for 30 s after its ping, so ``conntrack -L`` would show which of the
 judge's pings were answered. ``Connections`` records the entries that a measurement creates on a
-machine and deletes them afterwards, except those of routing daemons. Entries of the agent's own
-traffic stay.
+machine and deletes them afterwards, except entries of routing daemons. Entries of the agent's own
+traffic are retained.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Entry(NamedTuple):
 class Connections:
     """The tracked connections of several machines.
 
-    New entries are received as events, since listing all entries takes about 20 ms per machine.
-    They are listed only if a command has disabled events, or if more events arrive than a socket
-    buffers. In the latter case the earlier entries are unknown, and all entries are deleted.
+    New entries are received as events, because listing all entries takes about 20 ms per machine.
+    Entries are listed only if a command has disabled events, or if a socket's buffer overflows. In
+    the latter case the earlier entries are unknown, and all entries are deleted.
     """
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ class Connections:
             one.watch()
 
     def hear(self) -> None:
-        """Record the entries received so far; a socket buffers about 300 of them."""
+        """Record the entries received so far; a socket buffers about 300 entries."""
         for descriptor, _ in self._poll.poll(0):
             self._trackers[descriptor].hear()
 
     def forget(self) -> None:
-        """Delete the entries created since ``watch``, except those of daemons."""
+        """Delete the entries created since ``watch``, except entries of daemons."""
         for one in self._trackers.values():
             one.forget()
 
@@ -88,7 +88,8 @@ class _Tracker:
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}
-        #: Entries that existed before, if there are no events; whether all events were received.
+        #: Entries that existed before (only if there are no events), and whether all events were
+        #: received.
         self._before: set[bytes] = set()
         self._heard_all = True
 
@@ -133,7 +134,7 @@ class _Tracker:
             for one in self._new.values()
             if _is_of_judge(one)
         ]
-        self._netfilter.send(found)  # an entry may have ended meanwhile
+        self._netfilter.send(found)  # some entries may have expired meanwhile
         self._new = {}
 
     def _read(self, file: int) -> int:

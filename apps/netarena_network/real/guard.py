@@ -1,9 +1,9 @@
 """Limits on the kernel resources that episodes share.
 
-Packets use processor time of all episodes. All namespaces of the kernel share one ARP table, and
-process limits do not cover the kernel memory of a namespace. A guard measures these resources while
-a command runs on a machine, and once after it has ended, since the kernel may continue sending, for
-example in a bridge loop. It measures usage, whatever the command is.
+Packets use processor time that all episodes share. All namespaces of the kernel share one ARP
+table, and process limits do not cover the kernel memory of a namespace. A guard measures the use of
+these resources while a command runs on a machine, and once after the command has ended, because the
+kernel may continue to send packets, for example in a bridge loop.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from netarena_network.real.netlink import (
 
 #: Duration of the measurement after each command.
 _LISTEN_S = 0.003
-#: Maximum rate of all interfaces of a machine together. Beyond it, interfaces are taken down that
-#: carry at least 1/_LOUD of the busiest one's packets; this is repeated up to _LOOKS times.
+#: Maximum total packet rate of a machine's interfaces. Beyond this rate, all interfaces that carry
+#: at least 1/_LOUD of the busiest interface's packets are taken down. This is repeated up to _LOOKS
+#: times.
 _STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
 #: Maximum number of interfaces that a message names.
 _MOST_NAMED = 4
-#: Limits of kernel objects per machine. A command is killed if it exceeds both the limit and the
-#: number before it started. A socket uses up to 0.2 MB, a queue of a link 10 KB (a pair of links
-#: has two per processor), and nftables rules about ten times their size in netlink messages.
+#: Limits on kernel objects per machine. A command is killed if a number exceeds both its limit and
+#: its value before the command. A socket uses up to 0.2 MB, a queue of a link 10 KB (a pair of
+#: links has two queues per processor), and nftables rules about ten times their size in netlink
+#: messages.
 _MOST: Mapping[str, int] = {
     "interfaces": 512,
     "routes": 10_000,
@@ -56,16 +58,16 @@ _MOST: Mapping[str, int] = {
     "neighbours without ARP": 4_096,
     "bytes of nftables rules": 1 << 20,
 }
-#: Netlink queries wait for concurrent changes, and large sets are listed slowly. After a query, the
-#: next one waits this many times as long as the query took.
+#: Pause between netlink queries, as a multiple of the last query's duration. Queries wait for
+#: concurrent changes, and listing large sets is slow.
 _LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # not a ruleset generation
+_NONE = -2  # no ruleset generation has this number
 
 
-#: Processes of each command that are not the agent's: bubblewrap, and its timer.
+#: Number of each command's processes that are not the agent's: bubblewrap and its timer.
 _ATTENDANTS = 2
 
 T = TypeVar("T")
@@ -74,8 +76,9 @@ T = TypeVar("T")
 def process_limit(endpoints: int, netns: int) -> int:
     """Return the kernel's process limit for one command in a network with this many endpoints.
 
-    The kernel counts the processes and threads of the user namespace that owns ``netns``: a
-    router's daemons count, other machines' processes do not. Call this while no command runs there.
+    The kernel counts the processes and threads of the user namespace that owns ``netns``. These
+    include a router's daemons, but not processes of other machines. Call this function while no
+    command runs on the machine.
     """
     return _running(netns) + _ATTENDANTS + 1 + most_processes(endpoints)
 
@@ -87,7 +90,7 @@ def _running(netns: int) -> int:
         inside = Path("/proc/self/ns/user").stat() if user is None else os.fstat(user)
         count = 0
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # the process may have just ended
+            with suppress(OSError):  # the process might have just ended
                 if os.path.samestat((process / "ns" / "user").stat(), inside):
                     count += len(list((process / "task").iterdir()))
     return count
@@ -96,8 +99,8 @@ def _running(netns: int) -> int:
 class Guard:
     """Guard of one command on the machine whose network namespace is ``netns``.
 
-    It must be created before the command starts. ``neighbours`` is the number of endpoints of the
-    network, which limits the ARP entries.
+    The guard must be created before the command starts. ``neighbours`` is the network's number of
+    endpoints, which determines the limit on ARP entries.
     """
 
     def __init__(self, netns: int, neighbours: int) -> None:
@@ -110,7 +113,7 @@ class Guard:
         self._began = self._look_again = time.monotonic()
 
     def watch(self, pid: int) -> str:
-        """Return why the command must end, or ""; ``pid`` is a process on the machine."""
+        """Return the reason to kill the command, or ""; ``pid`` is a process on the machine."""
         folder = Path(f"/proc/{pid}/net")
         try:
             sent = _difference(self._before, _sent_packets(folder))
@@ -132,7 +135,7 @@ class Guard:
         return ""
 
     def _look(self) -> Mapping[str, int]:
-        """Return the counts from netlink, or nothing if the last query was too recent."""
+        """Return the counts from netlink, or an empty mapping if the last query was too recent."""
         began = time.monotonic()
         if began < self._look_again:
             return {}
@@ -158,7 +161,7 @@ class Guard:
             }
 
     def calm(self) -> str:
-        """End what the command left running in the kernel; return a description, or ""."""
+        """Stop activity that the command left in the kernel; return a description, or ""."""
         told = []
         if self._within(_passing_neighbours) > self._most_neighbours:
             self._command(_IP, "-4", "neigh", "flush", "all")
@@ -180,8 +183,9 @@ class Guard:
     def _still(self) -> list[str]:
         """Take down interfaces that carry a packet storm; return their names.
 
-        Several loops share the processors, so that none of them carries much. When the busiest are
-        down, the others get busier; therefore the measurement is repeated.
+        Several loops share the processors, so that each of them carries few packets. After the
+        busiest interfaces have been taken down, the remaining loops carry more packets. Therefore
+        the measurement is repeated.
         """
         stilled: list[str] = []
         for _ in range(_LOOKS):
@@ -194,7 +198,7 @@ class Guard:
                 break
             least = max(sent.values()) / _LOUD
             loud = sorted(name for name, packets in sent.items() if packets >= least)
-            # One command for all interfaces, since each process would have to wait for the storm.
+            # One command takes down all interfaces, because the storm delays each new process.
             lines = "".join(f"link set dev {name} down\n" for name in loud)
             self._command(_IP, "-force", "-batch", "-", fed=lines)
             stilled += loud
@@ -205,7 +209,7 @@ class Guard:
             return measure(Path("/proc/thread-self/net"))
 
     def _command(self, *line: str, fed: str = "") -> None:
-        # A storm may starve this command of processor time; the next check then ends the storm.
+        # If a storm starves this command of processor time, the next check stops the storm.
         with entered(self._netns), suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 line, check=False, capture_output=True, timeout=_TIMEOUT_S, input=fed, text=True
@@ -213,7 +217,7 @@ class Guard:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """Return the namespace's objects that the kernel counts, by the names of ``_MOST``."""
+    """Return the numbers of the namespace's objects that /proc shows, by the names of ``_MOST``."""
     return {
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
@@ -241,13 +245,13 @@ def _passing_neighbours(folder: Path) -> int:
 
 
 def _neighbours(folder: Path, permanent: int) -> int:
-    """Return the number of the namespace's ARP entries, the permanent ones or all others."""
+    """Return the number of the namespace's permanent ARP entries, or of all other ARP entries."""
     lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
     return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
 
 
 def _routes(folder: Path) -> int:
-    """Return the number of routes in all tables of the namespace, or 0 if it is unknown."""
+    """Return the number of routes in all tables of the namespace, or 0 if unknown."""
     count = 0
     with suppress(FileNotFoundError):
         lines = (folder / "fib_triestat").read_text(encoding="ascii").splitlines()

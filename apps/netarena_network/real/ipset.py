@@ -1,9 +1,9 @@
 """Makes rules use copies of a machine's ipsets while a measurement runs.
 
-Sets of ``ipset`` belong to the network namespace. Rules add elements to them, count, and renew
-timeouts. ``Sets`` gives each set a copy with the same elements and swaps the two, so that rules
-use the copies; afterwards it swaps them back and destroys the copies. The sets themselves have
-seen no packet.
+Sets of ``ipset`` belong to the network namespace. Rules add elements to sets, count packets in
+them, and renew timeouts. ``Sets`` creates a copy of each set with the same elements and swaps the
+two, so that rules use the copies. Afterwards ``Sets`` swaps them back and destroys the copies.
+Therefore the measurement does not change the original sets.
 
 Messages are those of linux/netfilter/ipset/ip_set.h.
 """
@@ -26,11 +26,11 @@ from netarena_network.real.netlink import (
 
 _SETS = 6 << 8
 _CREATE, _DESTROY, _SWAP, _LIST, _ADD = (_SETS | one for one in (2, 3, 6, 7, 9))
-_HEADER = bytes([2, 0, 0, 0])  # IPv4, whatever the set's family is
+_HEADER = bytes([2, 0, 0, 0])  # IPv4, regardless of the set's family
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
-#: Numbers of references, bytes and elements, which are listed but cannot be set.
+#: Attributes with numbers of references, bytes and elements, which are listed but cannot be set.
 _COUNTS = (24, 25, 26)
 _NAME_BYTES = 31
 
@@ -59,7 +59,7 @@ class Sets:
         self._absent = False
 
     def cast(self) -> None:
-        """Make rules use copies of the sets; sets that cannot be copied stay in use."""
+        """Make rules use copies of the sets; a set that cannot be copied stays in use."""
         self._copies = []
         for made, added in _copied(self._listed()):
             if not any(self._netfilter.send([made.create])):
@@ -89,7 +89,7 @@ class Sets:
         if not self._absent:
             try:
                 return [*self._netfilter.dump(_LIST, _HEADER + _PROTOCOL)]
-            except OSError:  # a kernel without ipsets would look for a module each time
+            except OSError:  # without ipsets, the kernel would look for a module at each request
                 self._absent = True
         return []
 
@@ -100,9 +100,9 @@ class _Made(NamedTuple):
 
 
 def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
-    """Yield for each set the message that creates its copy, and those that add its elements.
+    """Yield, for each set, the messages that create its copy and add the elements.
 
-    A set may be listed in several parts, of which the first has its properties.
+    A set may be listed in several parts, of which the first has the set's properties.
     """
     made: dict[bytes, tuple[_Made, list[Message]]] = {}
     for content in listed:
@@ -125,10 +125,10 @@ def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
 
 
 def _whole(body: bytes, but: Container[int] = ()) -> Iterator[bytes]:
-    """Yield attributes with their headers, without those of a kind in ``but``.
+    """Yield attributes with their headers, except attributes whose kind is in ``but``.
 
-    A flag in the header says that a number is in network byte order. The kernel lists addresses
-    without this flag and accepts them with it only, so it is added.
+    A flag in the header marks numbers in network byte order. The kernel lists addresses without
+    this flag but accepts only addresses with the flag, so the flag is added.
     """
     at = 0
     while at + 4 <= len(body):

@@ -1,9 +1,9 @@
 """Locks for kernel resources that all networks share.
 
-The kernel's ARP table holds about a thousand entries of all network namespaces together
-(gc_thresh3), and a probe round in one large network needs hundreds. Beyond the limit packets are
-lost and a round is repeated. Therefore networks that do not fit together measure one after the
-other.
+The kernel's ARP table holds about a thousand entries for all network namespaces together
+(gc_thresh3), and a probe round in one large network needs hundreds of entries. If the table is
+full, packets are lost and the round is repeated. Therefore networks whose entries do not fit into
+the table together measure one after the other.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-#: Number of ARP entries per slot, and number of slots. They use less than the default table, since
-#: other programs have entries too.
+#: Number of ARP entries per slot, and number of slots. Together they use less than the default
+#: table, because other programs have entries too.
 PLACE, PLACES = 100, 9
-#: Maximum time to wait for slots, and the pause between attempts. After that, the holder counts as
+#: Maximum time to wait for slots, and pause between attempts. After this time, the holder counts as
 #: stuck, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
 #: Lock file of all networks that run as root on this machine; other users cannot open it.
@@ -26,15 +26,16 @@ MACHINE = "/run/netarena-turns"
 
 
 class Turns:
-    """Locks on a file, which end with the process that holds them.
+    """Locks on a file, which are released when the process that holds them ends.
 
     Byte 0 is the right to acquire slots; each further byte stands for one slot.
     """
 
     def __init__(self, path: str = "") -> None:
-        """Open the lock file at ``path``, which everybody who can open it shares.
+        """Open the lock file at ``path``, which is shared by all processes that can open the file.
 
-        Without a path, or if it cannot be opened, only processes forked from this one share it.
+        Without a path, or if the file cannot be opened, the locks are shared only by processes
+        forked from this process.
         """
         self._file = -1
         if path:
@@ -46,7 +47,7 @@ class Turns:
 
     @contextmanager
     def take(self, entries: int) -> Iterator[None]:
-        """Hold slots for this many entries, or all slots if there are fewer."""
+        """Hold slots for the given number of entries, or all slots if there are too few."""
         wanted = min(math.ceil(entries / PLACE), PLACES)
         deadline = time.monotonic() + _WAIT_S
         taken: list[int] = []
@@ -73,7 +74,7 @@ class Turns:
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_PAUSE_S)  # until a round, or a caller that waits for one, has ended
+            time.sleep(_PAUSE_S)  # another round, or another caller's wait, must end first
 
     def _give(self, places: Iterable[int]) -> None:
         for place in places:

@@ -8,7 +8,7 @@ import warnings
 from netarena.sdk import entered, new_network
 
 with warnings.catch_warnings():
-    # Mininet imports distutils, and some of its patterns have invalid escape sequences.
+    # Mininet imports distutils, and its source has invalid escape sequences.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", SyntaxWarning)
     from mininet.log import setLogLevel
@@ -16,15 +16,15 @@ with warnings.catch_warnings():
     from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
-#: Keeps Mininet's objects alive, whose shells hold the namespaces.
+#: Mininet's objects, which are kept alive because their shells hold the namespaces.
 _networks: list[Mininet] = []
 
 
 class _Machine(Host):  # type: ignore[misc] # Mininet has no types
     """A Mininet host whose network namespace is created here, owned by its own user namespace.
 
-    Mininet's mnexec would also mount a /sys, which a container without full privileges refuses. The
-    shell stays in the user namespace of the episode and only enters the network namespace.
+    Mininet's mnexec would also mount a /sys, which fails in a container without full privileges.
+    The shell stays in the user namespace of the episode and enters only the network namespace.
     """
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 -- Mininet's name
@@ -39,7 +39,7 @@ class _Machine(Host):  # type: ignore[misc] # Mininet has no types
 def begin() -> Mininet:
     """Return a Mininet network without machines."""
     setLogLevel("critical")
-    # Mininet's initialisation changes limits of the whole host.
+    # Mininet's initialisation is skipped, because it changes limits of the whole host.
     Mininet.inited = True
     network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)

@@ -1,8 +1,9 @@
 """Netlink in batches, for the kernel queries that each probe round repeats.
 
-pyroute2 builds the networks. It takes about 0.2 ms per message, too long for the ARP entries, links
-and routes of a thousand machines before and after every command. Here messages are made with
-``struct`` and sent in batches (netlink(7), rtnetlink(7)); only the parts that rounds need exist.
+pyroute2 builds the networks. It needs about 0.2 ms per message, which is too long for the ARP
+entries, links and routes of a thousand machines before and after every command. This module makes
+messages with ``struct`` and sends them in batches (netlink(7), rtnetlink(7)). It implements only
+the parts that probe rounds need.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _OF_NFTABLES = struct.pack("!BBH", 0, 0, 10)
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NESTED = 0x8000
-#: Number of messages whose answers, about 4 KB each, fit into a socket's buffer.
+#: Number of messages per batch: their answers, about 4 KB each, fit into a socket's buffer.
 _BATCH = 32
 _READ_BYTES = 1 << 18
 _COUNTERS_BYTES = 1 << 16
-#: The kernel grants as much of it as its limit allows.
+#: Requested size of a socket's buffer; the kernel grants only as much as its limit allows.
 _BUFFER_BYTES = 1 << 20
 
 
 class Message(NamedTuple):
-    """One request: message type, body with the type's own header and attributes, further flags."""
+    """One request: message type, body (the type's header and attributes), and further flags."""
 
     kind: int
     body: bytes
@@ -62,7 +63,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def nest(kind: int, *attributes: bytes) -> bytes:
-    """Return an attribute that contains others."""
+    """Return an attribute that contains other attributes."""
     return attribute(kind | _NESTED, b"".join(attributes))
 
 
@@ -84,7 +85,7 @@ def each_attribute(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
 class Netlink:
     """A netlink socket in the network namespace of the calling thread.
 
-    The default family is routing; others are possible.
+    The default netlink family is routing.
     """
 
     def __init__(self, family: int = socket.NETLINK_ROUTE) -> None:
@@ -125,7 +126,7 @@ class Netlink:
                     yield kind, content
 
     def send(self, messages: Sequence[Message]) -> list[int]:
-        """Send requests, wait for all, and return the error number of each (0: success)."""
+        """Send requests, wait for all answers, and return each error number (0: success)."""
         errors: list[int] = []
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -166,7 +167,7 @@ class Netlink:
         packet += self._pack(_BATCH_END, _REQUEST, _OF_NFTABLES)
         self._socket.send(packet)
         problem = 0
-        # The kernel has answered when ``send`` returns, and it answers only rejected changes.
+        # When ``send`` returns, the kernel has answered. It answers only rejected changes.
         with contextlib.suppress(BlockingIOError):
             while True:
                 for kind, sequence, body in self._receive(socket.MSG_DONTWAIT):
@@ -184,7 +185,7 @@ class Netlink:
         raise OSError("netlink: the kernel did not answer")
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """Yield all entries of a kind (GET…), each as header and attributes."""
+        """Yield all entries that a GET request lists, each as header and attributes."""
         self._socket.send(self._pack(kind, _REQUEST | _DUMP, body))
         sequence = self._sequence
         while True:
@@ -288,9 +289,9 @@ def raise_link(name: str) -> Message:
 
 
 def unsettled(link: Link) -> bool:
-    """Return whether the kernel has not yet acted on the carrier of a cable's end.
+    """Return whether the kernel has not yet processed the carrier change of a cable's end.
 
-    Until then it drops packets to send, and a bridge port does not take part.
+    Until then the kernel drops outgoing packets, and a bridge port does not forward.
     """
     found = link.attributes
     info = attributes(found.get(IFLA_LINKINFO, b""))
@@ -303,9 +304,9 @@ def unsettled(link: Link) -> bool:
 
 
 def settle_link(index: int) -> Message:
-    """Return a request for one link, which makes the kernel act on its carrier change now.
+    """Return a request for a link that makes the kernel process its carrier change immediately.
 
-    Otherwise the kernel may do so up to a second later (see rtnl_getlink of the kernel, since 6.4).
+    Otherwise the kernel may do so up to a second later (see the kernel's rtnl_getlink since 6.4).
     """
     return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
 
@@ -318,7 +319,7 @@ def blocked(link: Link) -> bool:
 
 
 def forward(index: int) -> Message:
-    """Return a message that makes a bridge port forward now."""
+    """Return a message that puts a bridge port into the forwarding state immediately."""
     return Message(
         SETLINK,
         _LINK.pack(socket.AF_BRIDGE, 0, index, 0, 0)
@@ -327,12 +328,12 @@ def forward(index: int) -> Message:
 
 
 class Queue(NamedTuple):
-    """A queue discipline in which packets may wait, thus not of the kind "noqueue"."""
+    """A queue discipline in which packets can wait, which excludes the kind "noqueue"."""
 
     ifindex: int
-    #: Number of packets in it now, including those of its classes.
+    #: Number of packets in the queue now, including packets in its classes.
     waiting: int
-    #: Number of packets that it has sent, modulo 2**32.
+    #: Number of packets that the queue has sent, modulo 2**32.
     sent: int
 
 
@@ -365,14 +366,15 @@ def policy_rules(netlink: Netlink) -> int:
 
 
 def nexthops(netlink: Netlink) -> int:
-    """Return the number of nexthop objects, whether a route uses them or not."""
+    """Return the number of nexthop objects, including those that no route uses."""
     return sum(1 for _ in netlink.dump(GETNEXTHOP, bytes(_NEXTHOP_BYTES)))
 
 
 def stop_queues(netlink: Netlink) -> bool:
     """Drop all packets that wait in queues; return whether there were any.
 
-    These links drop all further packets too, so this does not repair what held the packets.
+    The links of these queues then drop all further packets. This does not remove the reason why the
+    packets waited.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([drop_all(index) for index in sorted(waiting)])
@@ -380,7 +382,7 @@ def stop_queues(netlink: Netlink) -> bool:
 
 
 def drop_all(index: int) -> Message:
-    """Return a message that replaces a link's queue with one without room."""
+    """Return a message that replaces a link's queue with a queue that drops all packets."""
     return Message(
         NEWQDISC,
         _TRAFFIC.pack(0, index, 0, _ROOT, 0)
@@ -413,7 +415,7 @@ def forget_neighbours(netlink: Netlink) -> None:
 def learnt_neighbours(netlink: Netlink) -> list[Message]:
     """Return messages that create the learnt and failed neighbours again.
 
-    Unresolved ones are left out, since such an entry holds packets and ends within seconds.
+    Unresolved neighbours are left out, because their entries hold packets and end within seconds.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -430,8 +432,8 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
 def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
     """Return link and address of each neighbour entry in state NOARP.
 
-    The kernel creates such entries itself. Example: a ping finds no target, so the host sends an
-    ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
+    The kernel creates such entries itself. For example, if a ping's target cannot be resolved, the
+    host sends an ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     return {
         (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP
@@ -441,7 +443,7 @@ def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
     """Recreate permanent neighbours and the NOARP entries in ``kept``; delete other NOARP entries.
 
-    The age of an entry would otherwise show when it was last used.
+    Otherwise, the age of an entry would show when the entry was last used.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -461,8 +463,8 @@ def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ())
 def set_neighbours_aside(netlink: Netlink) -> None:
     """Exempt learnt and failed neighbours from the kernel's limit.
 
-    They stay unchanged except for the flag "learnt externally", which exempts them (``neigh_alloc``
-    of the kernel's net/core/neighbour.c, since 5.0).
+    The entries get the flag "learnt externally", which exempts them (``neigh_alloc`` in the
+    kernel's net/core/neighbour.c, since 5.0). Otherwise they stay unchanged.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -511,8 +513,8 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
 def neighbours_refused() -> int:
     """Return how often the kernel's IPv4 neighbour table was full since the kernel started.
 
-    All network namespaces share this table (gc_thresh3), and a packet was dropped each time. Every
-    network namespace shows the number (rtnetlink(7)). Raises OSError.
+    All network namespaces share this table (gc_thresh3) and show the same number (rtnetlink(7)).
+    Each time, a packet was dropped. Raises OSError.
     """
     with Netlink() as netlink:
         for body in netlink.dump(_GETNEIGHTBL, struct.pack("=Bxxx", socket.AF_INET)):
@@ -526,8 +528,8 @@ def neighbours_refused() -> int:
 def queue_drops() -> int:
     """Return the packets dropped by the processors' full queues since the kernel started.
 
-    These queues are between namespaces, and all networks share them (second column of softnet_stat,
-    see net/core/net-procfs.c).
+    Packets between namespaces pass these queues, which all networks share (second column of
+    softnet_stat, see net/core/net-procfs.c).
     """
     lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1], 16) for line in lines)
@@ -536,20 +538,20 @@ def queue_drops() -> int:
 class Unsent(NamedTuple):
     """Numbers of messages and packets that a network namespace could not send.
 
-    If both grow, the buffer of the kernel's own socket was full for a ping reply. A reply that is
-    too large for its path counts only as a message.
+    If both numbers grow, the buffer of the kernel's own socket was too full for a ping reply. A
+    reply that is too large for its path increases only the number of messages.
     """
 
-    #: ICMP messages.
+    #: Number of ICMP messages.
     messages: int
-    #: Packets of any protocol that lacked memory.
+    #: Number of packets of any protocol for which memory was lacking.
     packets: int
 
 
 def unsent(counters: int) -> Unsent:
     """Read the numbers from a namespace's open ``/proc/net/snmp``.
 
-    They are RFC 1213's icmpOutErrors and ipOutDiscards.
+    The numbers are icmpOutErrors and ipOutDiscards of RFC 1213.
     """
     lines = os.pread(counters, _COUNTERS_BYTES, 0).decode("ascii").splitlines()
     found: dict[str, dict[str, str]] = {}
@@ -566,8 +568,8 @@ _NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _
 _NFT_HEADER = struct.Struct("=BBH")
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
-#: Bytes counted per element that a set reserves room for. It needs a tenth of an existing element's
-#: memory.
+#: Bytes counted per element for which a set reserves room. Reserved room needs a tenth of the
+#: memory of an existing element.
 _PLACE_BYTES = 1
 
 
@@ -581,7 +583,7 @@ def ruleset_generation(netfilter: Netlink) -> int:
 
 
 def ruleset_bytes(netfilter: Netlink, most: int) -> int:
-    """Return the size of nftables rules and elements in netlink messages, and of reserved room.
+    """Return the total size of nftables rules and elements in netlink messages, and reserved room.
 
     Counting stops above ``most``, and the socket cannot be used after that.
     """
@@ -605,7 +607,7 @@ def ruleset_bytes(netfilter: Netlink, most: int) -> int:
         for family, table, name in sets
     ]
     for kind, body in questions:
-        with contextlib.suppress(FileNotFoundError):  # a set may have been deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the set may have been deleted meanwhile
             for content in netfilter.dump(kind, body):
                 total += len(content)
                 if total > most:

@@ -1,8 +1,8 @@
 """Duration of an observation, which depends only on the size of the network.
 
-The work of an observation depends on its findings: it waits for lost pings and copies filters. An
-unpadded duration would therefore show an agent whether something is broken. It is padded to the
-longest duration that was measured for the size of the network.
+The work of an observation depends on its findings, because it waits for lost pings and copies
+filters. An unpadded duration would therefore show an agent whether there is a fault. Each
+observation is padded to the longest duration that was measured for networks of its size.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-#: (ordered pairs of endpoints, s): the longest of many observations, plus about 20 %. They include
-#: fault-free networks and networks in which nothing is forwarded, a machine is down or
-#: unresponsive, no machine answers ARP, or all hosts drop packets. Measured with netns on two
-#: otherwise idle processors, for sizes (2,1), (3,2), (4,4) and (8,8). Without padding, observations
-#: of these sizes took 0.12, 0.15, 0.26 and 1.5 s.
+#: (number of ordered pairs of endpoints, duration in s): the longest of many observations, plus
+#: about 20 %. The observations include fault-free networks and networks in which no packet is
+#: forwarded, a machine is down or unresponsive, no machine answers ARP, or all hosts drop packets.
+#: They were measured with netns on two otherwise idle processors, for sizes (2,1), (3,2), (4,4) and
+#: (8,8). Without padding, the longest observations of these sizes took 0.12, 0.15, 0.26 and 1.5 s.
 WORST = ((6, 0.15), (42, 0.18), (272, 0.32), (4160, 1.75))
-#: Duration of a backbone's observation without the part for its pairs, in s. It is estimated from
-#: the table above and not yet measured on an idle machine.
+#: Duration in s of a backbone's observation without the part that depends on the number of pairs.
+#: The value is estimated from the table above and not yet measured on an idle machine.
 BACKBONE_S = 0.4
-#: A longer observation, on a busy machine, is padded in steps of this part of the duration.
+#: If an observation takes longer on a busy machine, its duration is padded in steps of this
+#: fraction of the normal duration.
 _STEP = 0.5
 
 
 def observation_s(pairs: int) -> float:
-    """Return the padded duration of an observation of this many pairs, in s.
+    """Return the padded duration of an observation of ``pairs`` ordered pairs, in s.
 
-    It is interpolated linearly between the measured sizes, and extrapolated beyond them.
+    The duration is interpolated linearly between the measured sizes and extrapolated beyond them.
     """
     first, last = WORST[-2:]
     for one, other in pairwise(WORST):
@@ -40,7 +41,7 @@ def observation_s(pairs: int) -> float:
 
 
 def backbone_s(pairs: int) -> float:
-    """Return the padded duration of a backbone's observation, in s, for this many pairs.
+    """Return the padded duration of a backbone's observation of ``pairs`` ordered pairs, in s.
 
     The observation starts after the daemons have converged. It includes two sizes of pings,
     services, paths and tables.
@@ -50,7 +51,7 @@ def backbone_s(pairs: int) -> float:
 
 @contextmanager
 def padded(least_s: float) -> Iterator[None]:
-    """Pad the duration of the block to ``least_s``, or to that plus a multiple of half of it."""
+    """Pad the duration of the block to ``least_s``, in steps of half of ``least_s`` beyond that."""
     began = time.monotonic()
     yield
     took_s = time.monotonic() - began

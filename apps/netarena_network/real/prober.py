@@ -1,25 +1,25 @@
 """Measures which ordered pairs of machines can ping each other.
 
-Each machine has one raw ICMP socket that stays in its network namespace. The socket sends what
-``ping`` of iputils sends, field for field, so that no rule distinguishes the two.
+Each machine has one raw ICMP socket that stays in its network namespace. The socket sends the same
+packets as ``ping`` of iputils, field by field, so that no rule can distinguish the two.
 
-A measurement always sends the same requests, whatever comes back: three conversations with each
-pair, two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most of its
-conversations do. Therefore one lost packet changes no verdict, and a rule that drops every second
-packet breaks all conversations of two pings.
+A measurement always sends the same requests, regardless of the replies. It has three conversations
+with each pair: two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most
+of its conversations work. Therefore one lost packet changes no verdict, and a rule that drops every
+second packet breaks all conversations of two pings.
 
 The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
-conversation one has the current time, and the other that of a ping sent earlier or later. A
-conversation works if its requests **arrived** in the target's namespace and in no other, and the
-replies came back to the source from the pinged address. A reply alone proves little: an alias on
-the loopback, a translated address or another machine answers too.
+conversation, one has the current time, and the other has the time of an earlier or later ping. A
+conversation works if its requests **arrived** in the target's namespace and in no other namespace,
+and the replies came back to the source from the pinged address. A reply is not sufficient, because
+an alias on the loopback, a translated address or another machine may answer too.
 
-Requests that fail when they are sent (no route, a filter on the output) are not waited for.
+The measurement does not wait for requests whose sending fails (no route, a filter on the output).
 
-The kernel sends all ICMP replies of all namespaces through one socket per processor, with room for
-about 340. If more wait (for an unresolved ARP entry, or in a queue), no machine of any network gets
-replies. Therefore a round lets few of its own replies wait, and no round counts while the kernel
-answers no pings (``Pulse``).
+The kernel sends the ICMP replies of all namespaces through one socket per processor, with room for
+about 340 replies. If more replies wait (for an unresolved ARP entry, or in a queue), no machine of
+any network gets replies. Therefore a round lets few of its own replies wait, and no round counts
+while the kernel answers no pings (``Pulse``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import NamedTuple
 from netarena.sdk import EnvironmentFailed
 from netarena_network.real.netlink import Queue
 
-#: Size of the ICMP payload, as ``ping`` has it. Smaller packets would miss faults of the MTU.
+#: Size of the ICMP payload, the default of ``ping``. Smaller packets would not detect MTU faults.
 PAYLOAD_BYTES = 56
 
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
@@ -47,21 +47,22 @@ _HEADER = struct.Struct("!BBHHH")
 #: Time of sending in seconds and microseconds, in host byte order.
 _STAMP = struct.Struct("=QQ")
 _SECOND_US = 1_000_000
-#: Time between two consecutive pings: a prime, so that every range of microseconds occurs.
+#: Time in µs between two consecutive pings: a prime, so that all ranges of microseconds occur.
 _PACE_US = 618_029
 #: Weight of a number in host byte order in the sum of 16-bit words, modulo 65,535.
 _STAMP_WORDS = 256 if sys.byteorder == "little" else 1
-#: Identifiers of pings from a namespace with few processes, used in turn.
+#: Identifiers that are usual for pings from a namespace with few processes, used in turn.
 _SMALL = range(2, 64)
-#: Difference of large identifiers between conversations, so that each is a new connection.
+#: Difference between the large identifiers of consecutive conversations, which makes each
+#: conversation a new connection.
 _STEP = 0x9E37
-#: Pings of a measurement in order: the conversation, and whether it is its second ping.
+#: Pings of a measurement in order: the conversation, and whether the ping is its second ping.
 PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
 #: Conversations with each pair.
 CONVERSATIONS = 3
 #: In this many consecutive measurements, no two pings have the same time.
 _TOLD_APART = 3
-#: Number of other machines that each machine pings a second time; in smaller networks all of them.
+#: Number of other machines that each machine pings a second time (at most all other machines).
 _AGAIN = 32
 _DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: ignores the learnt path MTU
 _FREEBIND = 15  # allows an address that the machine does not have yet
@@ -69,11 +70,11 @@ _SOURCE = slice(12, 16)  # of an IPv4 header
 #: Packets that a socket's default buffer holds, with a margin.
 _BURST = 64
 _BUFFER_BYTES = 1 << 20
-#: Veths and bridges that a request and its reply pass, including ARP requests on the way.
+#: Number of veths and bridges that a request and its reply pass, including ARP requests.
 _HOPS = 24
 _THERE_AND_BACK = 3
-#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
-#: datagrams counts as starved.
+#: Seconds after which a missing datagram counts as dropped, and seconds after which a kernel that
+#: drops all datagrams counts as starved.
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
 #: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
@@ -82,12 +83,12 @@ PATIENCE_S, QUEUES_S = 0.05, 0.25
 #: Seconds without a packet after which the next ping is sent, once the kernel has processed all
 #: packets.
 _SHORT_S = 0.004
-#: Pings without a reply, after which waiting replies are checked. Several networks may have this
-#: many at once.
+#: Number of pings without a reply after which waiting replies are checked. Several networks may
+#: have this many unanswered pings simultaneously.
 _MOST_WAITING = 64
-#: Interval of checks whether the kernel answers again, and whether queues hold packets.
+#: Interval of the checks whether the kernel answers again and whether queues hold packets.
 _LOOK_S = 0.02
-#: Pings of the kernel to itself, of which one must be answered.
+#: Number of pings of the kernel to itself, at least one of which must be answered.
 _PINGS = 3
 
 
@@ -103,10 +104,11 @@ class Round(NamedTuple):
 
 
 class Echo:
-    """A socket that receives its own datagrams, to check that the kernel has processed all others.
+    """A socket that sends itself datagrams, to check that the kernel has processed earlier packets.
 
-    Packets between namespaces wait in a queue per processor, possibly for long on a busy machine. A
-    datagram that enters the same queue later returns only after the earlier packets were processed.
+    Packets between namespaces wait in a queue per processor, possibly for a long time on a busy
+    machine. A datagram that enters the same queue later returns only after the kernel has processed
+    the earlier packets.
     """
 
     def __init__(self) -> None:
@@ -121,7 +123,7 @@ class Echo:
         self._socket.close()
 
     def wait(self) -> None:
-        """Return when every processor has processed its queue, hop after hop.
+        """Wait until every processor has processed its queue once for each hop of a path.
 
         Raises TimeoutError if the kernel does not process packets at all.
         """
@@ -135,9 +137,9 @@ class Echo:
             os.sched_setaffinity(0, mine)
 
     def follows(self) -> bool:
-        """Return whether all packets sent before from this processor have certainly returned.
+        """Return whether all packets sent earlier from this processor have certainly returned.
 
-        A busy kernel is not waited for.
+        This method does not wait for a busy kernel.
         """
         self._socket.settimeout(_FOLLOW_S)
         try:
@@ -146,12 +148,12 @@ class Echo:
             self._socket.settimeout(_LOST_S)
 
     def follow(self) -> None:
-        """Wait until all earlier packets have returned; raises TimeoutError as ``wait`` does."""
+        """Wait until all earlier packets have returned; raises TimeoutError like ``wait``."""
         for _ in range(_THERE_AND_BACK):
             self._pass()
 
     def _pass(self) -> None:
-        """Pass one datagram through the queue; a full queue drops it, so several may be needed."""
+        """Pass one datagram through the queue, with retries because a full queue drops packets."""
         deadline = time.monotonic() + _STARVED_S
         while True:
             if self._passes():
@@ -172,7 +174,7 @@ class Echo:
 
 
 class Pulse:
-    """Checks whether the kernel answers pings at all, with pings of this namespace to itself."""
+    """Checks, with pings of this namespace to itself, whether the kernel answers any pings."""
 
     def __init__(self, echo: Echo) -> None:
         """Open a socket in a namespace whose loopback is up; raises OSError."""
@@ -186,8 +188,8 @@ class Pulse:
     def stands(self, *, patient: bool = False) -> bool:
         """Return whether the reply socket of some processor is certainly full.
 
-        If the kernel is too busy to answer, wait for it if ``patient``, else return False. Raises
-        TimeoutError if the kernel does not process packets at all.
+        If the kernel is too busy to answer, this method waits if ``patient``, else it returns
+        False. Raises TimeoutError if the kernel does not process packets at all.
         """
         mine = os.sched_getaffinity(0)
         try:
@@ -197,7 +199,7 @@ class Pulse:
 
     def _stands(self, processor: int, patient: bool) -> bool:  # noqa: FBT001 -- passed by ``stands``
         os.sched_setaffinity(0, {processor})
-        for _ in range(_PINGS):  # a full queue of the processor may drop one ping
+        for _ in range(_PINGS):  # the processor's queue may be full and drop a ping
             sight = _Sight(2, [_LOOPBACK, _LOOPBACK], self._pings)
             self._pings += 1
             with contextlib.suppress(OSError):
@@ -235,8 +237,8 @@ class Prober:
     ) -> None:
         """``meanwhile`` is called repeatedly while requests are sent.
 
-        With ``fresh``, identifiers repeat only by chance. Some networks need that, since connection
-        trackers keep them for 30 s.
+        With ``fresh``, identifiers repeat only by chance. Some networks need this, because
+        connection trackers store identifiers for 30 s.
         """
         self._meanwhile = meanwhile
         self._payload_bytes = payload_bytes
@@ -264,11 +266,11 @@ class Prober:
             one.close()
 
     def look(self) -> None:
-        """Draw new parameters for the next rounds; rounds with equal parameters can be compared."""
+        """Draw new parameters for the next rounds; only rounds with equal parameters compare."""
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
-        # The processor is random too: the kernel forwards a packet on the processor that sent it,
-        # and a rule may match only one processor.
+        # The processor is random too, because the kernel forwards a packet on the processor that
+        # sent it, and a rule may match only packets of one processor.
         self._processors = sorted(os.sched_getaffinity(0), key=lambda _: os.urandom(4))
 
     def measure(
@@ -280,9 +282,9 @@ class Prober:
         """Ping all pairs; ``queues`` lists the queues in which packets may wait on their path.
 
         ``ready`` is called before each conversation. Requests and their order are always the same.
-        The measurement ends after ``PATIENCE_S`` without a packet if no queue holds one, else after
-        ``QUEUES_S``. It is repeated if the kernel answered no pings. Raises EnvironmentFailed if
-        that continues.
+        The measurement ends after ``PATIENCE_S`` without a packet, or after ``QUEUES_S`` if a queue
+        holds packets. If the kernel answered no pings, the measurement is repeated. Raises
+        EnvironmentFailed if the kernel still answers no pings.
         """
         deadline = time.monotonic() + _STARVED_S
         while (found := self._measure(queues, ready, conversations)) is None:
@@ -314,8 +316,8 @@ class Prober:
         self._rounds += 1
         self._drain_all(sight)  # packets of earlier measurements, recognised by their time
         waited_s = 0.0
-        # The waiting time is the same if all pings were answered, so that the duration reveals
-        # nothing.
+        # The measurement waits as long even if all pings were answered, so that the duration
+        # reveals no results.
         for ping, (conversation, again) in enumerate(PINGS):
             if conversation == conversations:
                 break
@@ -331,7 +333,7 @@ class Prober:
         self._release(False)
         if self._pulse.stands(patient=True):
             return None
-        self._drain_all(sight)  # a request that arrived at the wrong machine before its reply
+        self._drain_all(sight)  # includes requests that arrived at a wrong machine
         return Round(sight.rows(), waited_s)
 
     def _collect(
@@ -341,9 +343,9 @@ class Prober:
         queues: Callable[[], Sequence[Queue]],
         patience_s: float,
     ) -> float:
-        """Read until all pings are answered or nothing arrives for ``patience_s``.
+        """Read packets until all pings are answered or no packet arrives for ``patience_s``.
 
-        Returns the time spent waiting in vain.
+        Returns the time in s spent waiting for packets that never arrived.
         """
         began = time.monotonic()
         pause_s = patience_s
@@ -367,9 +369,9 @@ class Prober:
         return 0.0
 
     def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
-        """Return whether a packet may be in a queue or on its way from one to the next.
+        """Return whether a packet may be in a queue or on its way between two queues.
 
-        If two consecutive reads of the queues are equal, no packet was on its way between them.
+        If two consecutive reads of the queues are equal, no packet was on its way between queues.
         """
         before = queues()
         if not before:
@@ -380,7 +382,7 @@ class Prober:
         return queues() != before
 
     def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
-        """Send every request, reading in between.
+        """Send every request, and read received packets in between.
 
         Returns the number of sent requests, or None if the kernel could not answer.
         """
@@ -392,7 +394,7 @@ class Prober:
                 try:
                     one.sendto(sight.request(source, target), address)
                     sent += 1
-                except OSError:  # no route, prohibited, too long, no device: it does not work
+                except OSError:  # no route, prohibited, too long, no device: the pair fails
                     pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
@@ -425,9 +427,9 @@ class Prober:
 class _Sight:
     """Packets seen in one measurement, the ``number``-th of its network.
 
-    ``look`` numbers the parameters of ``Prober.look``. A ping is identified by its place: its index
-    in ``PINGS`` times the number of pairs, plus the pair's number. ``drawn`` has random bits for
-    each pair, which determine its requests.
+    ``look`` is the number of calls of ``Prober.look`` so far. A ping is identified by its place:
+    its index in ``PINGS`` times the number of pairs, plus the pair's number. ``drawn`` has random
+    bits for each pair, which determine the pair's requests.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -463,11 +465,11 @@ class _Sight:
             for start in range(0, pings, max(1, self._pairs)):
                 marks[start : start + self._pairs : size + 1] = b"\1" * size
         self._noise = _draw(size) if drawn is None else drawn
-        # Each value of ``look`` repeats other pairs; after enough values, all pairs have been
-        # repeated.
+        # Different pairs get a second ping for each value of ``look``; after enough values, all
+        # pairs have had a second ping.
         self._nearest = 1 + look * _AGAIN
-        # All times of consecutive measurements differ within a span of this many seconds. Earlier
-        # and later times differ from these by whole spans, and the remainder gives number and
+        # All times of consecutive measurements differ within a span of this many seconds. Shifted
+        # times differ from current times by whole spans, so the remainder identifies measurement and
         # place.
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
         self._turn_us = self._turn_s * _SECOND_US
@@ -481,18 +483,18 @@ class _Sight:
         """Start to send the given ping of ``PINGS``."""
         self._ping = ping
         self._again = PINGS[ping][1]
-        #: Of the current ping: arrived requests, received replies, and pairs with both.
+        #: Numbers for the current ping: arrived requests, received replies, and pairs with both.
         self.arrived = self.replied = self.working = 0
 
     def asks(self, source: int, target: int) -> bool:
-        """Return whether a pair is pinged now; of many pairs, only some get a second ping."""
+        """Return whether a pair is pinged now; only some pairs of many get a second ping."""
         if not self._again or source == target:
             return source != target
-        # The positions form a ring without the machine itself.
+        # The other machines form a ring around each machine.
         return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:
-        """Return the ICMP message (RFC 792) of a pair's request."""
+        """Return a pair's echo request as an ICMP message (RFC 792)."""
         place = self._ping * self._pairs + source * self.size + target
         self._asked[place] = 1
         identifier, sequence, seconds, microseconds = self._fields(place)
@@ -505,9 +507,9 @@ class _Sight:
     def _fields(self, place: int) -> tuple[int, int, int, int]:
         """Return the fields of a request: identifier, sequence number, seconds and microseconds.
 
-        As with any ping, the first request has sequence number 1, and the other one a number
-        shortly or much later. The time of one of them is now; that of the other is seconds to days
-        earlier or later.
+        Like any ping, the first request has sequence number 1; the second request has a number that
+        follows soon or much later. One of the two requests has the current time, and the other
+        request has a time that is seconds to days earlier or later.
         """
         ping, pair = divmod(place, self._pairs)
         conversation, again = PINGS[ping]
@@ -565,15 +567,15 @@ class _Sight:
                 self.working += others[place]
 
     def rows(self) -> tuple[str, ...]:
-        """Return the rows of ``Round``: a pair works if most of its begun conversations do."""
+        """Return the rows of ``Round``: a pair works if most of its started conversations work."""
         conversations = [_ONE] * (1 + PINGS[self._ping][0])
         for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
             part = slice(ping * self._pairs, (ping + 1) * self._pairs)
             marks = (self._asked, self._arrived, self._replied, self._astray)
-            # One byte of 0 or 1 per pair; the operators work on all pairs at once.
+            # Each pair is one byte, 0 or 1, and the operators work on all pairs simultaneously.
             asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
             works = arrived & replied & ~astray
-            # A pair that is not pinged a second time needs only the first ping.
+            # If a pair is not pinged a second time, the first ping is sufficient.
             conversations[conversation] &= works | ~asked if again else works
         counts = sum(conversations).to_bytes(self._pairs)
         text = counts.translate(_FEW[len(conversations)])
@@ -585,7 +587,7 @@ class _Sight:
 
 @contextlib.contextmanager
 def _on(processor: int) -> Iterator[None]:
-    """Run on one processor only, if that is still allowed."""
+    """Run the block on one processor only, if the processor is still allowed."""
     mine = os.sched_getaffinity(0)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {processor})
@@ -601,20 +603,20 @@ def _draw(size: int) -> memoryview:
 
 
 _LOOPBACK = socket.inet_aton("127.0.0.1")
-#: By number of conversations: translation from the number of working ones to "1" or "0".
+#: Number of conversations -> translation from the number of working conversations to "1" or "0".
 _FEW = {
     one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
     for one in range(1, CONVERSATIONS + 1)
 }
-#: All bits are 1: every pair works at first.
+#: Initial value with all bits 1, because every pair works until a ping fails.
 _ONE = -1
 
 
 def open_socket(address: str = "", *, whole: bool = False) -> socket.socket:
     """Return a socket for ``Prober`` in the network namespace of the calling thread.
 
-    With an ``address`` of the machine, it pings from that and receives only packets to it. Packets
-    of a ``whole`` socket are never fragmented, whatever path MTU was learnt.
+    With an ``address`` of the machine, the socket pings from this address and receives only packets
+    to it. Packets of a ``whole`` socket are never fragmented, regardless of the learnt path MTU.
     """
     one = socket.socket(
         socket.AF_INET,

@@ -1,7 +1,7 @@
-"""Settings of a machine as lines, and which of them expire or start later.
+"""Settings of a machine as lines, and detection of settings that expire or start later.
 
-Shared by all kinds of networks: a change that takes effect later without a daemon's timer also
-counts as unsettled.
+All kinds of networks use this module, because changes that take effect later without a daemon's
+timer also count as unsettled.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from netarena_network.real.netlink import (
     links,
 )
 
-#: Parts of rules and sets listed by nftables, including those of iptables, that change over time.
+#: Parts of listed nftables rules and sets (also of iptables) whose effect changes over time.
 _CLOCKS = re.compile(
     r"\b(?:timeout|expires) \d|\bmeta (?:time|hour|day|random)\b|\bct expiration\b|"
     r"\b(?:quota|limit (?:rate|name)|numgen)\b|"
     r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
 )
-#: Rules that only log packets, without deciding or setting anything.
+#: Rules that only log packets, and have no other effect.
 _LOGS = re.compile(
     r"^(?!.*\b(?:accept|drop|reject|return|queue|jump|goto|set|add|update|delete|dup|fwd|target)\b)"
     r".*\blog(?: .*)?\n",
@@ -34,20 +34,20 @@ _LOGS = re.compile(
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
 _IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
 
-#: Attributes of links: their kind; for bridges, whether STP keeps ports closed for a while; for
-#: ports, the states that the kernel leaves by itself (listening, learning, blocking).
+#: Attributes of links: the kind; for bridges, whether STP delays forwarding; for ports, the states
+#: that the kernel leaves by itself (listening, learning, blocking).
 _LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA, _IFNAME = 18, 1, 2, 4, 5, 3
 _BRIDGE, _STP_STATE, _PORT_STATE, _PASSING = b"bridge\0", 5, 1, frozenset({1, 2, 4})
-#: Attribute of a queue with its kind. A token bucket passes packets only until it is empty.
+#: Attribute with a queue's kind. A token bucket passes packets only until the bucket is empty.
 _KIND, _BUCKET = 1, b"tbf\0"
 #: ifa_cacheinfo of if_addr.h begins with an address's preferred and valid lifetimes, in s.
 _IFA_LOCAL, _IFA_CACHEINFO, _FOREVER_S = 2, 6, 0xFFFFFFFF
 
 
 def effective(rules: str) -> str:
-    """Return listed nftables rules without chains and tables that let everything pass.
+    """Return listed nftables rules without chains and tables that let all packets pass.
 
-    Programs leave such chains and tables behind.
+    Programs often leave such empty chains and tables behind.
     """
     lines = "".join(f"{line}\n" for line in rules.splitlines() if line and not line.startswith("#"))
     return _IDLE_TABLE.sub("", _IDLE_CHAIN.sub("", lines))
@@ -69,7 +69,7 @@ def unfold(title: str, text: str) -> Iterator[str]:
 
 
 def are_fleeting(filters: str) -> bool:
-    """Return whether listed nftables rules change over time what they let pass."""
+    """Return whether the effect of listed nftables rules changes over time."""
     return bool(_CLOCKS.search(_LOGS.sub("", filters)))
 
 
@@ -97,7 +97,7 @@ def ages(address: Mapping[int, bytes]) -> bool:
 
 
 def fleeting(netlink: Netlink, filters: str) -> frozenset[str]:
-    """Return settings of a machine that end or begin by themselves later, one line each.
+    """Return settings of a machine that expire or take effect later, one line each.
 
     ``netlink`` is a socket in the machine's namespace, ``filters`` are its listed nftables rules.
     """

@@ -1,10 +1,10 @@
 """Restores the state of machines after a measurement.
 
-A measurement must leave no traces that an agent could read on a machine: filters (``shadow``), sets
-(``ipset``), connections (``connection``) and learnt ARP entries are as before. All ARP entries then
-have the same age, that of the measurement. Counters of interfaces, of the kernel (SNMP), of queue
-disciplines and of connection trackers cannot be restored; each measurement adds the same packets to
-them, whatever it finds.
+A measurement must leave no traces that an agent could read on a machine. Filters (``shadow``), sets
+(``ipset``), connections (``connection``) and learnt ARP entries are restored. Afterwards the age of
+all ARP entries is the time since the measurement. Counters of interfaces, of the kernel (SNMP), of
+queue disciplines and of connection trackers cannot be restored, but each measurement adds the same
+packets to these counters, whatever its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from netarena_network.real.shadow import Shadow
 
 
 class Records:
-    """The records of all machines of a network."""
+    """The state of all machines of a network that measurements must restore."""
 
     def __init__(self) -> None:
         self._netlinks: list[Netlink] = []
@@ -37,11 +37,11 @@ class Records:
         self._stack.callback(self._connections.close)
 
     def add(self, space: int, netlink: Netlink) -> None:
-        """Add a machine: its network namespace, and a routing netlink socket in it."""
+        """Add a machine, given its network namespace and a routing netlink socket in it."""
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        # Rules are copied first, while the sets that they use are still the machine's.
+        # Rules are copied first, while they still use the machine's own sets.
         self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 
@@ -54,7 +54,7 @@ class Records:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Undo all traces that a measurement in this context leaves."""
+        """Remove all traces of a measurement that runs in this context."""
         neighbours = [
             (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
         ]

@@ -1,21 +1,22 @@
-"""Measures with copies of a machine's filters, so that the measurement leaves no traces in them.
+"""Replaces a machine's filters with copies during a measurement, so that it leaves no traces.
 
 Rules of nftables (including those of iptables, arptables and ebtables) record packets in counters,
 dynamic sets, meters, quotas, limits and lists of recent addresses. ``Shadow`` copies each table,
 makes the originals dormant, and lets the copies filter the judge's packets. Afterwards the copies
-are deleted and the originals become active again. The originals see no packet in between, so that
+are deleted and the originals become active again. The originals process no packets in between, so
 their counters, elements, expiry times and handles are unchanged.
 
 Copies are made from netlink attributes as the kernel lists them (linux/netfilter/nf_tables.h),
-since the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
+because the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
 quotas and elements of its original, and with full limits. The lists of ``recent`` and the buckets
-of ``hashlimit`` belong to the network namespace and not to a table: copies use lists of their own,
-which start empty. The accounts of ``nfacct`` belong there too, and copies use copies of them.
+of ``hashlimit`` belong to the network namespace and not to a table, so copies use separate lists
+that start empty. The accounts of ``nfacct`` also belong to the namespace, and copies use copies of
+these accounts.
 
-The kernel allows some targets of iptables only in a table with a certain name. In a copy, which has
-another name, expressions of nftables replace them. A table with a target that has no replacement
-stays active and sees the judge's packets. Afterwards its rules are replaced with themselves, with
-the earlier counters.
+The kernel allows some targets of iptables only in a table with a certain name. A copy has another
+name, so nftables expressions replace these targets. If a target has no replacement, its table stays
+active and filters the judge's packets. Afterwards each of its rules is replaced with itself and its
+earlier counters.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _CHAIN_COUNTERS = 8
 _OF_TABLE = 1
 _NAME, _FLAGS = 1, 2  # of a table
 _DORMANT = 0x1
-#: Attributes of each kind that a copy is made with; the others are handles, uses and counters.
+#: Kind of object -> attributes with which a copy is created; the remaining attributes are handles,
+#: uses and counters.
 _KEPT: Mapping[int, tuple[int, ...]] = {
     _CHAIN: (3, 4, 5, 7, 12),  # name, hook, policy, type, user data
     _OBJECT: (2, 3, 4, 8),  # name, type, data, user data
@@ -63,7 +65,7 @@ _KEPT: Mapping[int, tuple[int, ...]] = {
 }
 _NESTED = 0x8000
 _SET_NAME, _SET_FLAGS, _SET_ID = 2, 3, 10
-#: Flags: a set of only one rule, a constant set, ranges, and keys with several parts.
+#: Flags: a set that belongs to one rule, a constant set, ranges, and keys with several parts.
 _ANONYMOUS, _CONSTANT, _INTERVAL, _CONCATENATED = 0x1, 0x2, 0x4, 0x80
 _ELEMENTS = 3
 _EXPRESSIONS, _COMPAT = 4, 5
@@ -73,8 +75,8 @@ _OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
 _QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
 _COMMENT_BYTES = 256
-#: Matches of iptables that use named lists of the namespace: offset and size of the name in their
-#: data (xt_recent.h, xt_hashlimit.h by revision).
+#: iptables match that uses a named list of the namespace -> offset and size of the name in the
+#: match's data (xt_recent.h, xt_hashlimit.h by revision).
 _RECENT, _RECENT_AT, _RECENT_BYTES = b"recent", 10, 200
 _HASHLIMIT, _HASHLIMIT_BYTES = b"hashlimit", (16, 255)
 #: Attributes of comparisons, and of expressions that load the protocol above IP from metadata or
@@ -124,13 +126,13 @@ class Shadow:
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
         self._tables: list[_Table] = []
-        #: Whether copies have lists of their own.
+        #: Whether copies use separate lists.
         self._lists = False
-        #: For tables that stay active: transactions that restore their current content.
+        #: Transactions that restore the current content of the tables that stay active.
         self._kept: list[list[Message]] = []
 
     def cast(self) -> None:
-        """Make copies filter instead of the tables; tables that cannot be copied stay active."""
+        """Replace the tables with copies; tables that cannot be copied stay active."""
         self._tables = []
         self._kept = []
         self._lists = False
@@ -145,7 +147,7 @@ class Shadow:
                 self._netfilter.batch(self._copies(table), _BATCH_BYTES)
             except OSError:
                 self._tables.remove(table)
-                with contextlib.suppress(OSError):  # if even the table was not created
+                with contextlib.suppress(OSError):  # fails if the table was not created
                     self._netfilter.batch([_delete(table)])
                 self._kept += self._now(table)
         if self._tables:
@@ -157,7 +159,7 @@ class Shadow:
             )
 
     def lift(self) -> None:
-        """Make the tables filter as before, and delete the copies; raises OSError."""
+        """Make the tables active again and delete the copies; raises OSError."""
         if self._tables:
             self._netfilter.batch(
                 [
@@ -169,14 +171,14 @@ class Shadow:
             if self._lists:
                 self._await_end()
         for transaction in self._kept:
-            with contextlib.suppress(OSError):  # a set that belongs to one rule cannot exist twice
+            with contextlib.suppress(OSError):  # a set of a single rule cannot be created again
                 self._netfilter.batch(transaction)
         self._kept = []
 
     def _await_end(self) -> None:
-        """Wait until the kernel has deleted the lists of the copies, which it does asynchronously.
+        """Wait until the kernel has asynchronously deleted the lists of the copies.
 
-        The kernel waits for that itself before it creates a match of iptables (nft_compat.c).
+        The kernel itself waits for this before it creates an iptables match (nft_compat.c).
         """
         table = _Table(_IPV4, b"", 0, b"s" + os.urandom(8).hex().encode() + b"\0")
         chain = attribute(_OF_TABLE, table.copy) + attribute(3, b"c\0")
@@ -198,8 +200,8 @@ class Shadow:
     def _now(self, table: _Table) -> Iterator[list[Message]]:
         """Yield transactions that restore a table's current counters and elements.
 
-        There is one for each chain, set and rule. A rule that is replaced with itself keeps its
-        handle and position.
+        There is one transaction for each chain, set and rule. A rule that is replaced with itself
+        keeps its handle and position.
         """
         for found in self._of(_CHAIN, table):
             if _CHAIN_COUNTERS in found:
@@ -232,13 +234,13 @@ class Shadow:
             for content in self._dump(_ELEMENT, table.family, named)
             for _, one in each_attribute(attributes(content, _HEADER.size).get(_ELEMENTS, b""))
         ]
-        # The kernel lists the end of a range first, but expects its beginning first.
+        # The kernel lists the end of a range first, but expects the start first.
         for some in _some(parts[::-1] if ranges else parts):
             elements = b"".join(attribute(1 | _NESTED, one) for one in some)
             yield {_SET_NAME: name, _ELEMENTS: elements}
 
     def _copies(self, table: _Table) -> Iterator[Message]:
-        """Yield messages that create a dormant copy of a table, with names before their uses."""
+        """Yield messages that create a dormant copy of a table, objects before their users."""
         yield _table(table.family, table.copy, _DORMANT)
         for kind in (_CHAIN, _OBJECT, _FLOWTABLE, _SET):
             for number, found in enumerate(self._of(kind, table)):
@@ -297,7 +299,7 @@ def _copy(kind: int, table: _Table, found: Mapping[int, bytes], more: bytes = b"
 def _again(
     kind: int, table: _Table, found: Mapping[int, bytes], kept: Sequence[int], flags: int
 ) -> Message:
-    """Return a message that restores an object of the table; ``kept`` are the attributes sent."""
+    """Return a message that recreates a table's object with the attributes ``kept``."""
     body = attribute(_OF_TABLE, table.name)
     body += b"".join(attribute(one, found[one]) for one in kept if found.get(one))
     return Message(kind, _HEADER.pack(table.family, 0, 0) + body, flags)
@@ -338,7 +340,7 @@ def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Mess
 
 
 def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield parts of a list that fit into an attribute."""
+    """Yield parts of a list such that each part fits into one attribute."""
     some: list[bytes] = []
     size = 0
     for one in parts:
@@ -354,9 +356,9 @@ def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
 def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
     """Return a rule's expressions for a copy, and the attribute for the protocol of its matches.
 
-    The kernel checks matches of iptables against a protocol that it does not list, but the rule
-    states it in a comparison before them. With an empty ``copy``, return the expressions that
-    create the rule itself again.
+    The kernel checks iptables matches against a protocol that is not listed. The rule states this
+    protocol in a comparison before the matches. With an empty ``copy``, return the expressions that
+    recreate the original rule.
     """
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
@@ -368,7 +370,7 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
         if name == b"match" and copy:
             one = _part(name, {**data, _MATCH_INFO: _renamed(data, copy)})
         elif name == b"dynset" and not any(data.get(_DYNSET_TIMEOUT, b"")):
-            # The kernel also lists it for sets that reject it.
+            # The kernel lists this attribute even for sets that reject it.
             one = _part(name, {kind: data[kind] for kind in data if kind != _DYNSET_TIMEOUT})
         elif name == b"quota":
             one = _expression(name, _limited(data))[4:]
@@ -409,7 +411,7 @@ def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
 
 
 def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
-    """Return the data of an iptables match, with the copy's own list instead of a shared one."""
+    """Return the data of an iptables match, with a list of the copy instead of a shared list."""
     name, info = match[_MATCH_NAME].rstrip(b"\0"), match[_MATCH_INFO]
     if name == _RECENT:
         at, size = _RECENT_AT, _RECENT_BYTES
@@ -425,8 +427,8 @@ def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
 def _native(target: Mapping[int, bytes]) -> bytes:
     """Return nftables expressions that are equivalent to a target of iptables.
 
-    They exist for targets that the kernel allows only in a table with a certain name. Returns b""
-    for other targets.
+    Such expressions exist for targets that the kernel allows only in a table with a certain name.
+    Returns b"" for other targets.
     """
     name = target[_MATCH_NAME].rstrip(b"\0")
     if name in _NATS:
@@ -435,7 +437,7 @@ def _native(target: Mapping[int, bytes]) -> bytes:
 
 
 def _untracked(info: bytes) -> bytes:
-    """Return the expression for CT; copies may use that target only to disable tracking."""
+    """Return the expression for CT, which is only supported for disabling connection tracking."""
     return _expression(b"notrack") if info[:2] == _NOTRACK else b""
 
 
@@ -553,7 +555,7 @@ def _part(name: bytes, data: Mapping[int, bytes]) -> bytes:
     return _expression(name, parts)[4:]
 
 
-#: Target -> function that returns its replacement; those in the last row have no effect on pings
+#: Target -> function that returns its replacement; the targets in the last row do not affect pings
 _NATIVE: Mapping[bytes, Callable[[bytes], bytes]] = {
     b"CT": _untracked,
     b"REJECT": _rejected,

@@ -1,9 +1,9 @@
-"""``tcpdump`` for agents' commands: a capture by this program, printed by the real tcpdump.
+"""``tcpdump`` for agents' commands: this program captures packets, the real tcpdump prints them.
 
-libpcap captures with a ring that the kernel shares with it. No limit counts the ring's memory, so
-commands may not have one. This program captures without a ring and passes the packets to ``tcpdump
--r -``, which does all formatting, filtering, counting and writing of files. It runs inside the
-sandbox with the system's Python, so it must not import anything of this project.
+libpcap captures with a ring buffer in kernel memory. No limit covers this memory, so commands must
+not have a ring buffer. This program captures without a ring buffer and passes the packets to
+``tcpdump -r -``, which does all formatting, filtering, counting and writing of files. It runs
+inside the sandbox with the system's Python, so it must not import any module of this project.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ITSELF = {
     *("-r", "-V", "-d", "-L", "-h", "-J", "--help", "--version"),
     *("--list-data-link-types", "--list-time-stamp-types"),
 }
-#: Capture options, which this program handles.
+#: Capture options that this program handles.
 _OURS = {
     *("-i", "-B", "-I", "-j", "-p", "-Q", "-s", "-y", "-Z", "--interface", "--buffer-size"),
     *("--monitor-mode", "--time-stamp-type", "--no-promiscuous-mode", "--direction"),
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     line = [REAL, "-Z", "root", "-r", "-", *kept, *expression]
     for number in _ENDS:
         signal.signal(number, _end)
-    # The reader ends only at the end of its input, so that no captured packet is lost.
+    # The reader exits only at the end of its input, so that no captured packet is lost.
     with subprocess.Popen(line, stdin=subprocess.PIPE, process_group=0) as reader:
         assert reader.stdin is not None
         with suppress(SystemExit, BrokenPipeError), reader.stdin as file:
@@ -133,7 +133,7 @@ def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
     if index and promiscuous:
         request = struct.pack("=iHH8x", index, _PROMISCUOUS, 0)
         capture.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
-    if index:  # before it is bound, the socket receives nothing
+    if index:  # before bind, the socket receives no packets
         capture.bind((interface, _EVERYTHING))
     capture.setblocking(False)
     return capture, link_type
@@ -142,7 +142,7 @@ def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
 def _records(
     capture: socket.socket, reader: int, link_type: int, snapshot: int, way: str
 ) -> Iterator[bytes]:
-    """Yield captured packets as records of a capture file, until the reader ends."""
+    """Yield captured packets as records of a capture file, until the reader exits."""
     life = os.pidfd_open(reader)
     while True:
         ready, _, _ = select.select([capture.fileno(), life], [], [])

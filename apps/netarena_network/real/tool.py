@@ -1,7 +1,7 @@
-"""Programs that commands find in addition to the system's, and programs that are hidden from them.
+"""Programs that are added for commands, and host programs that are hidden from commands.
 
-Commands see the programs of the host. Consoles of daemons that do not run on the emulated machine
-would only mislead, and tcpdump needs privileges that commands may not have.
+Commands can use the host's programs. Consoles of daemons that do not run on the emulated machine
+would only mislead, and tcpdump needs privileges that commands must not have.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from netarena.sdk import SHELL_ENVIRONMENT, Room, namespace
 
-#: Consoles of routing daemons, switches and network managers, none of which runs on a machine.
+#: Consoles of routing daemons, switches and network managers that do not run on the machines.
 CONSOLES = (
     *("vtysh", "birdc", "birdc6", "birdcl", "gobgp", "bgpctl", "ospfctl"),
     *("ovs-vsctl", "ovs-ofctl", "ovs-dpctl", "ovs-appctl"),
     *("nmcli", "networkctl", "resolvectl"),
 )
 _FOLDERS = (Path("/usr/bin"), Path("/usr/sbin"))
-#: Folders of the network in /sys, which commands see.
+#: Folders of the network in /sys that commands can read.
 _NETWORK = ("class/net", "devices/virtual/net")
 _PYTHON = "/usr/bin/python3"
 
@@ -35,12 +35,12 @@ def _scripts() -> dict[str, str]:
     return {"/usr/local/bin/tcpdump": f"#!{_PYTHON} -IS\n{text}"}
 
 
-#: Names are resolved from files only. Where a filter drops DNS queries, each lookup, also one of
-#: ``iptables -L`` or ``arp``, would otherwise wait for ten seconds.
+#: Names are resolved only from files. Otherwise, if a filter drops DNS queries, each lookup, for
+#: example by ``iptables -L`` or ``arp``, would wait for ten seconds.
 _NAMES = "".join(
     f"{name}: files\n" for name in ("passwd", "group", "hosts", "networks", "protocols", "services")
 )
-#: Path -> text. The files are read at import, because a network's process may run as user nobody.
+#: Path -> text. The files are read at import, because a network's process might run as user nobody.
 TEXTS = {
     "/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n",
     "/etc/group": "root:x:0:\n",
@@ -53,13 +53,13 @@ TEXTS = {
 def hide_consoles(but: Container[str] = ()) -> None:
     """Hide consoles without a daemon from commands of this process."""
     for folder in _FOLDERS:
-        with suppress(OSError):  # without kernel support, the consoles find no daemon
+        with suppress(OSError):  # without kernel support, consoles report that no daemon runs
             names = [name for name in CONSOLES if name not in but]
             if found := [name for name in names if (folder / name).exists()]:
                 namespace.hide(folder, found)
 
 
 def room(network: Path | None) -> Room:
-    """Return the files of a command; ``network`` is the machine's part of /sys, if available."""
+    """Return the files for a command; ``network`` is the machine's part of /sys, if available."""
     views = {} if network is None else {f"/sys/{name}": network / name for name in _NETWORK}
     return Room(texts=TEXTS, views=views)

@@ -1,10 +1,10 @@
-"""Process of one episode's network: runs commands in it and measures it.
+"""Process of one episode's network, which runs commands in the network and measures it.
 
-Applications derive their own class, which also builds and observes the network. The process is
-process 1 of its own namespaces (started by ``zygote``) and uses JSON lines over one socket.
-It reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one request at
-a time. Each answer has ``cpu_s``: the CPU time of the process and its children so far. The process
-ends with the socket, and everything that it created ends with it.
+Applications derive their own classes, which also build and observe the network. The process is
+process 1 of its own namespaces (started by ``zygote``) and exchanges JSON lines over one socket. It
+reads ``{"do": name, ...}`` and answers ``{"ok": value}`` or ``{"failed": text}``, one request at a
+time. Each answer has ``cpu_s``, the CPU time of the process and its children so far. When the
+socket closes, the process ends, and everything that it has created is removed.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from netarena_network.real.prober import CONVERSATIONS, Prober, Pulse, Round
 from netarena_network.real.record import Records
 from netarena_network.real.tool import room
 
-#: Maximum time to wait for links before a round; a link may be configured to never come up.
+#: Maximum time to wait for links before a round. The time is limited because a link may be
+#: configured so that it never comes up.
 READY_S = 1.5
-#: A round is repeated for up to ROOM_S, at least _ROOM_TRIES times, if the kernel's ARP table was
-#: full. Rounds are repeated for up to CROWD_S in all if a queue was full.
+#: If the kernel's ARP table was full, a round is repeated for up to ROOM_S, at least _ROOM_TRIES
+#: times. If a queue was full, rounds are repeated for up to CROWD_S in total.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
-#: Pauses between repetitions, which double up to the second value so that other networks can
-#: finish.
+#: First and longest pause between repetitions. Pauses double so that other networks can finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-#: Interval of checks, between requests, of what commands left running in the kernel.
+#: Interval of the checks, between requests, for activity that commands left in the kernel.
 _CALM_S = 0.5
 #: Limit of open files: the sockets of all machines, and a few files for each.
 OPEN_FILES = 16384
 
 
 class Worker:
-    """One network from its creation to its end; the base of applications' own classes.
+    """One network from its creation to its removal; the base of applications' own classes.
 
     A subclass opens the network and sets ``_pulse`` and ``_prober``.
     """
 
-    #: Set when the network is built.
+    #: Both are set when the network is built.
     _pulse: Pulse
     _prober: Prober
 
@@ -82,13 +82,13 @@ class Worker:
         self._counters: list[int] = []
         self._records = Records()
         self._stack.callback(self._records.close)
-        #: Whether this is process 1 of its own namespaces, so that only its commands see its
-        #: mounts.
+        #: Whether this is process 1 of its own namespaces, so that its mounts affect only its
+        #: commands.
         self._alone = os.getpid() == 1
         #: Guards of the machines on which agents' commands ran.
         self._guards: dict[str, Guard] = {}
-        #: Messages about what was ended on machines since the last command, for the next one's
-        #: output.
+        #: Messages about activity that was stopped on machines since the last command. The next
+        #: command's output includes them.
         self._notes: list[str] = []
 
     @property
@@ -97,7 +97,7 @@ class Worker:
         raise NotImplementedError
 
     def serve(self, connection: socket.socket, lines: BinaryIO, first: bytes = b"") -> None:
-        """Answer the requests of a connection until it closes; ``first`` is one already read."""
+        """Answer a connection's requests until it closes; ``first`` is a request already read."""
         with self._stack:
             line = first or self._next_line(connection, lines)
             while line:
@@ -107,8 +107,8 @@ class Worker:
     def _next_line(self, connection: socket.socket, lines: BinaryIO) -> bytes:
         """Wait for the next request and return it, or b"" at the end.
 
-        Meanwhile the guards stop what agents' commands left in the kernel, since some of it becomes
-        active only with the pings that measure the network.
+        Meanwhile the guards stop activity that agents' commands left in the kernel. Some of this
+        activity starts only with the pings that measure the network.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
             self._keep_calm()
@@ -123,7 +123,7 @@ class Worker:
                 self._note(guard.calm(), machine)
 
     def _note(self, note: str, machine: str = "") -> None:
-        """Store a message once for the next command's output."""
+        """Store a message for the next command's output, unless the message is already stored."""
         if note and (text := f"{machine}: {note}" if machine else note) not in self._notes:
             self._notes.append(text)
 
@@ -144,7 +144,7 @@ class Worker:
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run (machine, command) pairs of our own, each of which must succeed; used by tests."""
+        """Run this program's (machine, command) pairs, which must all succeed; used by tests."""
         for machine, command in commands:
             with entered(self._spaces[machine]):
                 run_shell(command)
@@ -185,18 +185,18 @@ class Worker:
         }
 
     def _watch(self) -> str:
-        """Return a further reason to end the running command, or ""; subclasses override this."""
+        """Return a further reason to kill the running command, or ""; for subclasses."""
         return ""
 
     def _room(self, machine: str, network: Path | None) -> Room:
-        """Return the files that a command finds on a machine."""
+        """Return the files that are added to a machine for commands."""
         del machine
         return room(network)
 
     def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
         """Drop packets that wait for unresolved ARP entries and, if ``queued``, in queues.
 
-        Returns whether there were any.
+        Returns whether any packet was dropped.
         """
         machines = [self._netlinks[name] for name in self._names]
         released = [release_neighbours(machine) for machine in machines]
@@ -205,10 +205,10 @@ class Worker:
         return any(released)
 
     def _revive(self) -> str:
-        """If waiting replies block all of the kernel's pings, drop those of this network.
+        """Drop this network's waiting replies if waiting replies block all of the kernel's pings.
 
-        Other networks do the same, so that all are free at once, whichever caused it. Returns a
-        message if this network was the cause, else "".
+        Other networks do the same, so that pings soon work again, whichever network is the cause.
+        Returns a message if this network was the cause, else "".
         """
         if not self._guards or not self._pulse.stands():
             return ""
@@ -218,15 +218,15 @@ class Worker:
         return ""
 
     def _make_ready(self) -> None:
-        """Make the kernel act on changes now, and forget what it has learnt.
+        """Make the kernel process link changes immediately and forget learnt ARP entries and paths.
 
         Links and bridges need up to a second to detect their other end, and the kernel repeats an
-        unanswered ARP request only after a second. Without this, a round would measure these
+        unanswered ARP request only after a second. Without this call, a round would measure these
         delays.
         """
         deadline = time.monotonic() + READY_S
         while not self._settle_links() and time.monotonic() < deadline:
-            time.sleep(0.01)  # some kernels act only in their own time
+            time.sleep(0.01)  # some kernels cannot be hurried
         switches = self._netlinks[""]
         switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
         for name in self._names:
@@ -239,7 +239,7 @@ class Worker:
             os.write(descriptor, b"1")
 
     def _settle_links(self) -> bool:
-        """Return whether all links have settled; ask the others to do so."""
+        """Return whether all links have settled, and request the remaining links to settle."""
         settled = True
         for netlink in self._netlinks.values():
             if waiting := [link.ifindex for link in links(netlink) if unsettled(link)]:
@@ -248,7 +248,7 @@ class Worker:
         return settled
 
     def _queues(self) -> Callable[[], list[Queue]]:
-        """Return a function that lists the queues of those machines that have any now."""
+        """Return a function that lists the queues of the machines that have queues now."""
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
@@ -256,13 +256,13 @@ class Worker:
         """Measure once, and repeat the measurement while shared kernel resources were full.
 
         These resources are the ARP table, each processor's packet queue, and the buffer of ping
-        replies. Other networks may fill them at any time, and a loss then says nothing about this
-        network. The measurement is repeated whatever it found.
+        replies. Other networks may fill these resources at any time, and lost packets then do not
+        indicate a fault in this network. The measurement is repeated regardless of its result.
 
-        After ``crowd_until`` (monotonic, s) a measurement counts even if queues were full, since
-        its own packets may have filled them. Raises EnvironmentFailed if the ARP table stays full
-        and packets are lost. The failure is a proven environment failure if other networks filled
-        the table while this network was silent.
+        After ``crowd_until`` (monotonic, s), a measurement counts even if queues were full, because
+        its own packets may have filled the queues. Raises EnvironmentFailed if the ARP table stays
+        full and packets are lost. This counts as a proven environment failure if other networks
+        filled the table while this network was silent.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
@@ -288,12 +288,12 @@ class Worker:
             self._keep_calm()
             self._make_ready()  # frees this network's ARP entries for others
             silent = neighbours_refused()
-            time.sleep(pause_s)  # no packet of this network is on its way
+            time.sleep(pause_s)  # this network sends no packets during the pause
             others |= neighbours_refused() > silent
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _crowd(self) -> Callable[[], bool]:
-        """Return a function that reports whether a shared buffer has overflowed since now.
+        """Return a function that returns whether a buffer has overflowed since this call.
 
         The buffers are the processors' packet queues, which all networks share, and the kernel's
         buffer for this network's ping replies.
@@ -310,7 +310,7 @@ class Worker:
         return grown
 
     def _reap(self) -> None:
-        """Reap processes that a command left to process 1, since zombies count as processes."""
+        """Reap processes that commands left to process 1, because zombies count as processes."""
         if self._alone:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -318,6 +318,6 @@ class Worker:
 
 
 def cpu_used_s() -> float:
-    """Return the CPU time of this process and its ended children."""
+    """Return the CPU time in s of this process and its ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + used.ru_utime + used.ru_stime

@@ -1,13 +1,12 @@
 """Warm process from which episodes' workers are forked, with their imports loaded.
 
     python -m netarena_network.real.zygote KIND DESCRIPTOR   serve a control socket
-    python -m netarena_network.real.zygote                   print what this machine lacks
+    python -m netarena_network.real.zygote                   print missing requirements
 
 KIND is an application's subclass of ``worker.Worker``, as MODULE:NAME.
 
-The control socket is that of a ``child.Forker``; ``failed`` has the last output of an ended worker.
-When the socket closes, every worker dies with this process, and everything in its namespaces with
-the worker.
+The control socket belongs to a ``child.Forker``; ``failed`` has the last output of an ended worker.
+When the socket closes, this process ends, all workers die, and their namespaces are removed.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from netarena_network.real.worker import Worker
 if TYPE_CHECKING:
     from resource import struct_rusage
 
-#: Maximum size of a worker's error report.
+#: Maximum size of a worker's error report in bytes.
 _MOST_BYTES = 2048
 
 
 class Zygote(Forks):
-    """Forks workers, and waits for each outside of its namespaces."""
+    """Forks workers, and waits for each worker outside the worker's namespaces."""
 
     def __init__(self, control: socket.socket, kind: type[Worker]) -> None:
         super().__init__(control)
-        #: Process -> pipe with its worker's error report
+        #: Process -> pipe from which the worker's error report is read
         self._words: dict[int, int] = {}
         self._make = partial(kind, Turns(MACHINE))
 
@@ -62,7 +61,7 @@ class Zygote(Forks):
 
 
 def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None:
-    """In a new child: wait outside of new namespaces, and serve inside of them."""
+    """In a new child process, wait outside new namespaces while a second process serves in them."""
     try:
         inner = isolate()
         if inner > 0:
@@ -70,7 +69,7 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
             os.close(words)
             os.waitpid(inner, 0)
         else:
-            # The pipe stays open in the worker, so that its end shows that the worker has ended.
+            # The pipe stays open in the worker, so that end-of-file shows the worker's exit.
             serve(socket.socket(fileno=descriptor), make())
     except NamespaceUnavailable as error:
         os.write(words, str(error).encode())
@@ -85,7 +84,7 @@ def serve(connection: socket.socket, worker: Worker) -> None:
 
 
 def main() -> None:
-    """Run the warm process, or print what this machine lacks."""
+    """Run the warm process, or print the requirements that this machine does not meet."""
     if len(sys.argv) == 1:
         sys.stdout.write(lacking())
         return

@@ -1,8 +1,8 @@
 """Replies of agents that do not inspect the network: random commands, or a fixed text.
 
-None uses the query. ``distract`` draws a command that an operator might enter. ``blanket`` enters
-the paper's standard configuration, the same on every network of a size. ``reset`` knows all methods
-of faults and undoes everything that looks like one on a machine.
+None of these agents uses the query. ``distract`` draws a command that an operator might enter.
+``blanket`` enters the paper's standard configuration, the same on all networks of a size. ``reset``
+undoes all settings of a machine that look like a fault of any method.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from netarena_route.world.model import Machine, World, standard
 
-#: Commands that operators enter, right and wrong, with fields that ``distract`` fills.
+#: Correct and wrong commands that operators enter, with fields that ``distract`` fills.
 _PLAUSIBLE = (
     "ip addr",
     "ip route",
@@ -58,7 +58,7 @@ _RESET = (
     "sysctl -w net.ipv4.ip_default_ttl=64",
 )
 _RESET_PORT = (
-    # The name prefix is unknown, so the port is found by the rest of its name.
+    # The name prefix is unknown, so the command finds the port by the rest of its name.
     "d=$(echo /proc/sys/net/ipv4/conf/*{suffix}); d=${{d##*/}}",
     "ip link set $d mtu 1500 arp on up",
     "tc qdisc del dev $d root",
@@ -103,14 +103,14 @@ def _configure(machine: Machine) -> str:
 
 # ---------------------------------------------------------------- the strongest fixed text
 
-#: On the router: resets of settings that act on all machines at once, which no lock does.
+#: On the router: resets of settings that affect all machines. No lock uses such settings.
 _GENERAL = r"""
 ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
   while read p; do ip rule del pref $p prohibit; done
 ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
 iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
 """
-#: For a port ``$d``: link, queue, settings, a too narrow mask, and the route of its subnet.
+#: For a port ``$d``: resets of link, queue, settings, too narrow mask, and route of its subnet.
 _PORT = r"""
 ip link set $d up mtu 1500 arp on
 tc qdisc del dev $d root
@@ -130,7 +130,7 @@ echo 1 > /proc/sys/net/ipv4/conf/$d/forwarding
 echo 0 > /proc/sys/net/ipv4/conf/$d/rp_filter
 """
 )
-#: For any machine: removes entries that look like faults, but not those that separate two subnets.
+#: For any machine: removes entries that look like faults, except entries that separate two subnets.
 _ENTRIES = r"""
 nft list tables | awk '$3!~/^(filter|nat|raw|mangle)$/ {print $2, $3}' |
   while read t; do nft delete table $t; done
@@ -163,7 +163,7 @@ sysctl -w net.ipv4.icmp_echo_ignore_all=0
 [ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
 iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
 """
-#: A machine with an ARP entry on the host's only port is the router or shares a subnet with it.
+#: A machine in the ARP table of a host's only port is the router or shares a subnet with the host.
 _HOST_GATEWAY = r"""
 d=$(ls /proc/sys/net/ipv4/conf | grep -e -eth)
 c=$(ip route | awk '/via/ {print $3; exit}')
@@ -183,16 +183,16 @@ _HOST = (
     + _ENTRIES
 )
 _ALL_PORTS = "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do" + _ROUTER_PORT + "done\n"
-#: Number of hosts and ports that a text covers, since it does not know how many exist.
+#: Numbers of hosts and ports that a text covers, because the actual numbers are unknown.
 _MOST = 9
 
 
 def reset(*, by_the_piece: bool) -> Sequence[str]:
-    """Return a fixed text per machine, the router first, that undoes everything like a fault.
+    """Return a fixed text per machine, the router first, that undoes all fault-like settings.
 
-    With ``by_the_piece``, return ten turns instead: first those that open no pairs, then the
-    router's ports one by one, then hosts. The episode ends as soon as the query is solved, before
-    later turns open any pair.
+    With ``by_the_piece``, return ten turns instead: first resets that open no pairs, then the
+    router's ports one by one, then hosts. The episode ends as soon as the query is solved, so later
+    turns cannot open any pair.
     """
     if not by_the_piece:
         router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES

@@ -1,11 +1,11 @@
-"""Checklist operator: the yardstick of difficulty.
+"""Scripted operator with a checklist, which serves as the measure of difficulty.
 
-It knows only the prompts of its conversation and follows a runbook: inspect a machine (links,
-addresses, rules, routes, filters, two sysctls), reset whatever differs from the plan and from
-similar machines, go to the next. The router comes first, then the hosts that miss most pings. In a
-ticket it visits the machines that the ticket names, and declares the end after the last one. It
-never finds what its list does not inspect (queues, ARP, nftables, other tables of iptables, routing
-tables except main, other settings).
+The operator knows only the prompts of its conversation and follows a runbook: inspect a machine
+(links, addresses, rules, routes, filters, two sysctls), reset all entries that differ from the plan
+and from similar machines, continue with the next machine. The router comes first, then the hosts
+that miss most pings. In a ticket, the operator visits the machines that the ticket names, and
+declares the end after the last machine. Faults in other settings are never found (queues, ARP,
+nftables, other tables of iptables, routing tables except main, other sysctls).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LAST_OUTPUT = re.compile(
     r".*\nOutput:\n(?P<output>.*?)(?:\nPings after the command:|\n\n## )", re.DOTALL
 )
 _TICKET = "A ticket has come in:"
-#: First words of a reset -> the word for its cause
+#: First words of a reset -> the declared word for the cause
 _WORDS = {
     "ip link": "link",
     "ip address": "address",
@@ -62,26 +62,26 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The intended state as the prompt describes it."""
+    """The intended state that the prompt describes."""
 
     router: str
-    #: Network -> the router's interface in it, and its address
+    #: Network -> the router's interface in the network, and the interface's address
     ports: dict[IPv4Network, tuple[str, IPv4Interface]]
     #: Machine -> interface -> address
     machines: dict[str, dict[str, IPv4Interface]]
     apart: frozenset[frozenset[IPv4Network]]
-    #: Whether the router forwards only what filters accept, and whether it has a table per
-    #: interface.
+    #: Whether the router forwards only packets that filters accept, and whether it has a routing
+    #: table per interface.
     denies: bool
     tabulates: bool
-    #: Machines that are isolated by design, by any means.
+    #: Machines that are isolated by design, in any manner.
     reserve: frozenset[str] = frozenset()
     #: Whether the router ignores pings by design.
     silent: bool = False
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
-        """Return the plan of a prompt; raises ValueError if it has none."""
+        """Return the plan in a prompt; raises ValueError if the prompt has no plan."""
         ports: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
         machines: dict[str, dict[str, IPv4Interface]] = {}
         router = ""
@@ -114,7 +114,7 @@ class Plan:
     def serves(self, target: str | IPv4Network) -> bool:
         """Return whether a network, or the network of a router's port, has hosts in service.
 
-        Entries about other networks isolate the reserve.
+        Entries about networks without such hosts isolate the reserve.
         """
         for net, (port, _) in self.ports.items():
             if target == port:
@@ -137,7 +137,7 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """Return the router, then the hosts, beginning with those that miss most pings."""
+        """Return the router, then the hosts in decreasing order of missing pings."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -196,7 +196,7 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Yield resets so that every port has the planned address, and the loopback only its own."""
+    """Yield resets so that each port has its planned address, and the loopback no other address."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [
@@ -224,13 +224,13 @@ def reset_rules(view: View) -> Iterator[str]:
 
 
 def _concerns(view: View, words: list[str], keys: tuple[str, ...]) -> bool:
-    """Return whether the values after ``keys`` in an entry concern machines in service."""
+    """Return whether the values after ``keys`` in an entry refer to machines in service."""
     selected = (words[words.index(key) + 1] for key in keys if key in words)
     return all(view.plan.serves(each) for each in selected)
 
 
 def _is_meant(view: View, rule: str) -> bool:
-    """Return whether a policy rule is as the prompt describes the router."""
+    """Return whether a policy rule is one that the prompt describes for the router."""
     words = rule.split()
     if "iif" not in words:
         return False
@@ -259,7 +259,7 @@ def reset_routes(view: View) -> Iterator[str]:
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        # A host's route to a reserve subnet is also its route to the router's address there.
+        # A host's route to a reserve subnet is also its route to the router's address in the subnet.
         if net in right or (view.routes_traffic and not view.plan.serves(net)):
             continue
         if view.routes_traffic:
@@ -365,7 +365,7 @@ CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
 
 @dataclass
 class Operator:
-    """One conversation; ``reply`` is called with each prompt in turn."""
+    """The operator in one conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
@@ -373,7 +373,7 @@ class Operator:
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """Return the next reply of the runbook; raises ValueError for a prompt without a plan."""
+        """Return the runbook's next reply; raises ValueError if the prompt contains no plan."""
         plan, by_ticket = Plan.read(prompt), _TICKET in prompt
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""

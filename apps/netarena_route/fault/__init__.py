@@ -1,1 +1,1 @@
-"""Tables of faults: methods, the packets that each loses, and the repair commands."""
+"""Tables of faults: methods, the packets that each method loses, and the repair commands."""
