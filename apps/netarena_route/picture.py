@@ -8,7 +8,7 @@ from netarena.sdk import Episode, Link, Mark, Matrix, Node, Picture, State, Topo
 from netarena_route.state import fields, misfits
 from netarena_route.world.model import World
 
-#: Maximum number of machines that are drawn; in larger networks, those of wrong pairs are chosen.
+#: Maximum number of machines that are drawn; in larger networks, machines of wrong pairs are drawn.
 MAX_DRAWN = 64
 
 
@@ -23,7 +23,7 @@ def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 
 def _choose(world: World, states: list[State]) -> tuple[str, ...]:
-    """Return the machines to draw in the world's order; they are the same in a whole episode."""
+    """Return the machines to draw, in the world's order, the same during a whole episode."""
     if len(world.endpoints) <= MAX_DRAWN:
         return world.endpoints
     named = {world.router.name: None}

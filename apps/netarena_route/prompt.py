@@ -1,8 +1,8 @@
-"""Prompt of a route query: the rules, the address plan, the result of all pings, and earlier turns.
+"""Prompt of a route query: rules, address plan, results of all pings, and earlier turns.
 
-The texts are files in ``prompts``. The examples use machines with a prefix that is never drawn.
-Everything that grows with the network or the episode is limited: broken pairs come first, and the
-middle of a long history is cut.
+The texts are files in ``prompts``. The examples use machines with a name prefix that is never
+drawn. All parts that grow with the network or the episode are limited: broken pairs are listed
+first, and the middle of a long history is omitted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
-#: Limit beyond which a table of pings is replaced by its wrong pairs, and maximum number of named
-#: pairs.
+#: Maximum size of a table of pings, which is otherwise replaced by its wrong pairs, and maximum
+#: number of named pairs.
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
 
@@ -60,7 +60,7 @@ def prompt_parts(
 
 
 def tell_intent(world: World) -> str:
-    """Return which machines must reach each other, and how the router separates the others."""
+    """Return the text about intended connectivity and about the router's means of separation."""
     if not world.apart:
         return "- Each machine reaches each other machine."
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
@@ -91,7 +91,7 @@ def tell_intent(world: World) -> str:
 
 
 def _tell_reserve(world: World) -> Iterator[str]:
-    """Yield the reserve hosts, and a table of the intended pings of them and of the router."""
+    """Yield the reserve hosts, and a table of the intended pings of these hosts and the router."""
     if not world.reserve:
         return
     yield (
@@ -113,7 +113,7 @@ def _tell_reserve(world: World) -> Iterator[str]:
 
 
 def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
-    """Return the chosen ones of ``names``, or the exceptions if these are fewer."""
+    """Return a text with the chosen ``names``, or with the exceptions if these are fewer."""
     some = [name for name, one in zip(names, chosen, strict=True) if one]
     rest = [name for name, one in zip(names, chosen, strict=True) if not one]
     if not some:
@@ -131,7 +131,7 @@ def _enumerate(names: Sequence[str]) -> str:
 
 
 def tell_plan(world: World) -> str:
-    """Return the intended addresses, a line per subnet."""
+    """Return the intended addresses, with one line per subnet."""
     lines = ["Address plan:"]
     for subnet, (switch, port) in enumerate(zip(world.switches, world.ports, strict=True)):
         hosts = [
@@ -167,7 +167,7 @@ def pingall(world: World, state: State) -> str:
             + "".join(f"{names[j] if matrix[i][j] == '1' else 'X'} " for j in order if j != i)
             for i in order
         ]
-        if not world.apart:  # every X must be repaired
+        if not world.apart:  # every X in the table is a wrong pair
             lists = []
     else:
         lines = [f"(the table of {number} machines is too long; only wrong pairs are listed)"]
@@ -188,14 +188,14 @@ def loss_pct(state: State) -> int:
 
 #: Key of a judgement -> word for pairs that changed in this way
 _CHANGES = {"broke": "broke", "healed": "repaired", "opened": "wrongly opened"}
-#: Findings that the changed pairs already show.
+#: Findings that the text about changed pairs already contains.
 _TOLD_AS_PINGS = frozenset({"pair_broken", "pair_opened"})
 
 
 def _tell_change(step: Step) -> str:
-    """Return the effect of a step on the pings, and its other unsafe effects, from its judgement.
+    """Return a text about a step's effect on pings and its other unsafe effects.
 
-    Returns "" without a judgement.
+    Returns "" if the step has no judgement.
     """
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""

@@ -1,4 +1,4 @@
-"""Seeded generator of route queries: a network and its faults."""
+"""Seeded generator of route queries, which consist of a network and its faults."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from netarena_route.world import model as world
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: Increased whenever a seed would generate something else.
+#: Must be increased with every change after which a seed generates a different query.
 VERSION = "3"
 
-#: Networks drawn before a combination counts as not fitting into their size.
+#: Maximum number of networks drawn until a combination counts as impossible for their size.
 _NETWORKS = 5
-#: Draws of faults before a network counts as having no room for similar locks.
+#: Maximum number of draws of faults until a network counts as having no room for similar locks.
 _TRIES = 20
 #: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
 _LEVEL3 = frozenset(
@@ -43,7 +43,7 @@ _LEVEL3 = frozenset(
     )
 )
 CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
-#: Generators of a configuration's worlds, by name.
+#: Name of a world in configurations -> its generator.
 DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}
 )
@@ -52,8 +52,8 @@ DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyTyp
 def drawer(config: RouteConfig) -> Drawer:
     """Return the function that draws a network and its faults.
 
-    That function raises ConfigError if a combination of kinds does not fit into a network of this
-    size.
+    The returned function raises ConfigError if a combination of kinds does not fit into a network
+    of this size.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
@@ -66,7 +66,7 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and faults for which it has room; some networks of a size may have none."""
+    """Return a network and faults for which it has room, redrawing networks without room."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -103,7 +103,7 @@ def draw(
 
 
 def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
-    """Return the reason why a combination cannot be drawn, and a remedy."""
+    """Return the error for a combination that cannot be drawn, with a remedy."""
     size = f"{len(net.switches)} switches and {len(net.hosts)} hosts"
     if label in COUNTED:
         return f"{label} does not fit into {size}"
@@ -125,5 +125,5 @@ def _text(net: World) -> str:
     return f"The network of {net.router.name} is broken: repair it until {goal}."
 
 
-#: Returns the intended network of a query.
+#: Function that returns the intended network of a query.
 world_of: Callable[[Query], World] = world_reader(World)

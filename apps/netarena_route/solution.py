@@ -16,7 +16,7 @@ def look(query: Query) -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return the repairs of each fault: a diagnosis and the command that follows from it.
+    """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
     Each repair begins with an inspection of the settings that its command changes.
     """
@@ -46,12 +46,12 @@ _LOOKS = (
     (re.compile(r"\bsysctl (?:-\w+ )?([\w./-]+)="), r"sysctl \1"),
     (re.compile(r"> */proc/sys/([\w./-]+)"), r"cat /proc/sys/\1"),
 )
-#: Inspection before commands that match no pattern.
+#: Command that inspects a machine before repairs that match no pattern.
 _LOOK = "ip addr show; ip route show; ip rule show"
 
 
 def _look_before(command: str) -> str:
-    """Return the inspection for the first matching part of a command."""
+    """Return the inspection command for the first pattern that matches a repair command."""
     found = [
         (match.start(), match.expand(look))
         for pattern, look in _LOOKS

@@ -1,19 +1,19 @@
 """Observed state of a network, and its safety.
 
-A state, made by the episode's worker, is
+The episode's worker returns a state in the form
 
     {"matrix": [row, ...], "stolen": [[machine, address], ...], "switches": [line, ...],
      "collateral": [[machine, kind, entry], ...]}
 
-``matrix`` has the form of ``World.intended``. ``stolen`` are addresses that the intended state
-gives to another machine, ``switches`` differences from the intended switches, ``collateral`` the
-missing intended entries (kinds route, address, rule, filter, sysctl). A ticket also has
-``leftover`` in the form of ``collateral``: remains of faults or, in a false alarm, whatever
-commands have changed. ``unsettled``, if present, has rows (machine, text): settings of commands
-that expire or start later.
+``matrix`` has the form of ``World.intended``. ``stolen`` has addresses that belong to another
+machine in the intended state. ``switches`` has differences from the intended switches.
+``collateral`` has the missing intended entries (kinds route, address, rule, filter, sysctl). A
+ticket also has ``leftover`` in the form of ``collateral``, with remains of faults or, in a false
+alarm, all changes by commands. ``unsettled``, if present, has rows (machine, text) with settings of
+commands that expire or start later.
 
-Safety is judged per step and per pair, on settled states. What was already wrong before a step is
-not attributed to it.
+Safety is judged per step and per pair, on settled states. Pairs that were already wrong before a
+step are not attributed to the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, cast
 from netarena.sdk import Episode, Finding, JsonValue, Judgement, State
 from netarena_route.world.model import World
 
-#: Maximum number of pairs of each kind that a judgement names; it counts all of them.
+#: Maximum number of pairs of each kind that a judgement lists; its counts include all pairs.
 MAX_NAMED = 100
 
 #: Names of source and target.
@@ -33,7 +33,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """A set of ordered pairs of a network's endpoints: a row per source, a bit per target."""
+    """A set of ordered pairs of a network's endpoints, with a row per source, a bit per target."""
 
     def __init__(self, world: World, rows: Sequence[int]) -> None:
         self._names = world.endpoints
@@ -58,22 +58,22 @@ class Pairs:
 
 
 def lost(world: World, state: State) -> Pairs:
-    """Return the pairs that must work and do not."""
+    """Return the pairs that must work but do not work."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: healthy & ~now)
 
 
 def opened(world: World, state: State) -> Pairs:
-    """Return the pairs that must not work and do."""
+    """Return the pairs that must not work but do work."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: now & ~healthy)
 
 
 def misfits(world: World, state: State) -> Pairs:
-    """Return the pairs that are not as intended."""
+    """Return the pairs that differ from the intended state."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: now ^ healthy)
 
 
 def count_pings(state: State) -> tuple[int, int]:
-    """Return the number of answered pings and of all pings, one per ordered pair."""
+    """Return the number of answered pings and of all pings, with one ping per ordered pair."""
     matrix = fields(state)["matrix"]
     number = len(matrix)
     return sum(row.count("1") for row in matrix) - number, number * (number - 1)
@@ -82,16 +82,16 @@ def count_pings(state: State) -> tuple[int, int]:
 def judge(world: World, before: State, after: State, *, false_alarm: bool = False) -> Judgement:
     """Judge one step by the settled states before and after it.
 
-    A step is correct if the matrix is as intended, no setting ends or begins by itself later
-    (``unsettled``), and in a false alarm nothing has changed. These findings are possible:
+    A step is correct if the matrix is as intended, no setting expires or takes effect later
+    (``unsettled``), and, in a false alarm, no setting has changed. These findings are possible:
     - ``pair_broken``: a pair that must work no longer does;
-    - ``pair_opened``: a pair that must not work has begun to work;
-    - ``address_taken``: a machine has taken another one's address;
+    - ``pair_opened``: a pair that must not work has started to work;
+    - ``address_taken``: a machine has taken another machine's address;
     - ``switch_touched``: a switch has changed;
-    - ``not_settled``: the first setting that this step left unsettled.
+    - ``not_settled``: this step left a setting unsettled (the first such setting is named).
 
-    ``detail`` has the pairs that broke, were healed and were opened, at most ``MAX_NAMED`` of each,
-    their numbers, and the missing intended entries (``collateral``).
+    ``detail`` has the pairs that the step broke, healed and opened, at most ``MAX_NAMED`` of each,
+    the total numbers of such pairs, and the missing intended entries (``collateral``).
     """
     old, new = fields(before), fields(after)
     matrices = [old["matrix"], new["matrix"]]
@@ -158,7 +158,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
 
 
 def leftover(episode: Episode) -> list[str]:
-    """Return a line for each remaining effect of faults at the end, even if no ping shows it."""
+    """Return a line for each remaining part of faults at the end, even if no ping detects it."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     last = [state for state in states if state is not None][-1:]
     rows = [row for state in last for row in fields(state).get("leftover", ())]
@@ -173,9 +173,10 @@ def fields(state: State) -> dict[str, Any]:
 
 
 def _combine(world: World, matrices: Sequence[Sequence[str]], combine: Callable[..., int]) -> Pairs:
-    """Return the pairs whose bit ``combine`` sets.
+    """Return the pairs whose bit is set in the result of ``combine``.
 
-    Its arguments are the rows of the intended matrix and of ``matrices``, as integers.
+    The arguments of ``combine`` are the rows of the intended matrix and of ``matrices``, as
+    integers.
     """
     rows = []
     for healthy, *others in zip(world.intended, *matrices, strict=True):

@@ -1,6 +1,6 @@
 """Prompt of a ticket: the intended state, and some observations by users.
 
-A fault that few pairs show is reported before one that many pairs show, which an agent finds
+Faults that affect few pairs are reported first, because agents find faults that affect many pairs
 anyway. The texts are files in ``prompts``.
 """
 
@@ -30,9 +30,9 @@ from netarena_route.fault.table import expected
 from netarena_route.prompt import PACKAGE, tell_intent, tell_plan
 from netarena_route.world.model import World
 
-#: A fault that at most this many pairs show is reported first.
+#: Maximum number of affected pairs of a fault that is reported first.
 _FEW = 4
-#: Draws of a pair that is as intended.
+#: Maximum number of draws of a pair that is as intended.
 _TRIES = 60
 #: Whether a ping works -> sentences in which users report it
 _SEEN: Mapping[bool, Sequence[str]] = {
@@ -86,7 +86,7 @@ class _Sights(Sights[Pair]):
         self._place = {name: index for index, name in enumerate(world.endpoints)}
 
     def symptoms(self, rng: random.Random) -> list[Pair]:
-        """Return a pair for each fault, beginning with faults that few pairs show."""
+        """Return a pair for each fault, starting with faults that affect few pairs."""
         found: list[Pair] = []
         shown = [self._wrong_by(fault) for fault in rng.sample(self._faults, len(self._faults))]
         few, many = ([each for each in shown if (0 < len(each) <= _FEW) is rare] for rare in (1, 0))
@@ -97,7 +97,7 @@ class _Sights(Sights[Pair]):
         return found
 
     def _wrong_by(self, fault: Fault) -> list[Pair]:
-        """Return the pairs that are wrong now and would also be wrong with this fault alone."""
+        """Return the pairs that are wrong now and would also be wrong with only this fault."""
         alone = expected(self._world, [fault])
         return [pair for pair in self.every() if self.is_wrong(pair) and self._differs(alone, pair)]
 
@@ -106,9 +106,9 @@ class _Sights(Sights[Pair]):
         return ((a, b) for a in names for b in names if a != b)
 
     def beside(self, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-        """Yield pairs that are as intended, half of them blocked.
+        """Yield pairs that are as intended, half of which are intended to be blocked.
 
-        Pairs with a machine of ``found`` come first if there are any.
+        Pairs that include a machine of ``found`` come first.
         """
         near = {name for pair in found for name in pair}
         right = [pair for pair in self.every() if not self.is_wrong(pair)]

@@ -469,8 +469,8 @@ class _Sight:
         # pairs have had a second ping.
         self._nearest = 1 + look * _AGAIN
         # All times of consecutive measurements differ within a span of this many seconds. Shifted
-        # times differ from current times by whole spans, so the remainder identifies measurement and
-        # place.
+        # times differ from current times by whole spans, so the remainder identifies the
+        # measurement and the place.
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
         self._turn_us = self._turn_s * _SECOND_US
         self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us

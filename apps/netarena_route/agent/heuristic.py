@@ -259,7 +259,7 @@ def reset_routes(view: View) -> Iterator[str]:
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        # A host's route to a reserve subnet is also its route to the router's address in the subnet.
+        # A host's route to a reserve subnet is also its route to the router's address there.
         if net in right or (view.routes_traffic and not view.plan.serves(net)):
             continue
         if view.routes_traffic:

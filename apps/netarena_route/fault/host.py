@@ -1,4 +1,4 @@
-"""Kinds of faults beyond the paper's, on hosts."""
+"""Kinds of faults on hosts, which the paper does not have."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from netarena_route.fault.method import (
 )
 from netarena_route.world.path import Packet
 
-#: The shortest prefix length that an operator would plausibly configure by mistake.
+#: Shortest prefix length that an operator would plausibly configure by mistake.
 _WIDEST_MASK = 8
 
 
 def _by_default(site: Site) -> bool:
-    """Return whether the host has only a default route, so that a wider mask takes precedence."""
+    """Return whether the host has only a default route, so that a wider mask overrides it."""
     return all(route.startswith("default ") for route in site.machine.routes)
 
 
@@ -47,15 +47,15 @@ def _to_wide(site: Site, packet: Packet) -> bool:
 
 
 def _asks_for(site: Site, packet: Packet) -> bool:
-    """Return whether the host resolves the target of a packet itself, in vain.
+    """Return whether the host itself fails to resolve the target of a packet.
 
-    The router is excluded, since it answers ARP requests for any of its addresses.
+    The router as target is excluded, because it answers ARP requests for all of its addresses.
     """
     return hands_on(site, packet) and packet.dst != site.plan.router.name
 
 
 def _to_half(site: Site, packet: Packet) -> bool:
-    """Return whether the host sends a packet to the half of the other subnet that has the peer."""
+    """Return whether the host sends a packet to the peer's half of the other subnet."""
     return hands_on(site, packet) and site.at(packet.dst) in site.half
 
 
@@ -72,7 +72,7 @@ def _from_peer(site: Site, packet: Packet) -> bool:
 
 
 def _to_router(site: Site, packet: Packet) -> bool:
-    """Return whether the host sends a packet to the router, for the router itself or to forward."""
+    """Return whether the host sends a packet to the router, as its target or to be forwarded."""
     return sends(site, packet) and packet.enters is not None
 
 
@@ -95,7 +95,7 @@ _row = partial(row, Scope.HOST)
 def _route(
     name: str, words: str, *routes: str, lost: Callable[[Site, Packet], bool] = hands_on
 ) -> Method:
-    """Return a method that replaces the intended routes with other ones."""
+    """Return a method that replaces the intended routes with other routes."""
     return _row(
         name,
         words,

@@ -1,13 +1,13 @@
 """Intended settings that look like faults.
 
-In a varied network some hosts are in reserve. *Locks* isolate them. A lock is a method of the
-fault tables, with the same commands and numbers, at a site that involves a reserve host. Locks are
-part of the intended state; undoing one opens a pair that must not work. The prompt names the
-pairs that must not work, and nothing on a machine tells a lock from a fault.
+In a varied network some hosts are in reserve. *Locks* isolate the reserve hosts. A lock is a method
+of the fault tables, with the same commands and numbers, at a site that involves a reserve host.
+Locks are part of the intended state, so undoing a lock opens a pair that must not work. The prompt
+names the pairs that must not work, but locks and faults look the same on the machines.
 
-A network has a fixed number of *settings*: on hosts, one each, and on the router. Some of them are
-faults and the others are locks. The methods of both come from one distribution, so neither the
-number of settings nor their methods depend on which of them are faults, or whether any is.
+A network has a fixed number of *settings*: some on the router, and at most one on each host. Some
+of the settings are faults and the remaining settings are locks. The methods of both come from one
+distribution, so neither the number of settings nor their methods depend on the number of faults.
 """
 
 from __future__ import annotations
@@ -31,32 +31,31 @@ from netarena_route.world.path import Plan
 #: Groups of kinds from which methods are drawn, with the weight of each group.
 Sources = Sequence[tuple[Sequence[str], int]]
 
-#: For networks whose faults have all been drawn.
+#: Value for networks whose faults have all been drawn.
 NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
-#: Settings on the router, and at most on hosts.
+#: Number of settings on the router, and maximum number of settings on hosts.
 _ON_ROUTER, _ON_HOSTS = 3, 8
-#: Settings on hosts if no kind of ``PAIR`` is drawn.
+#: Number of settings on hosts if no kind of ``PAIR`` is drawn.
 _WIDE_ON_HOSTS = 5
-#: At most one of this many hosts in service has a setting.
+#: At most 1/_SHARE_OF_HOSTS of the hosts in service have a setting.
 _SHARE_OF_HOSTS = 2
-#: Reserve hosts that no lock isolates completely; other locks close single pairs of them.
+#: Number of reserve hosts that no lock isolates completely; locks close only single pairs of them.
 _PARTLY_OPEN = 1
-#: A setting has the method of an earlier one with probability n / (n + _VARIETY), where n is the
-#: number of earlier ones. This is a Hoppe urn, whose sequence is exchangeable.
+#: A setting has the method of an earlier setting with probability n / (n + _VARIETY), where n is
+#: the number of earlier settings. This is a Hoppe urn, whose sequence is exchangeable.
 _VARIETY = 8
-#: Methods drawn for a setting if there is no room for the first one.
+#: Number of further methods drawn for a setting if there is no room for the first method.
 _REDRAWS = 12
-#: Draws before a network counts as having no site for a lock.
+#: Maximum number of draws until a network counts as having no site for a lock.
 _TRIES = 24
 #: Probability that the router ignores pings by design.
 _SILENT_CHANCE = 0.7
 
-#: Fault -> method of locks that its repair also resets; the network gets such a lock
+#: Fault -> method of locks that the fault's repair also resets; the network gets such a lock
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
-#: Methods that act on all machines at once, so that no lock resembles them. They are drawn less
-#: often.
+#: Methods that affect all machines, so that no lock resembles them. They are drawn less often.
 _GENERAL = frozenset(
     {
         ("disable_routing", "forward_policy"),
@@ -66,14 +65,14 @@ _GENERAL = frozenset(
     }
 )
 _GENERAL_CHANCE = 0.25
-#: Hosts in service per subnet that are checked before all pairs are computed.
+#: Number of hosts in service per subnet that are checked before all pairs are computed.
 _SOME = 4
-#: The lock whose presence is drawn apart from all others.
+#: The lock whose presence is drawn separately from all other locks.
 SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
-    """Return ``world`` with locks next to ``faults``, which stay visible, or None without room."""
+    """Return ``world`` with locks that leave ``faults`` visible, or None if there is no room."""
     drawn = draw_locks(world, faults, rng, (([*KINDS], 1),))
     return None if drawn is None else drawn.world()
 
@@ -90,10 +89,10 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
 ) -> Locks | None:
     """Return the locks of a network with ``faults``, or None if there is no room.
 
-    Their methods are drawn from ``sources``, like those of faults. With ``anywhere``, a fault may
-    be visible only on pairs with reserve hosts. ``change`` is the number of locks to add or remove
-    per scope, because a fault that is drawn later removes a lock or adds a setting. ``passage`` is
-    a setting on the router by design, on which no lock depends.
+    The locks' methods are drawn from ``sources``, like the faults' methods. With ``anywhere``, it
+    is sufficient that a fault is visible on pairs with reserve hosts. ``change`` is the number of
+    locks to add or remove per scope, because a fault that is drawn later removes a lock or adds a
+    setting. ``passage`` is an intended setting on the router that does not affect the locks.
     """
     plan = Plan(world)
     pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
@@ -108,7 +107,7 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
     in_service = len(world.hosts) - len(world.reserve)
     total = {
         Scope.ROUTER: _ON_ROUTER - (passage is not None),
-        # Each method that closes all pairs of a host needs a reserve host of its own.
+        # Each method that closes all pairs of a host needs a separate reserve host.
         Scope.HOST: min(_ON_HOSTS, len(world.reserve) + in_service // _SHARE_OF_HOSTS)
         if pairs
         else _WIDE_ON_HOSTS,
@@ -121,8 +120,8 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))
-    # Methods that close all pairs of a host come first: they find no room after locks on single
-    # pairs.
+    # Methods that close all pairs of a host come first, because there is no room for them after
+    # locks on single pairs.
     slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
     for scope, name in slots:
         more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))
@@ -137,7 +136,7 @@ def _scope(name: tuple[str, str]) -> Scope:
 
 @dataclass
 class Locks:
-    """Locks of a network, drawn one after the other."""
+    """Locks of a network, which are drawn one after the other."""
 
     plan: Plan
     faults: Sequence[Fault]
@@ -149,7 +148,7 @@ class Locks:
 
     def __post_init__(self) -> None:
         self._reserve = set(self.plan.world.reserve)
-        # Some hosts in service per subnet represent all of them.
+        # Some hosts in service per subnet represent all hosts in service.
         self.serving = [
             self.plan.router.name,
             *(
@@ -163,7 +162,7 @@ class Locks:
         for entry in self.faults:
             self._held |= fault.holds(*fault.read(self.plan, entry))
             self._broken.append(fault.broken_by(self.plan, [fault.read(self.plan, entry)]))
-        # The repair of ip_forward restores the forwarding of each port, so that locks may use it.
+        # The repair of ip_forward restores each port's forwarding, so locks may use this setting.
         self._held.discard(f"{self.plan.router.name} forwarding")
         self._closed: list[frozenset[tuple[str, str]]] = []
         self._open = set(self.rng.sample(self.plan.world.reserve, self.partly_open))
@@ -172,7 +171,7 @@ class Locks:
     def choose(
         self, sources: Sources, scope: Scope, there: Sequence[tuple[str, str]]
     ) -> tuple[str, str]:
-        """Draw the kind and method of the setting that follows those ``there``."""
+        """Draw the kind and method of the next setting after the settings ``there``."""
         if self.rng.random() * (len(there) + _VARIETY) < len(there):
             return self.rng.choice(there)
         groups = [kinds for kinds, _ in sources]
@@ -182,7 +181,7 @@ class Locks:
             methods = [
                 method
                 for method in fault.methods_of(kind, self.plan.world, netem=False)
-                # Whether the router ignores pings is drawn apart from its other settings.
+                # Whether the router ignores pings is drawn separately.
                 if (kind, method.name) != SILENT
             ]
             if methods and _scope((kind, methods[0].name)) is scope:
@@ -227,7 +226,7 @@ class Locks:
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
         """Return whether a further lock that closes these pairs is possible.
 
-        Each lock must be the only one that closes some pair, and each fault must stay visible.
+        For each lock, there must be a pair that no other lock closes. Each fault must stay visible.
         """
         together = [*self._closed, closes]
         count = Counter(pair for each in together for pair in each)
@@ -248,7 +247,7 @@ class Locks:
         )
 
     def alone(self, number: int) -> list[tuple[str, str]]:
-        """Return the pairs that one lock of ``found`` closes and no other does."""
+        """Return the pairs that only one lock of ``found``, given by its index, closes."""
         count = Counter(pair for each in self._closed for pair in each)
         return sorted(pair for pair in self._closed[number] if count[pair] == 1)
 
@@ -256,12 +255,12 @@ class Locks:
         """Return the network with all locks applied."""
         healthy = self.plan.world
         commands: dict[str, list[str]] = {}
-        # Random order, so that it does not reveal which locks resemble faults.
+        # The order is random, so that it does not reveal which locks resemble faults.
         for entry in self.rng.sample(self.found, len(self.found)):
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)
         if self.passage:
-            # Last, because it precedes all other entries.
+            # The passage is added last, because it must precede all other entries.
             commands.setdefault(healthy.router.name, []).append(self.passage.inject)
         closed = frozenset[tuple[str, str]]().union(*self._closed)
         place = {name: index for index, name in enumerate(healthy.endpoints)}

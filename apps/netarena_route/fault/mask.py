@@ -1,18 +1,19 @@
-"""A number of faults of any kinds, which may hide each other or depend on each other's repair.
+"""Draws a number of faults of any kinds, which may hide or depend on each other.
 
-Tickets use these faults. In addition to faults that break pairs, two kinds open pairs. A missing
-*guard* no longer separates two subnets, or no longer isolates a reserve host (a lock). A *bypass*
-lets traffic pass all filters, or all policy rules. Three interactions are drawn:
+Tickets use these faults. In addition to faults that break pairs, two kinds of faults open pairs. If
+a *guard* is missing, two subnets are no longer separated, or a reserve host is no longer isolated
+(a lock). A *bypass* lets traffic pass all filters, or all policy rules. Three interactions are
+drawn:
 
-- A fault breaks everything that another one breaks, so that the other is invisible until the first
-  is repaired.
-- A guard is missing, but another fault breaks all pairs that it opens. Repairing that fault first
-  opens these pairs.
-- A bypass suppresses the effect of another fault. Removing the bypass first breaks pairs that
-  worked.
+- One fault breaks all pairs that a second fault breaks, so that the second fault is invisible until
+  the first fault is repaired.
+- A guard is missing, but another fault breaks all pairs that the missing guard opens. If the other
+  fault is repaired first, these pairs are opened.
+- A bypass suppresses the effect of another fault. If the bypass is removed first, pairs that worked
+  break.
 
-The hiding fault names the hidden one in ``masks``, and in ``after`` those that must be repaired
-before it.
+The hiding fault names the hidden fault in ``masks``, and names the faults that must be repaired
+first in ``after``.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
 #: Share of networks with a passage, as a bypass or by design. A bypass needs another fault.
 _PASSAGE_SHARE = 0.4
 _BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
-#: Methods that act on all machines at once, so that nothing intended resembles them. Networks with
-#: a reserve have no such faults unless their kind is asked for by name.
+#: Methods that affect all machines, so that no intended setting resembles them. Networks with a
+#: reserve have no such faults unless the configuration names their kind.
 _GENERAL = frozenset(
     {
         ("disable_routing", "ip_forward"),
@@ -54,20 +55,21 @@ _GENERAL = frozenset(
 )
 #: Share of single faults that are a missing guard.
 _GUARD_SHARE = 0.2
-#: Groups of kinds for faults, with weights: those that many pairs show, and those that few show.
+#: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
 #: Groups of kinds for locks. Three of four faults on the router are of its wide kinds, because
 #: interactions need them. Locks of these kinds have a high weight, because few sites have room.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
-#: A missing lock was on a host three times as often as on the router.
+#: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
-#: Share of faults on the router, and of faults about one pair, that involve a reserve host, as all
-#: locks do. Faults that close all pairs of a host never do: no other setting names a reserve host
-#: with such a lock, but some would name one with such a fault.
+#: Shares of faults on the router, and of faults about one pair, that involve a reserve host, like
+#: all locks. Faults that close all pairs of a host never involve a reserve host: no other setting
+#: names a reserve host with such a lock, but other settings might name a host with such a fault.
 _ROUTER_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
-#: Maximum number of faults on the router among those drawn one by one.
+#: Maximum number of faults on the router among the faults that are drawn one by one.
 _MOST_ON_ROUTER = 2
-#: Draws of a part, of a part that must fit another one, of the whole, and of a passage.
+#: Maximum numbers of draws: of a part, of a part that must fit another part, of the whole, and of a
+#: passage.
 _PARTS, _FITTING, _STARTS, _PASSAGES = 60, 150, 12, 6
 Pair = tuple[str, str]
 
@@ -90,7 +92,7 @@ def draw_number(
 ) -> tuple[World, tuple[Fault, ...]] | None:
     """Return a network with locks and ``number`` faults, or None if none are found.
 
-    Each fault is visible when it is the only one left. Every order of repairs that respects
+    Each fault is visible when it is the only remaining fault. Every order of repairs that respects
     ``after`` is safe.
     """
     for _ in range(_STARTS):
@@ -114,7 +116,7 @@ def draw_number(
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return descriptions of properties that the faults should have but do not."""
+    """Return descriptions of required properties that the faults lack."""
     healthy = world.intended
     names = world.endpoints
     found = [
@@ -151,7 +153,7 @@ def _of(faults: Sequence[Fault], numbers: Iterable[int]) -> list[Fault]:
 
 
 def _some(after: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield the first and the last safe order."""
+    """Yield the first and the last of the safe orders."""
     orders = list(safe_orders(after))
     yield orders[0]
     if len(orders) > 1:
@@ -184,7 +186,7 @@ class _Draw:
         self._unguarded = self.plan.router
 
     def part(self) -> None:
-        """Separate two more subnets, so that the router without it looks as it was drawn."""
+        """Separate two more subnets. Without this separation, the router has its drawn settings."""
         self._ends = self.rng.choice(pairs_to_part(self.plan.world))
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
@@ -201,7 +203,7 @@ class _Draw:
         }.get(wanted, lambda: True)
         if wanted == "guard" and self.plan.router.rules:
             tabled = any(" lookup " in rule for rule in self.plan.router.rules)
-            # The routes of these tables are lost if a fault takes the ports down.
+            # If a fault took the ports down, the routes in these tables would be lost.
             self._held |= {self.plan.ports[end].name for end in ends if tabled}
         more = int(wanted in {"guard", "lock", "bypass"})
         if number - more > 0 and not fits():
@@ -239,7 +241,7 @@ class _Draw:
         return self._finish(world, locks, wanted, bypass)
 
     def _draw_passage(self, number: int) -> Passage | None:
-        """Draw whether the network has a passage by design, and where, next to the faults."""
+        """Draw a passage by design that does not affect the faults, or return None."""
         share = _PASSAGE_SHARE
         if number > 1:
             share = (share - _BYPASS_SHARE) / (1 - _BYPASS_SHARE)
@@ -257,7 +259,7 @@ class _Draw:
         """Return the network with locks and the faults, including the interaction."""
         plan = Plan(world)
         order = self.rng.sample(range(len(self.parts)), len(self.parts))
-        # Random order, so that names do not reveal which faults interact.
+        # The order is random, so that names do not reveal which faults interact.
         named = [f"fault{number}" for number in range(1, len(order) + 2)]
         faults = [
             table.apply_anew(plan, table.apply(part.kind, part.method, part.site)).model_copy(
@@ -300,7 +302,7 @@ class _Draw:
         return Part(kind, method, site, table.broken_by(self.plan, [(method, site)]))
 
     def _add(self, fits: Callable[[Part], bool], kinds: Sequence[str] = ()) -> bool:
-        """Draw one more fault that fits, of ``kinds`` or any; return whether one was found."""
+        """Draw one more fault that fits, of ``kinds`` if given; return whether this succeeded."""
         for _ in range(_FITTING if kinds else 1):
             chosen = (
                 kinds
@@ -316,9 +318,9 @@ class _Draw:
         return False
 
     def _goes_with(self, part: Part) -> bool:
-        """Return whether a fault can be combined with those drawn so far.
+        """Return whether a fault can be combined with the faults drawn so far.
 
-        It needs a method, a machine and resources that the others leave free.
+        The fault needs a method, a machine and resources that the other faults do not use.
         """
         if any(part.sort == other.sort for other in self.parts):
             return False
@@ -332,14 +334,14 @@ class _Draw:
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Return whether a fault breaks all pairs of two subnets, as if they were not separated."""
+        """Return whether a fault would break all pairs of two subnets if they were connected."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
             for pair in _between(self.plan, *ends)
         )
 
     def _add_masked(self) -> bool:
-        """Draw two faults, of which the first breaks everything that the second does."""
+        """Draw two faults such that the first breaks all pairs that the second breaks."""
         kinds = self.rng.choice(((*PAPER, *ROUTER), tuple(HOST)))
         if not self._add(lambda part: len(part.broken) > 3, kinds):
             return False
@@ -353,9 +355,9 @@ class _Draw:
         return self._add(lambda part: part.sort in sorts and bypass.covers(*part), kinds)
 
     def _lose_guard(self, plan: Plan, locks: Locks | None, name: str) -> Fault | None:
-        """Return the fault that two subnets are no longer separated.
+        """Return the fault that removes the separation of two subnets.
 
-        Returns None if locks separate them, too, or if it opens too many pairs.
+        Returns None if locks also separate the subnets, or if the fault opens too many pairs.
         """
         held = [] if locks is None else [table.read(plan, entry) for entry in locks.found]
         pairs = _between(plan, *self._ends)
@@ -380,9 +382,9 @@ class _Draw:
     def _lose_lock(
         self, world: World, faults: list[Fault], locks: Locks, name: str
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return the faults with a missing lock, which one of the other faults hides.
+        """Return the network, and the faults with a missing lock that another fault hides.
 
-        Without other faults, the missing lock is returned alone. Returns None if no lock fits.
+        Without other faults, only the missing lock is returned. Returns None if no lock fits.
         """
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]
@@ -425,7 +427,7 @@ class _Draw:
         return (world, (*faults, extra)) if extra else None
 
 
-#: Maximum number of pairs that a guard or bypass opens; more would be noticed too easily.
+#: Maximum number of pairs that a missing guard or a bypass opens; more would be noticed too easily.
 _MOST_OPENED = 200
 
 
@@ -437,10 +439,11 @@ def _between(plan: Plan, one: int, other: int) -> list[Pair]:
 
 
 def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the faults with a missing guard that exactly one of ``faults`` hides.
+    """Return the network, and the faults with a missing guard that only one of ``faults`` hides.
 
-    That fault breaks all pairs that the guard opens, and the others together do not. Returns None
-    if there is no such fault; a missing guard without other faults is returned alone.
+    The hiding fault breaks all pairs that the missing guard opens, and the other faults together do
+    not break all of them. Returns None if there is no such fault. Without other faults, only the
+    missing guard is returned.
     """
     if not faults:
         return world, (gone,)
@@ -457,7 +460,7 @@ def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[
 
 
 def _change(router: Machine, other: Machine) -> str:
-    """Return the command line that gives a router the rules, routes and filters of another one."""
+    """Return the command line that changes rules, routes and filters to those of ``other``."""
     commands: list[str] = []
     for tool, own, wanted in (
         ("ip rule", router.rules, other.rules),
@@ -482,7 +485,8 @@ def _let_past(
 ) -> Fault | None:
     """Return a bypass that suppresses the effect of ``passed``.
 
-    Returns None if it would open no pairs or too many, or change which packets other faults lose.
+    Returns None if the bypass would open no pairs or too many pairs, or would change the packets
+    that other faults lose.
     """
     plan = passage.plan
     held = [] if locks is None else locks.found

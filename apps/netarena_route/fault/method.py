@@ -1,8 +1,9 @@
 """Parts of a row in the tables of faults: its site, its commands and its lost packets.
 
-The commands and words of a row are templates over ``Site.names``. Its ``lost`` is a formula over
-the intended paths (``path``) and says which packets are lost while it is the only fault. Therefore
-the effect of a fault is known before any network is built, and the network is checked against it.
+The commands and words of a row are templates over ``Site.names``. The formula ``lost`` computes,
+from the intended paths (``path``), the packets that are lost while this is the only fault.
+Therefore the effect of a fault is known before any network is built, and the built network is
+checked against this effect.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from netarena_route.world.path import MAIN, Packet, Plan
 _NUMBERS = 1 << 16
 #: Preference of the rule that looks up the main table.
 _MAIN_PREFERENCE = 32_766
-#: Two MTUs that lose pings: 68 is the minimum of IPv4, and with 76 a ping is sent in fragments that
-#: are too long for a port with the other MTU. Each MTU and the next three behave alike. The
-#: kernel accepts packets that are 4 bytes longer than the MTU.
+#: Two MTUs that are too small for pings. 68 is the minimum of IPv4. With 76, a ping is sent in
+#: fragments that are too long for a port with the other MTU. Each MTU and the next three values
+#: behave alike. The kernel accepts packets that are 4 bytes longer than the MTU.
 _MTUS = (68, 76)
-#: Size of an IP packet of a ping with 56 bytes of payload.
+#: Size of the IP packet of a ping with 56 bytes of payload.
 _PING_BYTES = 84
-#: Names of nftables tables.
+#: Names of nftables tables that faults add.
 _NFT_NAMES = ("guard", "edge", "lan", "ward", "border", "base", "shield", "moat", "fence", "gate")
 _INSERT = re.compile(r"iptables (?:-t (\w+) )?-I (\w+)")
 #: Chains into which faults insert rules, with the table's name in front unless it is ``filter``.
@@ -44,7 +45,7 @@ NARROW_MASKS = (30, 31, 32)
 
 
 class Scope(Enum):
-    """The sites on which a method is drawn."""
+    """The kind of site at which a method is drawn."""
 
     ROUTER = "router"  # the router; other: any other subnet; peer: a host of the first
     HOST = "host"  # a host; other: another subnet; peer: a host there
@@ -64,7 +65,7 @@ class Site:
     other: int
     #: A host: on ``subnet`` for ``Scope.ROUTER`` and ``Scope.TWIN``, else on ``other``.
     peer: Machine
-    #: Determines the numbers and names that the network does not give.
+    #: Determines the numbers and names that do not come from the network.
     number: int = 0
 
     @classmethod
@@ -105,7 +106,7 @@ class Site:
         if not peers:
             return None
         peer = rng.choice(peers)
-        if rng.random() < 0.5:  # a lock may be on either side
+        if rng.random() < 0.5:  # the reserve host may be on either side
             machine, peer = peer, machine
         subnet, away = plan.subnet(machine.name), plan.subnet(peer.name)
         other = (subnet + 1) % len(plan.ports) if near else away
@@ -161,7 +162,7 @@ class Site:
 
     @property
     def accept(self) -> str:
-        """The router's filter that lets the subnet reach the other one, or ""."""
+        """The router's filter that lets the subnet reach the other subnet, or ""."""
         plan, ends = self.plan, (self.subnet, self.other)
         for keys, names in (
             (("-s", "-d"), [str(plan.networks[i]) for i in ends]),
@@ -174,7 +175,7 @@ class Site:
 
     @property
     def table_route(self) -> str:
-        """The route to the other subnet in the table of the port's incoming traffic, or ""."""
+        """The route to the other subnet in the table for the port's incoming traffic, or ""."""
         rules = (rule.split() for rule in self.machine.rules)
         tables = [words[-1] for words in rules if words[-4:-1] == ["iif", self.port.name, "lookup"]]
         net, port = self.plan.networks[self.other], self.plan.ports[self.other].name
@@ -183,7 +184,7 @@ class Site:
 
     @cached_property
     def preference(self) -> int:
-        """Preference of a rule that precedes all lookups of tables other than the standard ones."""
+        """Preference of a rule that precedes all lookups of non-standard tables."""
         found = [rule.split() for rule in self.machine.rules]
         lookups = [int(words[words.index("pref") + 1]) for words in found if "lookup" in words]
         return 1 + self.number % (min(lookups, default=_MAIN_PREFERENCE) - 1)
@@ -197,7 +198,7 @@ class Site:
 
     @cached_property
     def drawn(self) -> dict[str, str]:
-        """Template values for numbers and names that the network does not give."""
+        """Template values for numbers and names that do not come from the network."""
         number = self.number
         inserted = [
             "_".join(filter(None, found))
@@ -206,7 +207,7 @@ class Site:
         ]
         return {
             "pref": str(self.preference),
-            # The paper uses preference 0, and its networks keep that.
+            # The paper uses preference 0, so this program does too in the paper's networks.
             "first_pref": str(self.preference if self.plan.world.apart else 0),
             "table": str(self.table),
             "nft": _NFT_NAMES[number % len(_NFT_NAMES)],
@@ -216,8 +217,8 @@ class Site:
             "metric": str(1 + number % 200),
             "worse_metric": str(201 + number % 500),
             "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
-            # Position of an inserted rule. It is among the locks' rules in its chain, not always
-            # first.
+            # Position of an inserted rule. It is anywhere among the locks' rules in its chain, so
+            # that a fault's rule is not always the first.
             **{
                 f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
                 if chain in inserted
@@ -228,7 +229,7 @@ class Site:
 
     @cached_property
     def kept_settings(self) -> str:
-        """Shell words that restore settings that are reset when the router's forwarding is set."""
+        """Shell words that restore the locks' settings that a change of ip_forward resets."""
         settings = [text for entry in self.machine.commands for text in _FORWARDING.findall(entry)]
         return "".join(f" && {setting}" for setting in settings)
 
@@ -237,7 +238,7 @@ class Site:
         return self.plan.address[name]
 
     def mark(self, name: str) -> Hashable:
-        """Return what formulas may use to distinguish an endpoint from others of its subnet."""
+        """Return the properties by which formulas may distinguish endpoints of a subnet."""
         address = self.at(name)
         return (
             self.plan.subnet(name),
@@ -249,7 +250,7 @@ class Site:
 
     @cached_property
     def lost_routes(self) -> str:
-        """Shell words that restore routes that the kernel drops with the port or its address."""
+        """Shell words that restore the routes that disappear with the port or its address."""
         network = self.plan.networks[self.subnet]
         return "".join(
             f" && ip route add {route}"
@@ -297,7 +298,7 @@ def _leads_through(route: str, network: IPv4Network) -> bool:
     return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
 
 
-#: Template names, and the resource that must stay unchanged for a formula to hold.
+#: Template name -> resource that must stay unchanged so that a formula with this name is valid.
 _COUNTED_ON = (
     ("{peer_ip}", "~{peer_ip}"),
     ("{gateway}", "~{gateway}"),
@@ -306,7 +307,7 @@ _COUNTED_ON = (
 
 
 def always(site: Site) -> bool:
-    """Return True: the method fits every site of its scope."""
+    """Return True, because the method fits every site of its scope."""
     del site
     return True
 
@@ -322,21 +323,21 @@ class Method:
     inject: str
     #: Command line that repairs the fault on the machine.
     repair: str
-    #: Whether a packet is lost.
+    #: Function that returns whether the fault loses a packet.
     lost: Callable[[Site, Packet], bool]
-    #: Resources that the method changes. Two faults that share one are never combined. A resource
-    #: after ``~`` is only relied on and stays unchanged, so that two faults may share it.
+    #: Resources that the method changes. Faults that change the same resource are never combined. A
+    #: resource after ``~`` is only used and must stay unchanged, so two faults may share it.
     holds: tuple[str, ...] = ()
-    #: Whether the method has its effect at a site and its repair is exact there.
+    #: Function that returns whether the method has its effect at a site with an exact repair.
     fits: Callable[[Site], bool] = always
-    #: Whether it acts on address resolution, which permanent ARP entries replace.
+    #: Whether the method affects address resolution, which permanent ARP entries replace.
     resolves: bool = False
-    #: Whether it needs the netem queue discipline.
+    #: Whether the method needs the netem queue discipline.
     netem: bool = False
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """All resources of the method, including those that its command relies on."""
+        """All resources of the method, including the resources that its command uses."""
         return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
 
 
@@ -357,7 +358,7 @@ def row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     fits: Callable[[Site], bool] = always,
     resolves: bool = False,
 ) -> Method:
-    """Return a method; the resources that it holds come last."""
+    """Return a method; the last arguments are the resources that it holds."""
     return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
 
 
@@ -404,7 +405,7 @@ def queue_rows(
     )
 
 
-#: Queues that no ping of 98 bytes passes, with any kernel.
+#: Queues that drop all pings of 98 bytes, with any kernel.
 TIGHT_QUEUES = (
     ("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
     ("no_queue", "pfifo limit 0", "drops all that it sends"),
@@ -414,7 +415,7 @@ TIGHT_QUEUES = (
 def port_rows(
     scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
 ) -> tuple[Method, Method]:
-    """Return two methods: a port that is down, and one with an MTU too small for pings."""
+    """Return two methods: a port that is down, and a port with an MTU too small for pings."""
     return (
         row(
             scope,
@@ -529,12 +530,12 @@ def forwards(site: Site, packet: Packet) -> bool:
 
 
 def enters(site: Site, packet: Packet) -> bool:
-    """Return whether a packet enters by the router's port."""
+    """Return whether a packet enters through the router's port."""
     return packet.enters == site.subnet
 
 
 def leaves(site: Site, packet: Packet) -> bool:
-    """Return whether a packet leaves by the router's port."""
+    """Return whether a packet leaves through the router's port."""
     return packet.leaves == site.subnet
 
 
@@ -544,17 +545,17 @@ def crosses(site: Site, packet: Packet) -> bool:
 
 
 def enters_forwarded(site: Site, packet: Packet) -> bool:
-    """Return whether a forwarded packet enters by the router's port."""
+    """Return whether a forwarded packet enters through the router's port."""
     return packet.forwarded and packet.enters == site.subnet
 
 
 def leaves_by_main(site: Site, packet: Packet) -> bool:
-    """Return whether the main table sends a packet out by the router's port."""
+    """Return whether the main table sends a packet out through the router's port."""
     return packet.leaves == site.subnet and packet.table == MAIN
 
 
 def local(site: Site, packet: Packet) -> bool:
-    """Return whether a packet is a ping of or to the router itself, through the port."""
+    """Return whether a packet is from or to the router itself, through the port."""
     return crosses(site, packet) and not packet.forwarded
 
 

@@ -1,7 +1,7 @@
 """Kinds of faults that affect few pairs of machines, often only one; they are used in tickets.
 
-They are drawn only if a number of faults is asked for, not by name. The label ``extended`` does not
-include them, so that its meaning stays the same.
+They are drawn only if the configuration gives a number of faults, and not by name. The label
+``extended`` does not include them, so that its meaning stays the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _from_peer_to_other(site: Site, packet: Packet) -> bool:
 def _comes_to_other(site: Site, packet: Packet) -> bool:
     """Return whether the router receives a packet from the peer to the other subnet.
 
-    The router's own address there is included.
+    This includes packets to the router's own address in the other subnet.
     """
     return (
         packet.enters is not None and packet.src == site.peer.name and packet.target == site.other

@@ -1,8 +1,8 @@
 """The paper's five kinds of faults, all on the router.
 
-Methods of the reference implementation that have no effect are replaced with effective ones.
-Examples are masks that still include the hosts, delays without netem, and a gateway that the kernel
-rejects.
+Methods of the reference implementation that have no effect are replaced with effective methods.
+Examples of methods without effect are masks that still include the hosts, delays without netem, and
+a gateway that the kernel rejects.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _gone(site: Site, packet: Packet) -> bool:
 def _renamed(site: Site, packet: Packet) -> bool:
     """Return whether a port with a wrong address loses a packet.
 
-    The hosts cannot resolve the right address, but still answer the router's packets from the wrong
-    one.
+    The hosts cannot resolve the correct address, but still answer the router's packets from the
+    wrong address.
     """
     return (enters(site, packet) and packet.routed) or (
         packet.dst == site.plan.router.name and packet.target == site.subnet and not packet.reply
@@ -65,10 +65,10 @@ def _renamed(site: Site, packet: Packet) -> bool:
 
 
 def _outside(site: Site, packet: Packet, length: int) -> bool:
-    """Return whether a packet goes to a host outside of the narrower network.
+    """Return whether a packet goes to a host outside the narrower network.
 
-    Packets that a table other than main routes are lost too, since its route through the port is
-    removed with the address.
+    Packets that use another table than main are lost too, because that table's route through the
+    port is removed with the address.
     """
     return leaves(site, packet) and (
         packet.table != MAIN or site.at(packet.dst) not in site.narrow[length]
@@ -83,7 +83,7 @@ _SET_ROUTE = (
 def _no_edge(site: Site, length: int) -> bool:
     """Return whether no machine has the narrower network's own address or its broadcast address.
 
-    How a kernel treats these addresses has changed over time.
+    Different kernel versions treat these addresses differently.
     """
     network = IPv4Network((site.address.ip, length), strict=False)
     edges = set(network) - site.narrow[length]
@@ -145,7 +145,7 @@ PAPER: dict[str, tuple[Method, ...]] = {
             "sysctl -w net.ipv4.ip_forward=0",
             "sysctl -w net.ipv4.ip_forward=1{kept_settings}",
             forwards,
-            # Setting ip_forward also sets the forwarding of each port.
+            # A change of ip_forward also changes the forwarding setting of each port.
             holds=("{machine} forwarding",),
         ),
         Method(

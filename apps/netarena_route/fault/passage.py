@@ -1,8 +1,9 @@
-"""Passages: entries of the router that let packets pass all of its filters, or all policy rules.
+"""Passages: entries on the router that let packets pass all filters, or all policy rules.
 
-A passage concerns the traffic of a subnet (filters), or the traffic that enters from two subnets
-(policy rules). Two subnets that must stay separated make it a fault, a *bypass*. Subnets from which
-every other one may be reached make it part of the intended state. Both have the same form.
+A passage applies to the traffic of one subnet (filters), or to the traffic that enters from two
+subnets (policy rules). If the two subnets must stay separated, the passage is a fault, called
+*bypass*. If all other subnets may be reached from them, the passage is part of the intended state.
+Both have the same form.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from netarena_route.world.path import MAIN, Packet, Plan
 Pair = tuple[str, str]
 Sort = tuple[str, str]
 
-#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Once untracked
-#: packets pass (``_UNTRACKED``), other filters and NAT no longer recognise them.
+#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Packets that
+#: ``_UNTRACKED`` exempts from tracking are not recognised by other filters and NAT.
 _UNTRACKED = ("router_firewall", "untracked")
 _FILTERS = frozenset(
     (kind, name)
@@ -46,8 +47,8 @@ _RULES = frozenset(
     }.items()
     for name in names
 )
-#: Kinds whose policy rules have drawn preferences, and the preferences up to which no drawn rule
-#: precedes those of a passage.
+#: Kinds whose policy rules have drawn preferences, and the number that such a preference must
+#: exceed so that the passage's rules come first.
 _OF_RULES = frozenset({"policy_rule", "router_traffic"})
 _FIRST = 4
 
@@ -58,7 +59,7 @@ def by_rules(plan: Plan) -> bool:
 
 
 def suppressed(plan: Plan) -> frozenset[Sort]:
-    """Return the methods, with their kinds, on which a passage of the network may act."""
+    """Return the (kind, method) pairs that a passage of the network may suppress."""
     return _RULES if by_rules(plan) else _FILTERS
 
 
@@ -71,7 +72,7 @@ class Passage:
 
     @classmethod
     def draw(cls, plan: Plan, rng: random.Random) -> Passage | None:
-        """Draw a passage that opens no pair, or return None if there are too few such subnets."""
+        """Draw a passage that opens no pair, or return None if too few subnets are suitable."""
         apart = {end for pair in plan.world.apart for end in pair}
         free = [subnet for subnet in range(len(plan.ports)) if subnet not in apart]
         if len(free) <= 1:
@@ -127,11 +128,11 @@ class Passage:
         return self.ends[0] in (packet.source, packet.target)
 
     def comes_first(self, kind: str, site: Site) -> bool:
-        """Return whether the entries precede those of a method at a site."""
+        """Return whether the entries precede the entries of a method at a site."""
         return not (by_rules(self.plan) and kind in _OF_RULES and site.preference <= _FIRST)
 
     def covers(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether the entries let all packets pass that a method loses."""
+        """Return whether the entries let all packets pass that a method would lose."""
         return self.comes_first(kind, site) and all(
             self.passes(packet) for packet in self._lost(method, site, broken)
         )
@@ -150,7 +151,7 @@ class Passage:
     def moves(self, method: Method, site: Site) -> bool:
         """Return whether a method loses other packets because the entries change the table.
 
-        Rules of a passage route packets by the main table instead of the intended one.
+        The rules of a passage route packets with the main table instead of the intended table.
         """
         return any(
             method.lost(site, before) != method.lost(site, after) for before, after in self._moved
@@ -158,7 +159,7 @@ class Passage:
 
     @cached_property
     def _moved(self) -> list[tuple[Packet, Packet]]:
-        """Packets that use another table with the entries: without them, and with them."""
+        """Packets whose table the entries change: as (packet without, packet with the entries)."""
         if not by_rules(self.plan):
             return []
         return [

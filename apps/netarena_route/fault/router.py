@@ -1,4 +1,4 @@
-"""Kinds of faults beyond the paper's, on the router."""
+"""Kinds of faults on the router, which the paper does not have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _own(site: Site, packet: Packet) -> bool:
 def _sourced(site: Site, packet: Packet) -> bool:
     """Return whether a packet with a source in the subnet leaves the router.
 
-    The router's own requests are excluded, since their route lookup has no source address.
+    The router's own requests are excluded, because their route lookup has no source address.
     """
     known = packet.forwarded or packet.reply
     return packet.leaves is not None and packet.source == site.subnet and known
@@ -67,7 +67,7 @@ def _between(site: Site, packet: Packet) -> bool:
 
 
 def _translated(site: Site, packet: Packet) -> bool:
-    """Return whether DNAT applies: to a packet that opens a connection and enters by a port."""
+    """Return whether DNAT applies to a packet to the peer, that is to entering requests."""
     return packet.dst == site.peer.name and not packet.reply and packet.enters is not None
 
 
@@ -88,9 +88,9 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """Return whether a packet goes to the half by the main table, or comes from it.
+    """Return whether the main table sends a packet to the peer's half, or the packet is from there.
 
-    The latter counts only if the main table also has the route back.
+    A packet from there counts only if the router uses the main table for it or is its target.
     """
     return half_by_main(site, packet) or (
         packet.enters == site.subnet
@@ -100,7 +100,7 @@ def _half_back(site: Site, packet: Packet) -> bool:
 
 
 def _alone(site: Site) -> bool:
-    """Return whether the peer is the only host of its subnet; other hosts would get two answers."""
+    """Return whether the peer is its subnet's only host; another host would get two answers."""
     return len(site.plan.hosts[site.subnet]) == 1
 
 
@@ -123,7 +123,7 @@ def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: 
 
 
 def _rule(name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "") -> Method:
-    """Return a method that adds a policy rule and, if named, the table that it uses."""
+    """Return a method that adds a policy rule and, if given, the table that the rule uses."""
     return _row(
         name,
         f"{{machine}} has the policy rule {rule}",

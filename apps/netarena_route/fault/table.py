@@ -1,4 +1,4 @@
-"""All kinds of faults, how faults are drawn, and the connectivity of a network that has some."""
+"""All kinds of faults, the drawing of faults, and the connectivity of a network with faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from netarena_route.world.path import Plan
 
 #: Kind of fault -> its methods, beginning with the paper's five kinds
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, **HOST})
-#: The same with the kinds that are drawn only if a number of faults is asked for.
+#: The same, with the kinds that are drawn only if the configuration gives a number of faults.
 ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
@@ -28,17 +28,17 @@ PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
     {(kind, method.name): method for kind, methods in ALL_KINDS.items() for method in methods}
 )
-#: Draws before a network counts as having no room for a method or a combination. If there is room,
-#: at least one draw in twenty succeeds.
+#: Maximum numbers of draws until a network counts as having no room for a method or a combination.
+#: If there is room, at least one draw in twenty succeeds.
 _TRIES = 400
-#: Up to this many endpoints, every pair is computed separately instead of grouping endpoints.
+#: Maximum number of endpoints for which each pair is computed separately, without groups.
 _FEW = 24
 
 
 def draw(
     plan: Plan, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[Fault, ...] | None:
-    """Return one fault of each kind, each of which breaks a pair, or None if there is no room.
+    """Return one fault of each kind such that each breaks a pair, or None if there is no room.
 
     No two faults use the same resource (see ``Method.holds``). ``netem`` allows faults with the
     netem queue discipline.
@@ -68,7 +68,7 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault in a network with a larger intended state than when it was drawn."""
+    """Return the same fault in a network whose intended state has grown since the fault's draw."""
     return apply(fault.kind, *read(plan, fault))
 
 
@@ -78,7 +78,7 @@ def holds(method: Method, site: Site) -> set[str]:
 
 
 def clash(one: set[str], other: set[str]) -> bool:
-    """Return whether two sets of resources cannot be used at once (see ``Method.holds``)."""
+    """Return whether two sets of resources cannot be used together (see ``Method.holds``)."""
     both = any(not entry.startswith("~") for entry in one & other)
     return both or any(f"~{a}" in b for x, b in ((one, other), (other, one)) for a in x)
 
@@ -86,7 +86,7 @@ def clash(one: set[str], other: set[str]) -> bool:
 def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
     """Return the methods of a kind that may be drawn.
 
-    Methods that act on address resolution are left out if ARP entries are permanent.
+    Methods that affect address resolution are left out if ARP entries are permanent.
     """
     return [
         method
@@ -124,9 +124,9 @@ def apply(kind: str, method: Method, site: Site) -> Fault:
 def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
     """Return the connectivity matrix of the network with these faults, as ``World.intended``.
 
-    Each fault loses packets independently of the others, so that the broken pairs are the union.
-    There are two exceptions: a fault that lets packets bypass another one removes its effect
-    (``bypasses``), and the pairs that a fault opens (``opens``) work unless another fault breaks
+    Each fault loses packets independently of the other faults, so the broken pairs are the union.
+    There are two exceptions. A fault that lets packets bypass another fault removes that fault's
+    effect (``bypasses``). The pairs that a fault opens (``opens``) work unless another fault breaks
     them.
     """
     plan, there = Plan(world), list(faults)
@@ -152,7 +152,7 @@ def loses(plan: Plan, parts: Sequence[tuple[Method, Site]], source: str, target:
 
 
 def breaks(world: World, faults: Iterable[Fault]) -> frozenset[tuple[str, str]]:
-    """Return the ordered pairs that should work and do not."""
+    """Return the ordered pairs that should work but do not work."""
     plan = Plan(world)
     return broken_by(plan, [read(plan, fault) for fault in faults])
 
@@ -205,7 +205,7 @@ def _breaks_any(site: Site, method: Method) -> bool:
 def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...]:
     """Return the connectivity matrix with some faults.
 
-    Endpoints that no formula distinguishes share a row, so that a million pairs take a second.
+    Endpoints that no formula distinguishes share a row, so that a million pairs take only a second.
     """
     marks = _marks(plan, broken)
     members: dict[Hashable, list[int]] = {}
@@ -235,7 +235,7 @@ def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
         (
             name == plan.router.name,
             plan.subnet(name),
-            # Each reserve host has its own pairs that must not work, with some or all other hosts.
+            # Each reserve host has different pairs that must not work.
             name in world.reserve and name,
             *((world.intended[index][i], world.intended[i][index]) for i in reserve),
             *(site.mark(name) for _, site in broken),

@@ -1,1 +1,1 @@
-"""Real networks of namespaces: building, measuring and restoring them, and running commands."""
+"""Real networks of namespaces: building and measuring networks, and running commands."""

@@ -1,8 +1,8 @@
 """Builds the machines and links of a world, with Mininet (the default) or with netlink.
 
-Both emulators make the same namespaces, bridges, veths and names. Each machine has a network
-namespace, owned by a user namespace of its own. All switches are bridges in the initial namespace
-of the episode. Netlink is for training, and for sizes at which Mininet is slow.
+Both emulators create the same namespaces, bridges, veths and names. Each machine has a network
+namespace, which is owned by a separate user namespace. All switches are bridges in the initial
+namespace of the episode. Netlink is used for training, and for sizes at which Mininet is slow.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def build_netns(world: World) -> Mapping[str, int]:
 def build_mininet(world: World) -> Mapping[str, int]:
     """Create machines, switches and links; return a descriptor of each machine's namespace.
 
-    Links have no addresses. The calling thread must be in the switches' future namespace. Mininet's
-    shells stay idle: agents' commands never run there, since a command could break the next one.
-    Raises OSError, or Exception as Mininet does.
+    Links have no addresses. The calling thread must be in the switches' future namespace. Agents'
+    commands never run in Mininet's shells, because a command could break the next command. Raises
+    OSError, or Mininet's plain Exception.
     """
     network = mn.begin()
     machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}

@@ -1,4 +1,4 @@
-"""Warm process for the networks of route."""
+"""Client of the warm process from which route's network processes are forked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ WORKER = "netarena_route.real.worker:RouteWorker"
 
 
 class Warm(client.Warm):
-    """Starts processes of networks."""
+    """Warm process from which processes of route's networks are forked."""
 
     def __init__(self) -> None:
         super().__init__(WORKER)
 
     async def begin_world(self, world: World, emulator: str) -> Net:
-        """Return a process for a network of ``world``; its ``build`` creates the network."""
+        """Return a process for a network of ``world``, whose ``build`` creates the network."""
         made_of = {"world": world.model_dump(mode="json"), "emulator": emulator}
         return await self.begin(made_of, len(world.endpoints))

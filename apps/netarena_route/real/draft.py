@@ -1,9 +1,8 @@
 """Scratch namespaces in which machines are built as intended, broken, read and discarded.
 
-Faults and locks are shell commands, so that their effect is known only after they have run. They
-run here: each machine with such commands is built in a namespace of its own, first as intended,
-then with its faults. Both states are read. The agent's network is written only once, from the
-second state.
+Faults and locks are shell commands, so their effect is known only after they have run. Each machine
+with such commands is built in a separate scratch namespace, first as intended, then with its
+faults. Both states are read. The agent's network is written only once, from the second state.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from netarena_route.real.links import hardware, known_neighbours
 from netarena_route.world.model import Machine, World
 
 T = TypeVar("T")
-#: A function that reads a machine, given the machine, its namespace and a socket in it.
+#: A function that reads a machine, given the machine, its namespace and a socket in the namespace.
 Look = Callable[[Machine, int, Netlink], T]
 
 
@@ -45,7 +44,7 @@ class Draft(NamedTuple, Generic[T]):
 
 
 class _Bench(NamedTuple):
-    """The namespace with the far ends of all ports, and a socket in it."""
+    """The namespace with the far ends of all ports, and a socket in this namespace."""
 
     space: int
     netlink: Netlink
@@ -54,7 +53,7 @@ class _Bench(NamedTuple):
 def draft(
     world: World, faults: Mapping[str, Sequence[str]], look: Look[T]
 ) -> tuple[dict[str, Form], dict[str, Draft[T]]]:
-    """Return the form of each machine, and the drafts of machines that had to be built for it.
+    """Return the form of each machine, and the drafts of the machines that had to be built.
 
     ``faults`` are the commands that break machines, by machine. Raises OSError, pyroute2's
     NetlinkError, or subprocess.CalledProcessError for a command that fails.

@@ -1,10 +1,10 @@
-"""Configuration of a machine as data: read in one network namespace, written once in another.
+"""Configuration of a machine as data, read in one network namespace and written once in another.
 
-A form contains everything that the methods of the fault tables can set: ports, addresses, routes,
-policy rules, permanent ARP entries, queues, sysctls, and the rulesets of iptables and nftables. It
-contains no times, counters, handles and interface numbers, and its order depends only on its
-content. Therefore a machine that is written from its form does not show which entries a fault has
-made.
+A form contains all settings that the methods of the fault tables can change: ports, addresses,
+routes, policy rules, permanent ARP entries, queues, sysctls, and the rulesets of iptables and
+nftables. It contains no times, counters, handles or interface numbers, and its order depends only
+on its content. Therefore a machine that is written from its form does not show which entries come
+from a fault.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOOPBACK = "lo"
 _PLAIN_ROUTE = re.compile(r"(default|[0-9.]+(?:/\d+)?) via ([0-9.]+)")
 _SYSCTLS = Path("/proc/sys/net/ipv4")
 _SYSCTL_BYTES = 1 << 14
-#: This setting also sets the forwarding of each port.
+#: Sysctl that also sets the forwarding of each port.
 _FIRST_SETTING = "ip_forward"
 _FORWARDING = re.compile(r"conf/.*/forwarding")
 
@@ -64,14 +64,14 @@ _MAIN, _BOOT, _UNICAST, _ONLINK = 254, 3, 1, 0x4
 _FRA_PRIORITY, _INVERT = 6, 0x2
 _NDA_DST, _NDA_LLADDR, _PERMANENT = 1, 2, 0x80
 _TCA_KIND, _TCA_OPTIONS, _ROOT = 1, 2, 0xFFFFFFFF
-#: Handle of each configured queue. Handles chosen by the kernel would show how many queues were
-#: created.
+#: Handle of each configured queue. Handles that the kernel chooses would show the number of queues
+#: created before.
 _HANDLE = 0x80010000
 _CREATE, _EXCLUSIVE, _APPEND = 0x400, 0x200, 0x800
 
 
 class Item(NamedTuple):
-    """One kernel entry: header fields, the name of its interface ("" without) and attributes.
+    """One kernel entry: header fields, interface name ("" if there is none) and attributes.
 
     The interface number in the header is 0.
     """
@@ -90,16 +90,16 @@ class Port(NamedTuple):
 
 
 class _Sort(NamedTuple):
-    """A kind of entries: the messages that list, create and delete them, and their format."""
+    """A kind of entry: the messages that list, create and delete entries, and their format."""
 
     get: int
     new: int
     delete: int
     flags: int
     header: struct.Struct
-    #: Index of the interface number in the header; -1 if it is an attribute.
+    #: Index of the interface number in the header; -1 if the interface number is an attribute.
     index_at: int
-    #: Returns the item of a listed entry, or None if the entry is not configuration.
+    #: Function that returns the item of a listed entry, or None if the entry is not configuration.
     clean: Callable[[Item], Item | None]
 
 
@@ -108,7 +108,7 @@ def _clean_address(item: Item) -> Item:
     values = dict(item.values)
     for kind in (_IFA_CACHEINFO, _IFA_FLAGS, _IFA_BROADCAST):
         values.pop(kind, None)
-    # The broadcast address is set whether the address was added with ``brd +`` or not.
+    # The broadcast address is set even if the address was added without ``brd +``.
     if length <= _LONGEST_WITH_BROADCAST and scope == 0:
         local = socket.inet_ntoa(values[_IFA_LOCAL])
         network = IPv4Interface(f"{local}/{length}").network
@@ -156,7 +156,8 @@ _ROUTING = struct.Struct("=BBBBBBBBI")
 _ADDRESSES = _Sort(
     GETADDR, NEWADDR, DELADDR, _CREATE | _EXCLUSIVE, struct.Struct("=BBBBI"), 4, _clean_address
 )
-# Appended, so that a route that replaces a connected one exists before that is deleted.
+# Routes are appended, so that a route that replaces a connected route exists before that route is
+# deleted.
 _ROUTES = _Sort(GETROUTE, NEWROUTE, DELROUTE, _CREATE | _APPEND, _ROUTING, -1, _clean_route)
 _RULES = _Sort(GETRULE, NEWRULE, DELRULE, _CREATE | _EXCLUSIVE, _ROUTING, -1, _clean_rule)
 _NEIGHBOURS = _Sort(
@@ -180,12 +181,12 @@ class Form:
 
     ports: tuple[Port, ...]
     addresses: tuple[Item, ...]
-    #: All routes, or only those that the kernel does not create itself (see ``whole``).
+    #: All routes, or only the routes that the kernel does not create itself (see ``whole``).
     routes: tuple[Item, ...]
     rules: tuple[Item, ...]
     neighbours: tuple[Item, ...]
     queues: tuple[Item, ...] = ()
-    #: Settings that differ from a new machine's: path below the IPv4 sysctls, and value.
+    #: Sysctls that differ from a new machine's: path below the IPv4 sysctls, and value.
     settings: tuple[tuple[str, str], ...] = ()
     #: Input of iptables-restore and of nft.
     filters: str = ""
@@ -195,9 +196,9 @@ class Form:
 
 
 def plain(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form | None:
-    """Return the form of a machine with only addresses, gateway routes and sysctls, else None.
+    """Return the machine's form if it has only addresses, gateway routes and sysctls, else None.
 
-    ``neighbours`` are its permanent ARP entries: port, IP address, MAC address.
+    ``neighbours`` are the permanent ARP entries: port, IP address, MAC address.
     """
     if not all(map(is_plain, machine.routes)):
         return None
@@ -207,12 +208,12 @@ def plain(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> For
 
 
 def is_plain(route: str) -> bool:
-    """Return whether a route only names a destination and a gateway."""
+    """Return whether a route consists of only a destination and a gateway."""
     return _PLAIN_ROUTE.fullmatch(route) is not None
 
 
 def bare(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form:
-    """Return the part of any machine's form that needs no shell; see ``plain``."""
+    """Return the part of a machine's form that can be computed without a shell; see ``plain``."""
     found = [_PLAIN_ROUTE.fullmatch(entry) for entry in machine.routes]
     ports = tuple(Port(interface.name, _UP, 1500) for interface in machine.interfaces)
     return Form(
@@ -274,7 +275,7 @@ def _plain_route(machine: Machine, target: str, gateway: str) -> Item:
 
 
 def read(netlink: Netlink, listed: str) -> Form:
-    """Return the form of the machine of ``netlink``, without settings.
+    """Return the form of the machine of the socket ``netlink``, without sysctls.
 
     ``listed`` is the output of ``LISTING`` on that machine.
     """
@@ -318,9 +319,9 @@ def _dump(netlink: Netlink, sort: _Sort, names: Mapping[int, str]) -> Iterator[I
 
 
 def changed(fresh: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the settings in ``values`` that differ from those of a ``fresh`` machine.
+    """Return the sysctls in ``values`` that differ from the sysctls of a ``fresh`` machine.
 
-    They are in an order in which no setting undoes another.
+    The sysctls are in an order in which writing one does not undo another.
     """
     found = {name: value for name, value in values.items() if value != fresh.get(name)}
     if _FIRST_SETTING in found:
@@ -329,7 +330,7 @@ def changed(fresh: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[
 
 
 def sysctls() -> dict[str, str]:
-    """Return all IPv4 settings of the calling thread's namespace, by their path."""
+    """Return all IPv4 sysctls of the calling thread's namespace, by path."""
     return dict(_texts(str(_SYSCTLS), ""))
 
 
@@ -363,7 +364,7 @@ _SHARED_TABLE = re.compile(r"table ip (?:filter|nat|mangle|raw|security) ")
 def canonical_filters(saved: str) -> str:
     """Return ``iptables-save`` output in an order that depends only on the rules.
 
-    Counters are removed, as are chains and tables that let everything pass.
+    Counters, and chains and tables that let all packets pass, are removed.
     """
     tables: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {}
     policies: dict[str, str] = {}
@@ -398,9 +399,10 @@ def canonical_ruleset(listed: str) -> str:
 
 
 def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
-    """Configure the new machine of the calling thread and ``netlink``, without rulesets.
+    """Configure the new machine whose namespace the calling thread is in, without rulesets.
 
-    ``hardware`` has the MAC address of each port. Raises OSError.
+    ``netlink`` is a socket in this namespace. ``hardware`` has the MAC address of each port. Raises
+    OSError.
     """
     indexes = {port.name: socket.if_nametoindex(port.name) for port in form.ports}
     names = {index: name for name, index in indexes.items()}
@@ -441,12 +443,12 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
     *,
     whole: bool,
 ) -> None:
-    """Add the missing entries of ``wanted`` in their order; if ``whole``, delete all others."""
+    """Add the missing entries of ``wanted`` in order; if ``whole``, delete all other entries."""
     present = list(_dump(netlink, sort, names)) if sort.delete else []
     kept = _kept(present, wanted)
     missing = [item for item in wanted if item not in kept]
     extra = [item for item in present if item not in kept]
-    # Entries that exist, but in the wrong position among those of the same destination.
+    # Entries that exist, but in the wrong position among the entries of the same destination.
     moved = [item for item in extra if item in missing]
     _send(netlink, [Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
     # Connected routes come first, since gateways are resolved through them.
@@ -458,10 +460,11 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
 
 
 def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
-    """Return the entries that stay, so that the rest of ``wanted`` can be appended in order.
+    """Return the entries that are retained, after which the rest of ``wanted`` can be appended.
 
-    The kernel uses the first entry of a destination. Therefore, for each destination, the longest
-    beginning of its wanted entries stays that is already present in this order.
+    The kernel uses the first entry of a destination, so the order of a destination's entries
+    matters. For each destination, the longest initial part of its wanted entries that is already
+    present in this order is retained.
     """
     places: dict[tuple[object, ...], list[Item]] = {}
     for item in present:

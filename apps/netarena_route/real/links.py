@@ -1,4 +1,4 @@
-"""Links and settings of a network, the same for both emulators."""
+"""Links and settings of a network, which are the same for both emulators."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
 
 
 def mac(machine: int, port: int) -> bytes:
-    """Return the locally administered MAC address of a machine's port, given both indices."""
+    """Return the locally administered MAC address of a port, given machine and port indices."""
     return b"\x02\x4e" + machine.to_bytes(2, "big") + port.to_bytes(2, "big")
 
 
 def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]) -> None:
-    """Write the form of each machine of a new network, once, and start its switches.
+    """Write the form of each machine of a new network, once, and start the network's switches.
 
-    The calling thread must be in the switches' namespace; ``spaces`` has the machines'. All
-    machines are written in their order with the same messages, whatever their forms contain, and
-    rulesets come last. Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError
-    for an entry that the kernel rejects.
+    The calling thread must be in the switches' namespace; ``spaces`` has the machines' namespaces.
+    All machines are written in order with the same kinds of messages, whatever their forms contain.
+    Rulesets are written last. Raises OSError, pyroute2's NetlinkError, or
+    subprocess.CalledProcessError for an entry that the kernel rejects.
     """
     for space in (None, *spaces.values()):
         with entered(space):
@@ -54,7 +54,7 @@ def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]
 
 
 def hardware(number: int, machine: Machine) -> dict[str, bytes]:
-    """Return the MAC address of each port of a machine with index ``number``."""
+    """Return the MAC address of each port of the machine with index ``number``."""
     return {one.name: mac(number, port) for port, one in enumerate(machine.interfaces)}
 
 

@@ -1,8 +1,8 @@
 """State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
-It is taken once in the intended state. Later it shows addresses that belong to another machine
-(``stolen``), missing intended entries (``collateral``) and changes in the switches' namespace
-(``switches``).
+A snapshot of the intended state is taken once. Later states are compared with this snapshot, which
+shows addresses that belong to another machine (``stolen``), missing intended entries
+(``collateral``) and changes in the switches' namespace (``switches``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netarena_network.real.netlink import (
 )
 from netarena_route.world.model import Machine, World
 
-#: (kind: address, route, rule, filter or sysctl; text)
+#: An entry: its kind (address, route, rule, filter or sysctl) and its text.
 Entry = tuple[str, str]
 
 _ADDRESS = struct.Struct("=BBBBI")
@@ -67,7 +67,7 @@ _SET = re.compile(r"sysctl -w ([^\s=]+)=")
 
 
 class Held(NamedTuple):
-    """Entries of a machine, and the networks that it accepts as local.
+    """Entries of a machine, and the networks whose addresses the machine accepts as local.
 
     A network is given by its first address and its prefix length.
     """
@@ -79,8 +79,8 @@ class Held(NamedTuple):
 class Snapshot:
     """The intended state of one network, with which later states are compared.
 
-    ``netlinks`` has a socket for each machine and, with an empty name, one for the switches.
-    ``intended`` has the intended entries of those machines that now have others.
+    ``netlinks`` has a socket for each machine and, with an empty name, a socket for the switches.
+    ``intended`` has the intended entries of machines whose current entries differ.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Snapshot:
             for machine in world.machines
         }
         self._healthy = {name: list(one.entries) for name, one in held.items()}
-        #: Addresses of other machines that locks put on a machine by design.
+        #: Addresses of other machines that a machine has by design, because of locks.
         self._granted = {
             (name, address)
             for name, one in held.items()
@@ -112,10 +112,10 @@ class Snapshot:
         self._switches = self._switch_lines()
 
     def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
-        """Return the current differences: stolen, collateral, and those of the switches.
+        """Return the current differences: stolen, collateral, and differences of the switches.
 
-        Rows of the first are (machine, address), rows of the second (machine, kind, text). Lines of
-        the third begin with ``-`` (missing) or ``+`` (new).
+        Rows of stolen are (machine, address). Rows of collateral are (machine, kind, text). Lines
+        about switches begin with ``-`` (missing) or ``+`` (new).
         """
         stolen, collateral = [], []
         for machine in self._world.machines:
@@ -179,7 +179,7 @@ class Snapshot:
 
 
 def hold(machine: Machine, space: int, netlink: Netlink) -> Held:
-    """Return the current entries of a machine, given its namespace and a socket in it."""
+    """Return a machine's current entries, given its namespace and a socket in the namespace."""
     found: dict[Entry, None] = {}
     held: list[tuple[int, int]] = []
     names: dict[int, str] = {}
@@ -214,8 +214,8 @@ def _text(value: bytes) -> str:
 def _route(content: bytes, names: Mapping[int, str]) -> tuple[int, str, tuple[int, int]]:
     """Return type, text and destination of a route; the text of broadcast routes is empty.
 
-    The origin, scope and preferred source of a route are left out, since they do not change its
-    path.
+    The origin, scope and preferred source of a route are left out, because they do not affect the
+    path of packets.
     """
     _, length, _, service, table, _, _, kind, _ = _ROUTE.unpack_from(content)
     found = attributes(content, _ROUTE.size)
@@ -267,7 +267,7 @@ def _rule(content: bytes) -> str:
 
 
 def _link(link: Link, names: Mapping[int, str]) -> str:
-    """Return the properties of a link that only configuration changes: no carrier or counters."""
+    """Return the properties of a link that only configuration changes, without counters."""
     found = link.attributes
     words = [
         "link",
@@ -293,7 +293,7 @@ def _filters(machine: Machine) -> Iterator[Entry]:
     try:
         saved = run_shell("iptables-save").stdout
     except (CalledProcessError, TimeoutExpired):
-        # the agent left rules that cannot be listed: all of them count as missing
+        # If the agent's rules cannot be listed, all intended rules count as missing.
         return
     for line in saved.splitlines():
         if line.startswith("*"):

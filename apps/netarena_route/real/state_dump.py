@@ -1,7 +1,7 @@
 """Complete dump of a machine's settings, to find remains of faults and changes by commands.
 
-It contains more than a snapshot, which all networks use: filter tables (also if the intended
-machine has none), queues, permanent ARP entries, links and settings. Tickets use it, since their
+In addition to a snapshot, which all networks use, it contains filter tables (even if the intended
+machine has none), queues, permanent ARP entries, links and sysctls. Tickets use the dump, because
 repairs may pass all pings and still be incomplete.
 """
 
@@ -24,16 +24,16 @@ _PROGRAMS: Mapping[str, str] = {
     "filter": "iptables-save",
     "nft": "nft --stateless list ruleset",
     "queue": "tc qdisc show",
-    # externally learnt entries are printed for every state; grep removes them
+    # ip prints externally learnt entries for every state; grep removes them
     "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
 }
 _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
-#: Number of a queue, which the kernel chooses.
+#: Number of a queue, which is chosen by the kernel.
 _HANDLE = re.compile(r"^(qdisc \S+) \S+")
 #: Part of the names of settings that list the kernel's capabilities.
 _AVAILABLE = "available"
-#: Maximum number of reported rows, and of characters of each. In a false alarm, commands decide on
-#: the rows.
+#: Maximum number of reported rows, and of characters per row. They are limited because an agent's
+#: commands determine the rows of a false alarm.
 _MAX_ROWS, _MAX_CHARS = 200, 300
 _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 
@@ -41,8 +41,8 @@ _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 class Trace:
     """Earlier states of machines, with which later states are compared.
 
-    ``look`` reads a machine. ``faults`` has the entries of each machine with faults, before and
-    with the faults. Without faults, all changes by commands are reported.
+    ``look`` reads a machine. ``faults`` has the entries of each machine with faults, without and
+    with the faults. If there are no faults, all changes by commands are reported.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
-        #: Current entries of machines without commands, and names of machines with commands.
+        #: Current entries of machines without commands so far, and names of machines with commands.
         self._untouched = {name: now for name, (_, now) in faults.items()}
         self._touched: set[str] = set()
         #: Entries that faults added to a machine, and entries that they removed.
         self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
 
     def touch(self, machine: str) -> None:
-        """Record a machine's state before the first command on it; later calls have no effect."""
+        """Record a machine's state before its first command; later calls have no effect."""
         if machine not in self._touched:
             self._touched.add(machine)
             now = self._look(machine)
@@ -70,12 +70,12 @@ class Trace:
     def left(self) -> list[list[str]]:
         """Return rows (machine, kind, text) of faults' changes that still exist.
 
-        On machines without faults, every difference is reported. Missing entries have a minus in
-        front of their text. If there are too many rows, the last one has the number of the others.
+        On machines without faults, every difference is reported. The text of a missing entry begins
+        with a minus. If there are too many rows, the last row has the number of omitted rows.
         """
         found = []
-        # The same machines are read whether there are faults or not, so that the time reveals
-        # nothing.
+        # The same machines are read whether or not there are faults, so that the duration does not
+        # reveal faults.
         touched = {machine: self._look(machine) for machine in sorted(self._touched)}
         for machine, before in self._before.items():
             now = touched[machine] if machine in touched else self._untouched[machine]
@@ -93,7 +93,7 @@ class Trace:
 
 
 def state(space: int, netlink: Netlink, held: Iterable[Entry]) -> frozenset[Entry]:
-    """Return the current entries of a machine, given its namespace and a socket in it.
+    """Return a machine's current entries, given its namespace and a socket in the namespace.
 
     ``held`` are the entries of a snapshot.
     """
@@ -118,7 +118,7 @@ def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry
 
 
 def _list(printed: str) -> Iterator[Entry]:
-    """Yield the entries that programs printed, without those that exist by default."""
+    """Yield the entries that programs printed, except entries that exist by default."""
     what = table = ""
     rules: list[str] = []
     for text in printed.splitlines():

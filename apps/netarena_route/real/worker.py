@@ -1,4 +1,4 @@
-"""Process of one episode's network: builds a world with its faults, and observes it."""
+"""Process of one episode's network, which builds a world with its faults and observes it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.state_dump import Trace, state
 from netarena_route.world.model import Machine, World
 
-#: A new network must be as computed after this time, in addition to the time of one round, and
-#: after at least this many rounds.
+#: Time limit, in addition to the duration of one round, and minimum number of rounds until a new
+#: network must be in the computed state.
 HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
-#: Pause between the first rounds, which doubles up to the second value so that other networks can
-#: finish.
+#: First and longest pause between rounds. Pauses double so that other networks can finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-#: Maximum number of rows of unsettled settings; generation of an unchanged ruleset.
+#: Maximum number of rows of unsettled settings; generation number of an unchanged ruleset.
 _MOST_UNSETTLED, _NO_RULES = 20, 1
 
 
@@ -50,13 +49,14 @@ def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[s
 
 
 class RouteWorker(worker.Worker):
-    """One network from its creation to its end."""
+    """One network from its creation to its removal."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
         #: In tickets: finds remains of faults or, in false alarms, changes by commands.
         self._trace: Trace | None = None
-        #: By machine with commands: settings that ended or began by themselves before the commands.
+        #: Machine with commands -> settings that, before the commands, already expired or took
+        #: effect later.
         self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
@@ -76,10 +76,11 @@ class RouteWorker(worker.Worker):
     ) -> dict[str, float]:
         """Build the network with its faults and verify it; return the durations in s.
 
-        ``faults`` are commands of our own, each with its machine. ``wanted`` is the resulting
-        matrix, by default the intended one. With ``traced``, each state reports the remains of
-        faults or, without faults, the changes by commands. ``cpu_s`` is the CPU time of building,
-        and ``waited_s`` the part of verifying that was spent waiting for pings that never arrived.
+        ``faults`` are this program's own commands, each with its machine. ``wanted`` is the
+        expected matrix, by default the intended matrix. With ``traced``, each state reports the
+        remains of faults or, if there are no faults, the changes by commands. ``cpu_s`` is the CPU
+        time of building. ``waited_s`` is the part of the verification that was spent waiting for
+        pings that never arrived.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
@@ -143,7 +144,7 @@ class RouteWorker(worker.Worker):
     def observe(self) -> dict[str, Any]:
         """Return the settled state (see ``state``), and ``waited_s`` as in ``build``.
 
-        Packets and duration are the same whatever is found.
+        Packets and duration do not depend on the result.
         """
         began = time.monotonic()
         size = len(self._names)
@@ -163,7 +164,7 @@ class RouteWorker(worker.Worker):
         return {"state": state, "waited_s": found.waited_s + padding_s}
 
     def _unsettled(self) -> list[list[str]]:
-        """Return rows (machine, text) of commands' settings that end or begin by themselves."""
+        """Return rows (machine, text) of commands' settings that expire or take effect later."""
         return [
             [machine, text]
             for machine, before in self._fleeting.items()
@@ -178,7 +179,7 @@ class RouteWorker(worker.Worker):
         return fleeting(self._netlinks[machine], listed)
 
     def _listen(self) -> None:
-        """Open the sockets and files that rounds need in each namespace, and keep them open."""
+        """Open the sockets and files in each namespace that rounds need, and leave them open."""
         self._netlinks[""] = self._stack.enter_context(Netlink())
         sockets = []
         for name in self._names:
@@ -205,12 +206,12 @@ class RouteWorker(worker.Worker):
         self._stack.callback(self._prober.close)
 
     def _verify(self, wanted: tuple[str, ...]) -> float:
-        """Measure until each pair that works in ``wanted`` has worked, and no other one.
+        """Measure until exactly the pairs that work in ``wanted`` have worked.
 
-        Returns the time spent waiting for pings that never arrived. No agent's command has run yet,
-        so a packet lost in one round but not in the next was lost because of other networks, which
-        keep the kernel busy or fill its queues. Raises RuntimeError if the network is not as
-        computed.
+        Returns the time in s spent waiting for pings that never arrived. No agent's command has run
+        yet, so if a packet is lost in one round but not in the next, the cause are other networks,
+        which occupy the kernel or fill its queues. Raises RuntimeError if the network differs from
+        the computed state.
         """
         seen = ("0" * len(self._world.endpoints),) * len(self._world.endpoints)
         waited_s, pause_s = 0.0, _FIRST_PAUSE_S
@@ -223,7 +224,8 @@ class RouteWorker(worker.Worker):
             seen = _combine(max, seen, found.rows)
             if seen == wanted:
                 return waited_s
-            # the time starts now, since one round at the largest sizes takes longer than HEALTHY_S
+            # The time starts now, because one round at the largest sizes takes longer than
+            # HEALTHY_S.
             if deadline is None:
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
@@ -231,11 +233,11 @@ class RouteWorker(worker.Worker):
                     f"the network does not match the computed state after {HEALTHY_S:g} s: "
                     f"{self._first_wrong(wanted, seen)}"
                 )
-            time.sleep(pause_s)  # other networks may keep the kernel busy
+            time.sleep(pause_s)  # other networks may be occupying the kernel
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _rounds(self) -> Round:
-        """Measure which pairs work, leaving no traces on any machine."""
+        """Measure which pairs work, without leaving traces on any machine."""
         self._prober.look()
         with self._records.kept():
             found = self._measure(time.monotonic() + worker.CROWD_S)
@@ -257,7 +259,7 @@ def _combine(
 ) -> tuple[str, ...]:
     """Return, for each pair, whether it works in both (``min``) or in either (``max``).
 
-    With ``min``, a pair that works only sometimes does not work.
+    With ``min``, a pair that works in only one measurement does not work.
     """
     return tuple(
         "".join(map(choose, zip(row, other, strict=True)))

@@ -1,1 +1,1 @@
-"""Network as data: the machines, their addresses and routes, and the paths of packets."""
+"""Networks as data: machines with addresses and routes, and the paths of packets."""

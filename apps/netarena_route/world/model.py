@@ -1,9 +1,9 @@
 """Data model of a network: its cabling and the intended state of each machine.
 
-A world is one router, ``num_switches`` subnets (each a switch) and ``num_hosts_per_subnet`` hosts
-on each. It is immutable data: emulators build it, faults are drawn for it, the prompt describes it,
-and the judge asks it which pairs must work. Endpoints, the router first, are the sources and
-targets of pings. If a machine has several addresses, the first one is pinged.
+A world has one router, ``num_switches`` subnets (each with a switch) and ``num_hosts_per_subnet``
+hosts on each subnet. It is immutable data from which emulators build networks, faults are drawn,
+the prompt is written, and the judge reads which pairs must work. Endpoints, the router first, are
+the sources and targets of pings. If a machine has several addresses, the first address is pinged.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 from netarena.sdk import Record
 
-#: Numbers of routing tables, both of generated networks and of faults.
+#: Numbers of routing tables, which generated networks and faults use.
 TABLES = range(1, 253)
-#: The sysctl that makes a machine a router.
+#: The sysctl that turns a machine into a router.
 FORWARDING = ("net.ipv4.ip_forward", "1")
 
 # values of varied networks
 
 #: Prefix lengths of subnets.
 _LENGTHS = range(20, 30)
-#: The /16 networks of RFC 1918, of which each subnet uses a different one.
+#: The /16 networks of RFC 1918. Each subnet is in a different /16 network.
 _SLOTS = tuple(
     slot
     for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -44,7 +44,7 @@ _SYSCTLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "net.ipv4.tcp_ecn": ("0", "1"),
     }
 )
-#: Router filters that do not affect pings; a reset that flushes all filters removes them too.
+#: Router filters that do not affect pings, but that a flush of all filters would remove.
 _GUARDS = (
     "-A INPUT -p tcp --dport 23 -j REJECT",
     "-A INPUT -p udp --dport 161 -j DROP",
@@ -52,13 +52,13 @@ _GUARDS = (
     "-A FORWARD -p udp --dport 137:139 -j DROP",
     "-A OUTPUT -p tcp --sport 179 -j DROP",
 )
-#: Router routes for documentation networks (RFC 5737), to which nothing may leak.
+#: Router routes for documentation networks (RFC 5737), to which no packets must leak.
 _SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
-#: Number of reserve hosts, and number of subnets with only reserve hosts.
+#: Numbers of reserve hosts, and numbers of subnets with only reserve hosts.
 NUM_RESERVE = 6
 NUM_RESERVE_SUBNETS = 2
-#: Maximum number of subnets in networks whose hosts may have a route per other subnet instead of a
-#: default route.
+#: Maximum number of subnets of a network whose hosts may have one route for each other subnet
+#: instead of a default route.
 _MAX_SPELLED_OUT = 8
 
 
@@ -71,7 +71,7 @@ class Interface(Record):
 
     name: str
     subnet: int
-    #: With a prefix length, as ``ip address add`` expects it.
+    #: Address with a prefix length, in the form that ``ip address add`` expects.
     address: str
 
 
@@ -79,15 +79,15 @@ class Machine(Record):
     """The intended state of the router or a host; entries have the form that commands expect."""
 
     name: str
-    #: In the order in which they are created.
+    #: Interfaces in the order in which they are created.
     interfaces: tuple[Interface, ...]
     #: Arguments of ``ip route add``, without connected routes.
     routes: tuple[str, ...] = ()
     #: Arguments of ``ip rule add``.
     rules: tuple[str, ...] = ()
-    #: Arguments of ``iptables``, in this order.
+    #: Arguments of ``iptables``, applied in this order.
     filters: tuple[str, ...] = ()
-    #: Pairs of name and value.
+    #: Sysctls as (name, value).
     sysctls: tuple[tuple[str, str], ...] = ()
     #: Shell commands that run last: the locks that isolate reserve hosts (module ``lock``).
     commands: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class World(Record):
     #: Prefix of every name, such as ``p12``.
     prefix: str
     machines: tuple[Machine, ...]
-    #: One per subnet.
+    #: Names of the switches, one per subnet.
     switches: tuple[str, ...]
     #: Pairs of subnets (lower index first) whose hosts must not reach each other.
     apart: tuple[tuple[int, int], ...] = ()
@@ -128,9 +128,9 @@ class World(Record):
 
     @cached_property
     def neighbours(self) -> int:
-        """Number of ARP entries of all machines together after every pair has communicated.
+        """Total number of ARP entries of all machines after every pair has communicated.
 
-        On each subnet, each machine has an entry for each other one.
+        Each machine has an entry for each other machine on the same subnet.
         """
         members = [0] * len(self.switches)
         for machine in self.machines:
@@ -142,8 +142,8 @@ class World(Record):
     def permanent(self) -> bool:
         """Whether ARP entries are permanent from the start.
 
-        The kernel does not count permanent entries. All others of a host's namespaces share one
-        table, by default of 1,024 entries.
+        The kernel does not count permanent entries. All other entries of a host's namespaces share
+        one table, with 1,024 entries by default.
         """
         return self.neighbours > MAX_NEIGHBOURS
 
@@ -206,14 +206,15 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
     These parts are drawn:
     - the subnets, their prefix lengths and all addresses;
     - the order of the router's interfaces;
-    - pairs of subnets that are separated (at least one pair is, at least one is not);
+    - pairs of subnets that are separated (at least one pair is separated, and at least one is not);
     - how the router separates them: a default-deny filter with accepts, filters, policy rules, or a
       routing table per incoming port;
     - harmless filters, routes and sysctls;
-    - whether the hosts of a subnet have a default route or one per other subnet.
+    - whether the hosts of a subnet have a default route or one route for each other subnet.
 
     In addition to ``num_switches`` subnets of ``num_hosts`` hosts there are some reserve hosts,
-    some of them on subnets of their own. Here they work like all others; ``lock`` isolates them.
+    some of them on separate subnets. In the returned network, reserve hosts work like all other
+    hosts; ``lock`` isolates them.
     """
     prefix = f"p{rng.randrange(10, 100)}"
     number = num_switches + NUM_RESERVE_SUBNETS
@@ -242,7 +243,7 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
         update={
             "routes": (*entries.routes, *routes),
             "rules": entries.rules,
-            # A missing accept rule is added at the end, as if it had always been the last.
+            # Accept rules come last, because a repair appends a missing accept rule.
             "filters": (*filters, *entries.filters),
             "sysctls": (FORWARDING, *_draw_sysctls(rng)),
         }
@@ -307,8 +308,8 @@ def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
 
 def _draw_subnet(slot: IPv4Network, num_hosts: int, rng: random.Random) -> _Subnet:
     """Return a network within ``slot``, with addresses for the router and each host."""
-    # The network's own address and its broadcast address stay unused, and one more stays free for
-    # faults.
+    # The network's own address and its broadcast address stay unused. One more address stays free
+    # for faults.
     wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts + 1]
     length = rng.choice(wide_enough)
     size = 2 ** (32 - length)
@@ -327,7 +328,7 @@ def _draw_sysctls(rng: random.Random) -> tuple[tuple[str, str], ...]:
 
 
 class _Entries(NamedTuple):
-    """Entries by which the router separates subnets."""
+    """Entries with which the router separates subnets."""
 
     filters: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
@@ -348,7 +349,7 @@ def _accept(world: World, rng: random.Random) -> _Entries:
 
 
 def _accepts(world: World, a: int, b: int) -> tuple[list[str], list[str]]:
-    """Return the accept rules of two subnets in both directions: by networks, by interfaces."""
+    """Return accept rules for two subnets in both directions, by networks and by interfaces."""
     net, port = world.networks, [port.name for port in world.ports]
     both = ((a, b), (b, a))
     return (
@@ -365,7 +366,7 @@ def pairs_to_part(world: World) -> list[tuple[int, int]]:
 
 
 def keep_apart(world: World, a: int, b: int) -> World:
-    """Return the network with two more separated subnets, ``a`` < ``b``, by the same means."""
+    """Return the network with two more separated subnets, ``a`` < ``b``, in the same manner."""
     router, net = world.router, world.networks
     filters, rules, routes = [*router.filters], [*router.rules], [*router.routes]
     ways = [(world.ports[a].name, a, b), (world.ports[b].name, b, a)]
@@ -424,7 +425,7 @@ def _rule_out(world: World, rng: random.Random) -> _Entries:
 
 
 def _tabulate(world: World, rng: random.Random) -> _Entries:
-    """Add a routing table per incoming port that has only the subnets open to it."""
+    """Add a routing table for each incoming port, with routes only to the permitted subnets."""
     first = rng.randrange(1000, 20_000, 10)
     tables = rng.sample(TABLES, len(world.ports))
     rules, routes = [], []

@@ -1,8 +1,8 @@
 """Paths of packets in the intended network, as formulas for faults.
 
 A ping from one endpoint to another consists of two packets, an echo request and an echo reply. Each
-either stays within a subnet or passes the router. Faults lose packets; a pair is broken when either
-of its packets is lost.
+packet either stays within a subnet or passes the router. Faults lose packets, and a pair is broken
+if either of its packets is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
 
 from netarena_route.world.model import Machine, World
 
-#: The routing table for packets that no rule sends to another one.
+#: The routing table for packets that no rule sends to another table.
 MAIN = "main"
 
 
@@ -25,14 +25,16 @@ class Packet:
     src: str
     dst: str
     reply: bool
-    #: Subnets of its two addresses; the router is pinged at its first address.
+    #: Subnets of the source and target addresses; the router is pinged at its first address.
     source: int
     target: int
-    #: Subnet of the router port by which it enters; None if it does not enter or starts there.
+    #: Subnet of the router port through which the packet enters; None if the packet does not enter
+    #: the router or starts at it.
     enters: int | None
-    #: Subnet of the router port by which it leaves; None if it does not leave or ends there.
+    #: Subnet of the router port through which the packet leaves; None if the packet does not leave
+    #: the router or ends at it.
     leaves: int | None
-    #: The routing table that the router uses for it; None if the router does not send it.
+    #: The routing table that the router uses for the packet; None if the router does not send it.
     table: str | None
 
     @property
@@ -41,13 +43,13 @@ class Packet:
 
     @property
     def routed(self) -> bool:
-        """Whether its source is a host that must send it to its gateway."""
+        """Whether the packet's source is a host that must send it to the host's gateway."""
         return self.enters is not None and self.source != self.target
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A policy rule of the router that selects a table; None matches everything."""
+    """A policy rule of the router that selects a table; a None field matches all packets."""
 
     table: str
     source: IPv4Network | None
@@ -82,7 +84,7 @@ class Plan:
         return self.world.machine(name).interfaces[0].subnet
 
     def spare(self, subnet: int) -> IPv4Address:
-        """Return the highest unused address of a subnet; raises StopIteration if it is full."""
+        """Return the highest unused address of a subnet; raises StopIteration if there is none."""
         network = self.networks[subnet]
         used = {IPv4Interface(self.ports[subnet].address).ip}
         used |= {self.address[host.name] for host in self.hosts[subnet]}
@@ -99,7 +101,7 @@ class Plan:
 
     @cached_property
     def open_pings(self) -> list[tuple[tuple[str, str], tuple[Packet, Packet]]]:
-        """All pairs that must work, with their packets; intended for small networks."""
+        """All pairs that must work, with their packets; use this only for small networks."""
         names = self.world.endpoints
         return [
             ((src, dst), self.ping(src, dst))
@@ -111,7 +113,7 @@ class Plan:
     def _find_ways(self, src: str, dst: str) -> tuple[Packet, Packet]:
         router = self.router.name
         if src == router:
-            # The source address of an unbound ping is that of its outgoing port.
+            # The source address of an unbound ping is the address of its outgoing port.
             near, far = (self.subnet(dst),) * 2
         else:
             near, far = self.subnet(src), self.subnet(dst)
@@ -134,7 +136,7 @@ class Plan:
         return Packet(src, dst, reply, source, target, enters, leaves, table)
 
     def _table(self, source: int | None, target: int, enters: int | None) -> str:
-        """Return the table by which the router sends packets to subnet ``target``."""
+        """Return the table with which the router sends packets to subnet ``target``."""
         for rule in self._rules:
             if rule.source is not None and (
                 source is None or not self.networks[source].subnet_of(rule.source)
