@@ -27,7 +27,7 @@ WORDS = {
     "name": "a name cannot be resolved correctly (example: it has a wrong address, or a host "
     "uses a wrong name server)",
 }
-#: Kind of fault -> its word, unless its method has another one
+#: Kind of fault -> its word, unless the fault's method has another word
 _KINDS = {
     **dict.fromkeys(
         (

@@ -460,7 +460,7 @@ class _Draft:
         """Draw the cables between our routers.
 
         The core is a ring in area 0, with some chords. The other routers connect to it with one or
-        two cables. Two of them may form an area of their own with two border routers.
+        two cables. Two of the other routers may form a separate area with two border routers.
         """
         rng, names = self.rng, self.names
         size = max(3, len(names) - rng.randint(1, max(1, len(names) // 2)))
@@ -536,8 +536,8 @@ class _Draft:
             self.outward[f"{self.prefix}_x{index + 1}"] = int(not index and rng.random() < _HALF)
             # The first upstream has two sessions: a preferred one and a backup.
             self.attached.append([borders[index]] if index else [borders[0], borders[-1]])
-            # No BGP prefix covers this address, since a next hop's reachability must not depend on
-            # BGP.
+            # No BGP prefix covers this address, because the reachability of a next hop must not
+            # depend on BGP.
             self.loopbacks[self.outsiders[-1].router] = str(_OTHERS[rng.randrange(1 << 16)])
 
     # hosts, zones and their policies
@@ -840,7 +840,7 @@ class _Draft:
     ) -> None:
         """Add a session with another AS, including the filters on both sides.
 
-        ``number`` is 0 for the first session with this AS and 1 for the second one.
+        ``number`` is 0 for the first session with this AS and 1 for the second session.
         """
         rng, kind = self.rng, outsider.kind
         far_name = outsider.router

@@ -79,7 +79,7 @@ class BackboneEnvironment(Networked):
                     f"the network with {parts} does not match the computed state: {wrong}",
                     evidence=state,
                 )
-            await asyncio.sleep(_PAUSE_S)  # daemons may not have found each other yet
+            await asyncio.sleep(_PAUSE_S)  # daemons might not have found each other yet
         return state
 
     def _find(self, asked: str) -> tuple[str | None, str]:

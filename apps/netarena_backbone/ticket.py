@@ -102,7 +102,7 @@ def ticket_parts(
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
-    A few faults are chosen, and each contributes one of the facts that it makes wrong.
+    A few faults are chosen, and each of them contributes a fact that it makes wrong.
     """
     changes = [read(case.world, fault) for fault in faults]
     now = intended(broken(case.world, changes)) if changes else case.wanted

@@ -27,7 +27,7 @@ WORDS = {
     "guard": "a block that must separate or isolate machines is missing or bypassed (example: "
     "the DROP rule between two separated subnets has been deleted)",
 }
-#: Kind of fault -> its word, unless its method has another one
+#: Kind of fault -> its word, unless the fault's method has another word
 _KINDS = {
     "disable_routing": "forwarding",
     "disable_interface": "link",

@@ -89,7 +89,7 @@ def dropped(item: Any) -> Turn:
 
 
 def swapped(old: Any, new: Any) -> Turn:
-    """Return a function that replaces an item with another one."""
+    """Return a function that replaces an item with another item."""
     return lambda items: tuple(new if one == old else one for one in items)
 
 
@@ -209,14 +209,14 @@ def transit_ports(world: World) -> Iterator[tuple[Router, Port, Router, Port]]:
 
 
 def outer_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Yield our sessions with other ASes, except those that are down by design."""
+    """Yield our sessions with other ASes, except sessions that are down by design."""
     for router, peer in _peers(world):
         if peer.asn != world.asn:
             yield router, peer
 
 
 def inner_peers(world: World) -> Iterator[tuple[Router, Peer]]:
-    """Yield both ends of sessions between our routers, except those that are down by design."""
+    """Yield both ends of sessions between our routers, except sessions that are down by design."""
     for router, peer in _peers(world):
         if peer.asn == world.asn:
             yield router, peer

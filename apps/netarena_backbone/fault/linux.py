@@ -137,7 +137,7 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
 
 
 def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
-    """Return a change that inserts a rule before all others."""
+    """Return a change that inserts a rule before all other rules."""
     return simple(
         router.name,
         words,

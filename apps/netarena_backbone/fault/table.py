@@ -98,7 +98,7 @@ class Room:
 
     def _with(self, left: _Left) -> World:
         whole, parts = left
-        # Changes are applied in their order, since some edits build on earlier ones.
+        # Changes are applied in their order, because some edits build on earlier edits.
         world = broken(self.world, [one for one in self.changes if one in whole])
         for change in self.changes:
             for part in sorted(number for one, number in parts if one is change):
@@ -141,7 +141,8 @@ class Room:
     def is_doubtful(self) -> bool:
         """True if a computed combination of these changes is unpredictable.
 
-        Its facts depend on a tie, or its repair does harm in some orders of its parts only.
+        A combination is unpredictable if its facts depend on a tie, or if its repair does harm only
+        in some orders of its parts.
         """
         changes = {*self.changes}
         return any(map(changes.issuperset, self._by_order)) or any(
@@ -241,7 +242,7 @@ def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ..
 def _draw_waiting(
     room: Room, kinds: Sequence[str], number: int, rng: random.Random
 ) -> list[tuple[str, Method]]:
-    """Add one or two changes of these kinds to a room such that one waits for another.
+    """Add ``number`` changes of these kinds (one or two) to a room such that one change waits.
 
     Of two changes, one waits for the other. A single change is related to a change that is already
     in the room. Returns their kinds and methods, or an empty list if none are found quickly.

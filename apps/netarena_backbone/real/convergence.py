@@ -251,7 +251,7 @@ class _Tries:
     def concerns(self, one: Adjacency) -> bool:
         """Return whether an adjacency may still be established.
 
-        OSPF adjacencies are not compared with the expected ones, which are identified by port.
+        OSPF adjacencies are not compared with the expected neighbours, which have only port names.
         """
         is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
         return is_awaited and one not in self._failed

@@ -287,7 +287,7 @@ class Servers:
         self._zones: dict[str, dict[str, str]] = {}
         #: Digest of a datagram -> its receivers; ``ETag`` of a response -> its sender
         self._heard: dict[bytes, set[str]] = {}
-        _curl()  # not during an observation, since this starts a program
+        _curl()  # called early, because it starts a program, which would delay an observation
 
     def close(self) -> None:
         for one in (*self._open.values(), *(talk.connection for talk in self._talks.values())):

@@ -199,7 +199,7 @@ def _unused(tables: Tables) -> set[Neighbour]:
 
 
 def _is_narrow(world: World) -> bool:
-    """Return whether any MTU or rule treats large packets differently from small ones."""
+    """Return whether any MTU or rule treats large packets differently from small packets."""
     return any(
         any(port.mtu < world.packet_bytes for port in machine.ports)
         or any(0 < rule.length <= world.packet_bytes for rule in machine.rules)

@@ -28,7 +28,7 @@ MACHINE = "/run/netarena-turns"
 class Turns:
     """Locks on a file, which are released when the process that holds them ends.
 
-    Byte 0 is the right to acquire slots; each further byte stands for one slot.
+    The lock on byte 0 is needed to acquire slots. Each further byte represents one slot.
     """
 
     def __init__(self, path: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Mininet, with machines in namespaces of their own and Linux bridges as switches."""
+"""Mininet, with machines in separate namespaces and Linux bridges as switches."""
 
 from __future__ import annotations
 

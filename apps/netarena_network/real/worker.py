@@ -286,7 +286,7 @@ class Worker:
                     proven_ours=others,
                 )
             self._keep_calm()
-            self._make_ready()  # frees this network's ARP entries for others
+            self._make_ready()  # frees ARP entries of this network for other networks
             silent = neighbours_refused()
             time.sleep(pause_s)  # this network sends no packets during the pause
             others |= neighbours_refused() > silent

@@ -42,7 +42,7 @@ _PLAUSIBLE = (
     "tc qdisc del dev {port} root",
 )
 
-#: Resets for every machine of the standard network, whatever its state; ``{dev}`` is a port.
+#: Resets for every machine of the standard network, in any state; ``{dev}`` is a port.
 _RESET = (
     "nft flush ruleset",
     *(f"iptables -t {table} -F" for table in ("raw", "mangle", "nat", "filter")),

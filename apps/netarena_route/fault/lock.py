@@ -48,7 +48,7 @@ _VARIETY = 8
 _REDRAWS = 12
 #: Maximum number of draws until a network counts as having no site for a lock.
 _TRIES = 24
-#: Probability that the router ignores pings by design.
+#: Probability that the router ignores pings as an intended setting.
 _SILENT_CHANCE = 0.7
 
 #: Fault -> method of locks that the fault's repair also resets; the network gets such a lock

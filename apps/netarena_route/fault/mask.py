@@ -40,7 +40,7 @@ from netarena_route.world.path import Packet, Plan
 GUARD, BYPASS = "guard", "bypass"
 #: Interactions of several faults, with their weights.
 _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
-#: Share of networks with a passage, as a bypass or by design. A bypass needs another fault.
+#: Share of networks with a passage, which is a bypass or intended. A bypass needs another fault.
 _PASSAGE_SHARE = 0.4
 _BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
 #: Methods that affect all machines, so that no intended setting resembles them. Networks with a

@@ -89,7 +89,7 @@ class Site:
     ) -> Site | None:
         """Draw a site that involves a reserve host, or return None if there is none.
 
-        The host is one of ``kept`` if that is not empty.
+        If ``kept`` is not empty, the reserve host is taken from ``kept``.
         """
         number = rng.randrange(_NUMBERS)
         machine = plan.world.machine(rng.choice(kept or plan.world.reserve))

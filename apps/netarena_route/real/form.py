@@ -451,7 +451,7 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
     # Entries that exist, but in the wrong position among the entries of the same destination.
     moved = [item for item in extra if item in missing]
     _send(netlink, [Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
-    # Connected routes come first, since gateways are resolved through them.
+    # Connected routes come first, because gateways are resolved through them.
     missing.sort(key=lambda item: sort is _ROUTES and _RTA_GATEWAY in dict(item.values))
     _send(netlink, [Message(sort.new, _pack(sort, item, indexes), sort.flags) for item in missing])
     if whole and sort.delete:

@@ -209,9 +209,9 @@ class RouteWorker(worker.Worker):
         """Measure until exactly the pairs that work in ``wanted`` have worked.
 
         Returns the time in s spent waiting for pings that never arrived. No agent's command has run
-        yet, so if a packet is lost in one round but not in the next, the cause are other networks,
-        which occupy the kernel or fill its queues. Raises RuntimeError if the network differs from
-        the computed state.
+        yet, so if a packet is lost in one round but not in the next, other networks are the cause,
+        because they occupy the kernel or fill its queues. Raises RuntimeError if the network
+        differs from the computed state.
         """
         seen = ("0" * len(self._world.endpoints),) * len(self._world.endpoints)
         waited_s, pause_s = 0.0, _FIRST_PAUSE_S
