@@ -1,18 +1,17 @@
-"""Faults of tickets: the shown policies are drawn first, and the intended ones after them.
+"""Draws the faults of tickets: first the shown policies, then the intended policies.
 
-The shown policies do not depend on the number or place of the faults: each policy has the same
-chance to be chosen, and then its intended spec is drawn. So without the documentation, nothing in
-the policies shows which ones are wrong, or whether any is.
+The shown policies do not depend on the number or place of the faults, because each policy has the
+same chance to be chosen and its intended spec is drawn afterwards. Without the documentation,
+nothing in the policies shows which policies are wrong, or whether any policy is wrong.
 
-A chosen policy stays chosen: if an intended spec is not suitable, another one is drawn for the same
-policy. Trying another policy instead would favour those with many suitable specs, which are the
-large ones. If one of two faults may hide the other, their policies are chosen as a pair of a
-matching. Each policy has one partner, so that a policy with many possible partners is not chosen
-more often.
+If an intended spec is not suitable, another spec is drawn for the same policy. Trying another
+policy instead would favour large policies, because they have many suitable specs. If one of two
+faults may hide the other, their policies are chosen as a pair of a matching. Each policy has one
+partner in the matching, so a policy with many possible partners is not chosen more often.
 
-For an altered policy (``source.alter``) the intended spec is the one from before the alteration.
-For any other policy it is drawn by a method that removes or adds something. If no method succeeds,
-the shown policy lacks a rule.
+For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
+any other policy, a method draws the intended spec by removing or adding something. If no method
+succeeds, the intended spec has one more rule than the shown policy.
 """
 
 from __future__ import annotations
@@ -33,19 +32,21 @@ from netarena_k8s.world.model import App, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, Manifest, policy_types, selects
 
-#: share of combinations in which one fault hides another, and the share of these in which the
-#: repair order matters
+#: share of combinations in which one fault hides another, and share of such combinations in which
+#: the repair order matters
 _SHARE, _ORDERED = 0.7, 0.9
-#: limits of attempts: choices of policies, draws of their intended specs, drafts for one policy
+#: maximum numbers of choices of policies, of draws of their intended specs, and of drafts for one
+#: policy
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
-#: limits of draws: of a method for one policy, and of a fault that another fault hides
+#: maximum numbers of draws of a method for one policy, and of a fault that another fault hides
 _TRIES, _HIDDEN = 16, 8
-#: draws that test whether a kind applies to a policy, and rounds that scale the odds of policies
+#: number of draws that test whether a kind applies to a policy, and of rounds that scale the odds
+#: of policies
 _PROBES, _SCALINGS = 2, 30
-#: fewest policies with the form of each kind: if only one policy has this form, a script that
-#: repairs the form finds the fault without the documentation
+#: Minimum number of policies with the form of each kind. If only one policy had this form, a script
+#: that repairs the form would find the fault without the documentation.
 _ALIKE = 2
-#: share of the drafts for an altered policy whose intended spec is the one before the alteration
+#: share of the drafts for an altered policy whose intended spec is the spec before the alteration
 _ALTERED = 0.85
 #: method that gives the intended spec of an unaltered policy -> the resulting fault of the shown
 #: policy
@@ -122,7 +123,7 @@ _WEIGHTS: Mapping[str, int] = MappingProxyType(
 
 
 class Draft(NamedTuple):
-    """The intended spec of a policy whose shown spec is wrong, and the kind and method of this
+    """The intended spec of a policy whose shown spec is wrong, and the kind and method of the
     fault."""
 
     kind: str
@@ -142,11 +143,11 @@ def _draft(policy: Policy, kind: str, method: str, spec: Spec) -> Draft:
 def draw_intended(
     shown: World, altered: Mapping[str, Fault], number: int, rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the world in which ``number`` policies of ``shown`` are wrong, and these faults; None
-    if none are found.
+    """Return the world in which ``number`` policies of ``shown`` are wrong, and the faults of these
+    policies. Return None if no such faults are found.
 
-    Each fault shows when it is the only one left. Every repair order that respects ``after`` is
-    safe.
+    Each fault is visible when it is the only fault left. Every repair order that respects ``after``
+    is safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -173,13 +174,13 @@ def draw_named(
     rng: random.Random,
 ) -> tuple[World, tuple[Fault, ...]] | None:
     """Return the world in which policies of ``shown`` have one fault of each of ``kinds``, and
-    these faults; None if none are found.
+    these faults. Return None if no such faults are found.
 
-    ``among`` lists the kinds that altered policies have, with ``kinds`` among them. At least two
-    policies have the form of each of these kinds, or the result is None. Over all queries with the
-    same ``among``, each policy is wrong about equally often. Policies that select no pod and that
-    none of these kinds can make wrong are left out. Each fault shows when it is the only one left,
-    and every repair order is safe.
+    ``among`` lists the kinds that altered policies have, including ``kinds``. The result is None
+    unless at least two policies have the form of each of ``kinds``. Over all queries with the same
+    ``among``, each policy is wrong about equally often. Policies that select no pod are left out if
+    none of these kinds applies to them. Each fault is visible when it is the only fault left, and
+    every repair order is safe.
     """
     source = _Source(shown, altered, rng)
     if any(source.alike(kind) < _ALIKE for kind in among):
@@ -213,8 +214,8 @@ def draw_named(
 
 
 def meant(shown: World, drafts: Iterable[Draft]) -> World:
-    """Return the world whose intended policies are those of ``drafts``, and the shown ones
-    otherwise."""
+    """Return the world with the intended policies of ``drafts``, and the shown policies where there
+    is no draft."""
     specs = {one.policy: one.meant.spec for one in drafts}
     return with_policies(shown, put(shown.policies, specs))
 
@@ -227,10 +228,10 @@ class _Reach(NamedTuple):
     #: the policy selects the target, and the ingress policies of the target block the pair
     blocked_in: int
     #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
-    #: one
+    #: rule or peer
     lets_out: int
     #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs that
-    #: one
+    #: rule or peer
     lets_in: int
 
 
@@ -256,7 +257,7 @@ class _Source:
     # Choice of the wrong policies
 
     def choose(self, number: int, *, masked: bool, ordered: bool) -> list[Policy]:
-        """Choose ``number`` policies with equal chances; with ``masked``, the first two are
+        """Choose ``number`` policies with equal chances. With ``masked``, the first two are
         partners."""
         places = self._rng.sample(self._places, len(self._places))
         if not masked:
@@ -280,7 +281,7 @@ class _Source:
                 for one in left
             }
             taken: set[str] = set()
-            # Policies with the fewest possible partners choose first.
+            # Policies with the fewest candidate partners choose first.
             for one in sorted(left, key=lambda one: len(fits[one.name])):
                 if one.name in taken:
                     continue
@@ -325,7 +326,8 @@ class _Source:
     # Drafts of intended specs
 
     def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
-        """Return one draft for each policy of ``chosen``; None if this draw finds none."""
+        """Return one draft for each policy of ``chosen``, or None if this draw fails for a
+        policy."""
         drafts: list[Draft] = []
         if masked:
             first, second = chosen[:2]
@@ -343,8 +345,8 @@ class _Source:
         return drafts
 
     def draft(self, policy: Policy) -> Draft | None:
-        """Draw an intended spec for ``policy`` that makes the shown one wrong; None if none is
-        found."""
+        """Draw an intended spec for ``policy`` that makes the shown spec wrong. Return None if no
+        such spec is found."""
         if (known := self._altered.get(policy.name)) is not None:
             one = _draft(policy, known.kind, known.method, _before(known))
             if self._rng.random() < _ALTERED and self._shows((), [one]):
@@ -356,19 +358,19 @@ class _Source:
                 one = _draft(policy, *_INVERSE[kind, found.method], found.spec)
                 if self._shows((), [one]):
                     return one
-        # A policy without rules must be chosen as often as any other.
+        # A policy without rules must be chosen as often as any other policy.
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def alike(self, kind: str) -> int:
-        """Return the number of policies that have the form of ``kind`` and that could be wrong."""
+        """Return the number of policies that have the form of ``kind`` and could be wrong."""
         return sum(
             self._kind_of(policy) == kind and self._of_kind(policy, kind) is not None
             for policy in self._places
         )
 
     def _kind_of(self, policy: Policy) -> str | None:
-        """Return the kind whose form a policy has; None if it has none of a kind."""
+        """Return the kind whose form a policy has, or None if the policy has no such form."""
         if (known := self._altered.get(policy.name)) is not None:
             return known.kind
         return "pod_selector" if self._selecting(policy) is not None else None
@@ -376,8 +378,8 @@ class _Source:
     def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return how often each policy has a fault of each kind: by kind, then by policy name.
 
-        Kinds differ in the policies that they apply to. The odds are scaled until each kind is used
-        as often as in ``kinds`` and each policy is wrong equally often, as far as possible.
+        Kinds differ in the policies that they apply to. So the odds are scaled until, as far as
+        possible, each kind is used as often as in ``kinds`` and each policy is wrong equally often.
         """
         wanted = Counter(kinds)
         odds = {
@@ -390,7 +392,7 @@ class _Source:
         }
         for _ in range(_SCALINGS):
             for kind, names in odds.items():
-                total = fsum(names.values())  # the same result in all Python versions
+                total = fsum(names.values())  # Gives the same result in all Python versions.
                 for name in names:
                     names[name] *= wanted[kind] / total
             sums: defaultdict[str, float] = defaultdict(float)
@@ -409,8 +411,8 @@ class _Source:
         """
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name in odds.keys() - taken]
-        # The smallest of these exponential times belongs to each policy with a probability in
-        # proportion to its odds.
+        # Sorting by exponential times puts each policy first with a probability in proportion to
+        # its odds.
         free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
         for policy in free:
             for _ in range(_CHANCES):
@@ -420,9 +422,10 @@ class _Source:
         return None
 
     def _of_kind(self, policy: Policy, kind: str) -> Draft | None:
-        """Return a draft whose fault is of ``kind`` and shows, or None.
+        """Return a draft whose fault is of ``kind`` and is visible, or None.
 
-        If the policy was altered by a fault of this kind, the intended spec is the one before it.
+        If the policy was altered by a fault of this kind, the intended spec is the spec before the
+        alteration.
         """
         known = self._altered.get(policy.name)
         if known is not None and known.kind == kind:
@@ -447,8 +450,8 @@ class _Source:
         return one if self._shows((), [one]) else None
 
     def _selecting(self, policy: Policy) -> Draft | None:
-        """Return a draft in which a policy that selects no pod selects the application with the
-        most similar labels; None for any other policy."""
+        """Return a draft in which a policy that selects no pod is intended to select the
+        application with the most similar labels. Return None for any other policy."""
         selector = cast("Manifest", policy.spec["podSelector"])
         labels: Mapping[str, str] | None = selector.get("matchLabels")
         if not labels or any(selects(selector, pod) for pod in self._shown.marks.pods.values()):
@@ -460,10 +463,10 @@ class _Source:
         return _draft(policy, "pod_selector", method, spec)
 
     def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
-        """Return a draft whose intended spec allows one more connection, or all of ``uses``; None
-        if none is found.
+        """Return a draft whose intended spec allows one more connection, or all of ``uses``. Return
+        None if no draft is found.
 
-        ``uses`` are bits of connections that have the policy's pods at one end.
+        ``uses`` is a bit set of connections that have the policy's pods at one end.
         """
         spec = copied(policy.spec)
         world, rng = self._shown, self._rng
@@ -512,8 +515,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """Return the pairs that are blocked only at one end, where an application in ``names`` is;
-        and whether it is the target."""
+        """Return the pairs that are blocked only at the end of an application in ``names``, each
+        with whether this end is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -525,11 +528,12 @@ class _Source:
     # Faults that hide others
 
     def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
-        """Return a draft and a second one whose fault the first fault hides; None if none are
-        found.
+        """Return a draft and a second draft whose fault the first fault hides. Return None if no
+        such drafts are found.
 
-        The first fault blocks connections at one end. At the other end of one of them, the second
-        fault also blocks the connection; with ``ordered``, it allows what it should not.
+        The first fault blocks connections at one end. The second fault also blocks one of these
+        connections at the other end. With ``ordered``, the second fault wrongly allows the
+        connection there instead.
         """
         for wide, hidden in self._rng.sample(((first, second), (second, first)), 2):
             near, far = self._reach(wide), self._reach(hidden)
@@ -552,7 +556,7 @@ class _Source:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # Another connection of the same end that only this end blocks
+        # Other connections of the same end that only this end blocks
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -565,8 +569,8 @@ class _Source:
                 yield two
 
     def _hidden(self, wide: Draft, use: Use, place: Policy, *, ordered: bool) -> list[Draft] | None:
-        """Return ``wide`` and a draft for the policy ``place`` whose fault that of ``wide`` hides;
-        None if none is found."""
+        """Return ``wide`` and a draft for the policy ``place`` whose fault is hidden by the fault
+        of ``wide``. Return None if no such draft is found."""
         for other in self._ends_of(use, place, ordered=ordered):
             both = [wide, other]
             if not self._is_masked(both, wide, other):
@@ -578,8 +582,8 @@ class _Source:
         return None
 
     def _ends_of(self, use: Use, place: Policy, *, ordered: bool) -> Iterator[Draft]:
-        """Yield drafts for a policy at one end of ``use``: the intended spec allows it, or, with
-        ``ordered``, does not."""
+        """Yield drafts for a policy at one end of ``use`` whose intended spec allows ``use`` or,
+        with ``ordered``, blocks it."""
         kinds = ("remove_ingress", "peer_label") if ordered else ("add_ingress",)
         world, rng = self._shown, self._rng
         near = tuple(world.by_name[end] for end in use[:2] if end in world.by_name)
@@ -595,7 +599,7 @@ class _Source:
             yield one
 
     def _narrowed(self, policy: Policy, use: Use) -> Iterator[Draft]:
-        """Yield drafts without one of the peers or rules of a direction that lets ``use``
+        """Yield drafts whose intended spec lacks one of the peers or rules that let ``use``
         through."""
         place = self._shown.matrix.uses.index(use)
         for direction, key, peers in (("lets_in", "ingress", "from"), ("lets_out", "egress", "to")):
@@ -617,11 +621,11 @@ class _Source:
         found = [*numbers(bits)]
         return self._rng.sample(found, min(most, len(found)))
 
-    # Proof of the drawn faults
+    # Checks of the drawn faults
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
-        """Return the faults of the shown policies in ``world``; None if one of them does not show
-        alone."""
+        """Return the faults of the shown policies in ``world``, or None if a fault is not visible
+        by itself."""
         now = {policy.name: policy for policy in self._shown.policies}
         then = {policy.name: policy for policy in world.policies}
         found = []
@@ -648,8 +652,8 @@ class _Source:
         return tuple(found)
 
     def _goes(self, one: Draft, drafts: Sequence[Draft]) -> bool:
-        """Return whether the fault of ``one`` and each other fault show alone and may be repaired
-        in either order."""
+        """Return whether the fault of ``one`` and each other fault are visible by themselves and
+        may be repaired in either order."""
         every = [*drafts, one]
         return self._shows(drafts, every) and all(
             self._shows([draft for draft in every if draft is not other], every)
@@ -660,13 +664,14 @@ class _Source:
         )
 
     def _shows(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> bool:
-        """Return whether the faults left after ``repaired`` show."""
+        """Return whether the faults that remain after ``repaired`` have been repaired are
+        visible."""
         return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:
-        """Return whether the fault of ``other`` is hidden while that of ``one`` is present.
+        """Return whether the fault of ``one`` hides the fault of ``other``.
 
-        By itself it changes what is measured.
+        Each of the two faults must change the measurement by itself.
         """
         rest = [draft for draft in drafts if draft not in (one, other)]
         return (
@@ -678,13 +683,13 @@ class _Source:
     def _harms(
         self, before: Sequence[Draft], after: Sequence[Draft], drafts: Sequence[Draft]
     ) -> int:
-        """Return the connections that stop being as intended between two states of repair, as
-        bits."""
+        """Return as bits the connections that match the intent before a repair step but not after
+        it."""
         right = self._judged(drafts, drafts)
         return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
-        """Return the connections that work after ``repaired`` have been repaired, as bits.
+        """Return as bits the connections that work after ``repaired`` have been repaired.
 
         Uses of the plan's grants that the intended policies do not allow are left out, because they
         are not judged.
@@ -692,7 +697,8 @@ class _Source:
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """Return what egress and ingress policies allow after ``repaired`` have been repaired."""
+        """Return the connections that egress and ingress policies allow after ``repaired`` have
+        been repaired."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())
@@ -706,7 +712,7 @@ class _Source:
 
 
 def _alone(parts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Yield the connections that only one rule or only one peer allows, for each of them."""
+    """Yield for each rule and each peer the connections that only this rule or peer allows."""
     for number, peers in enumerate(parts):
         rest = _union(bits for other, some in enumerate(parts) if other != number for bits in some)
         yield _union(peers) & ~rest
@@ -722,7 +728,7 @@ def _union(some: Iterable[int]) -> int:
 
 
 def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield the list without its first item, without its second one, and so on."""
+    """Yield the list without its first item, then without its second item, and so on."""
     for place in range(len(some)):
         yield [*some[:place], *some[place + 1 :]]
 
@@ -762,7 +768,7 @@ def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
-    """Return ``policies`` with the specs of ``specs``, by name, in place of their own."""
+    """Return ``policies`` with the specs in ``specs``, by name, in place of their own specs."""
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
         for policy in policies

@@ -1,10 +1,10 @@
-"""Combinations of faults of any kinds, some of which hide others or must be repaired after others.
+"""Combinations of faults of any kinds, in which faults may hide each other or need a repair order.
 
-A fault hides another one if the other shows in no tested connection until the first is repaired:
-the first also breaks, or allows, everything that the other does. The hiding fault names the other's
-policy in ``masks``. Its repair may break or open a pair that was as intended, because the other
-fault then shows there. In this case the other must be repaired first, and ``after`` of the hiding
-fault names it.
+A fault hides another fault if no tested connection shows the other fault until the first is
+repaired, because the first breaks or allows the same connections. ``masks`` of the hiding fault
+names the hidden fault's policy. Repairing the hiding fault may break or open a pair that matched
+the intent, because the hidden fault then takes effect there. In this case the hidden fault must be
+repaired first, and ``after`` of the hiding fault names its policy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from netarena_k8s.fault.table import (
 from netarena_k8s.world.model import App, Policy, World
 from netarena_k8s.world.policy import selects
 
-#: share of combinations in which one fault hides another, and the share of these in which the
-#: repair order matters
+#: share of combinations in which one fault hides another, and share of such combinations in which
+#: the repair order matters
 _SHARE, _ORDERED = 0.8, 0.6
-#: limits of attempts: to add one fault or draw a hiding one, to draw the hidden one, to draw a
-#: combination
+#: maximum numbers of attempts to add one fault or draw a hiding fault, to draw the hidden fault,
+#: and to draw a combination
 _PARTS, _HIDDEN, _STARTS = 60, 25, 8
 #: kinds that break many connections of one application
 _WIDE = (
@@ -39,16 +39,16 @@ _WIDE = (
 #: kinds that block the calls of an application, and kinds that let another application in
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
-#: kinds that let far too many clients in
+#: kinds that let in far too many clients
 _OPEN = ("open_rule", "open_peer", "ip_block")
 
 
 def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """Draw ``number`` faults of different kinds on different policies; None if no such set is
-    found.
+    """Draw ``number`` faults of different kinds on different policies. Return None if no such set
+    is found.
 
-    Each fault shows when it is the only one left. Every repair order that respects ``after`` is
-    safe.
+    Each fault is visible when it is the only fault left. Every repair order that respects ``after``
+    is safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -65,7 +65,7 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return the requirements of a combination that these faults do not meet, in words."""
+    """Return the requirements of a combination that these faults do not meet, as text."""
     found = []
     if not (sound(world, faults) if faults else True):
         found.append("a fault does not show alone, or an order of repairs is not safe")
@@ -77,15 +77,16 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 
 
 def hides(world: World, faults: Sequence[Fault]) -> bool:
-    """Return whether every masked fault stays hidden while the masking fault is present, and shows
-    once only that fault is repaired."""
+    """Return whether every masked fault is invisible while its masking fault is present, and
+    visible once only the masking fault is repaired."""
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
     found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))
     return next(found, None) is None
 
 
 def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
-    """Draw a fault and a second fault that it hides; an empty list if no such two are found.
+    """Draw a fault and a second fault that the first one hides. Return an empty list if no such two
+    faults are found.
 
     With ``ordered``, the hidden fault must be repaired first.
     """
@@ -97,9 +98,9 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
             continue
         callers = {source for source, _ in wide.broken}
         if ordered:
-            # If the wide fault opens access, the hidden one blocks the clients that it lets in. If
-            # the wide fault blocks its application, the hidden one lets that application in
-            # elsewhere.
+            # If the wide fault opens access, the hidden fault blocks the clients that the wide
+            # fault lets in. If the wide fault blocks its application, the hidden fault lets this
+            # application in elsewhere.
             names = {target for _, target in wide.opened} or {*world.by_name}
             kinds = tuple(methods) if opening else _OPENING
         else:
@@ -152,8 +153,8 @@ def about_any(world: World, policy: Policy, names: set[str]) -> bool:
 
 
 def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fault]:
-    """Return ``faults`` with one more that is compatible with each of them, or unchanged if this
-    draw finds none."""
+    """Return ``faults`` with one more fault that is compatible with each of them, or unchanged if
+    this draw finds no such fault."""
     taken, kinds = ({getattr(fault, key) for fault in faults} for key in ("policy", "kind"))
     kind = rng.choice([kind for kind in methods_of(world) if kind not in kinds])
     free = [policy for policy in world.policies if policy.name not in taken]

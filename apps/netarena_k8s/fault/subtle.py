@@ -1,7 +1,7 @@
 """Faults of large worlds: the kinds of ``table`` with values that other policies use correctly.
 
-No label is mistyped and no port is unknown, so no value looks wrong by itself: only the
-documentation shows the fault. The effects of the kinds are those of ``table``.
+No label is mistyped and no port is unknown, so no value looks wrong by itself. Only the
+documentation shows the fault. The kinds have the same effects as in ``table``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from netarena_k8s.fault.table import (
 from netarena_k8s.world.model import World, target_port
 from netarena_k8s.world.plan import Use
 
-#: callees that are tried when an egress rule to one more application is drawn
+#: number of callees to try when drawing an egress rule to one more application
 _CALLEES = 12
 #: egress rule for name lookups in the intended policies of generated worlds
 LOOKUPS: Mapping[str, Any] = MappingProxyType(
@@ -48,8 +48,8 @@ def _marks(scene: Scene) -> tuple[str, str]:
 
 
 def _another_mark(labels: SpecDict, scene: Scene) -> None:
-    """Replace the team or the role in ``labels`` with that of other applications, or add a wrong
-    one."""
+    """Replace the team or the role in ``labels`` with a value that other applications have, or add
+    a wrong team or role."""
     key = scene.rng.choice([key for key in _marks(scene) if key in labels] or _marks(scene))
     app = scene.app
     own = labels.get(key) or (app.labels[key] if app is not None else None)
@@ -83,8 +83,8 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
 
 
 def _values(scene: Scene, spec: SpecDict) -> list[str] | None:
-    """Return the values of one ``In`` expression that lists several applications; None if there is
-    none."""
+    """Return the values of an ``In`` expression that lists several applications, or None if there
+    is no such expression."""
     found = [
         expression["values"]
         for rule in spec.get("ingress") or []
@@ -115,7 +115,7 @@ def _value_more(scene: Scene) -> SpecDict | None:
 
 
 def _port_of_another(direction: str) -> Method:
-    """Return a method that replaces a port number with one that another application uses."""
+    """Return a method that replaces a port number with a port number of another application."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -146,7 +146,7 @@ def _name_of_another(scene: Scene) -> SpecDict | None:
 
 
 def _peer_of_guests(scene: Scene) -> SpecDict | None:
-    """Make a peer select pods in the namespace of a guest instead of its own."""
+    """Make a peer select pods in the namespace of a guest instead of the policy's own namespace."""
     spec, plan = scene.spec, scene.world.plan
     peer = a_selecting_peer(scene, spec)
     assert plan is not None
@@ -158,7 +158,7 @@ def _peer_of_guests(scene: Scene) -> SpecDict | None:
 
 
 def _peer_widened(scene: Scene) -> SpecDict | None:
-    """Remove the team or the role from a peer that selects by both."""
+    """Remove the team or the role from a peer that selects by team and role."""
     spec = scene.spec
     peer = a_selecting_peer(scene, spec)
     labels = (peer or {}).get("podSelector", {}).get("matchLabels") or {}
@@ -234,7 +234,7 @@ def _anywhere(method: Method) -> Method:
 
 
 def _only_to(scene: Scene) -> SpecDict | None:
-    """Limit egress to one application or group, and name lookups."""
+    """Limit egress to name lookups and one application or group."""
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
     if app is None or not spec.get("egress"):
         return None
@@ -255,7 +255,7 @@ def _only_to(scene: Scene) -> SpecDict | None:
 
 
 def _callee_gone(scene: Scene) -> SpecDict | None:
-    """Remove an egress rule that is not for name lookups."""
+    """Remove one of the egress rules that are not for name lookups."""
     spec = scene.spec
     rules = [rule for rule in spec.get("egress") or [] if rule and not _looks_up(rule)]
     if not rules:
@@ -266,7 +266,7 @@ def _callee_gone(scene: Scene) -> SpecDict | None:
 
 
 def _callee_more(scene: Scene) -> SpecDict | None:
-    """Add an egress rule to an application that must not be called."""
+    """Add an egress rule that allows calls to an application that must not be called."""
     spec, app = scene.spec, scene.app
     if app is None or not spec.get("egress") or {} in spec["egress"]:
         return None
@@ -310,7 +310,7 @@ def _lookups_by_tcp(scene: Scene) -> SpecDict | None:
 
 
 def _for_pods_of(scene: Scene) -> SpecDict | None:
-    """Replace ``podSelector`` with that of another policy."""
+    """Replace ``podSelector`` with the ``podSelector`` of another policy."""
     spec = scene.spec
     policies = [copy.deepcopy(one.spec["podSelector"]) for one in scene.world.policies]
     others = [one for one in policies if one and one != spec["podSelector"]]

@@ -1,11 +1,12 @@
 """Faults as a table of methods that change a policy's spec.
 
-A fault changes the spec of one policy. The evaluator computes what it breaks and opens; a method
-only determines what is written. The paper's kinds come first; each of the others is one mistake
-that people make with network policies.
+A fault changes the spec of one policy. A method only determines the new spec, and the evaluator
+computes which connections this spec breaks and opens. The paper's kinds come first. Each of the
+other kinds is a mistake that people make with network policies.
 
-A method gets the policy, its world and a generator, and returns a new spec, or None if it does not
-apply. It does not check whether the fault shows: ``draw`` keeps faults that do.
+A method gets the policy, its world and a random generator, and returns a new spec, or None if the
+method does not apply. It does not check whether the fault is visible, because ``draw`` keeps only
+visible faults.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: draws of one part of a combination before the combination is started again, and starts before the
-#: search ends
+#: number of draws of one part of a combination before the combination is started again, and number
+#: of such starts before the search ends
 _TRIES, _STARTS = 60, 6
 #: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")
@@ -36,7 +37,7 @@ SpecDict: TypeAlias = dict[str, Any]
 
 
 class Fault(Record):
-    """One wrong policy; ``spec`` is the faulty spec that the cluster holds.
+    """One wrong policy. ``spec`` is its faulty spec on the cluster.
 
     ``inject`` and ``repair`` are JSON patches of the policy. ``broken`` and ``opened`` are the
     pairs that differ from the intended state while this is the only fault.
@@ -54,8 +55,8 @@ class Fault(Record):
     stopped: tuple[str, ...] = ()
     #: policies whose faults do not show while this fault is present
     masks: tuple[str, ...] = ()
-    #: policies that must be repaired first; otherwise the repair of this one breaks or opens
-    #: something
+    #: policies that must be repaired first, because otherwise the repair of this policy breaks or
+    #: opens a connection
     after: tuple[str, ...] = ()
 
     @cached_property
@@ -79,7 +80,7 @@ class Scene:
     world: World
     policy: Policy
     rng: random.Random
-    #: applications that the fault should concern; empty: any
+    #: applications that the fault should concern; empty: any application
     near: tuple[App, ...] = ()
 
     @property
@@ -89,8 +90,7 @@ class Scene:
 
     @cached_property
     def app(self) -> App | None:
-        """The first application that the policy selects by ``matchLabels``; None if there is
-        none."""
+        """The first application that the policy selects by ``matchLabels``, or None."""
         selector = cast("Mapping[str, Any]", self.policy.spec["podSelector"])
         wanted = selector.get("matchLabels") or {}
         for app in self.world.apps:
@@ -99,7 +99,7 @@ class Scene:
         return None
 
     def other(self) -> App:
-        """Return a random application other than the one that the policy selects, from ``near`` if
+        """Return a random application that is not the policy's own application, from ``near`` if
         given."""
         among, own = self.near or self.world.apps, self.app
         return self.rng.choice([app for app in among if app is not own] or [*among])
@@ -109,8 +109,8 @@ Method: TypeAlias = Callable[[Scene], SpecDict | None]
 
 
 def _rules(spec: SpecDict, direction: str) -> list[SpecDict]:
-    """Return the non-empty rules of one direction; an empty rule allows all and has nothing to
-    change."""
+    """Return the non-empty rules of one direction. An empty rule allows all traffic, so it has
+    nothing to change."""
     return [rule for rule in spec.get(direction) or [] if rule]
 
 
@@ -161,7 +161,7 @@ def _remove_peer(scene: Scene) -> SpecDict | None:
 
 
 def _add_rule(scene: Scene) -> SpecDict | None:
-    """Add a rule that lets in an application that must not call."""
+    """Add a rule that lets in an application whose calls are not intended."""
     spec, app = scene.spec, scene.app
     if app is None or not app.service:
         return None
@@ -209,7 +209,7 @@ def _change_protocol(protocol: str) -> Method:
         if entry.get("protocol", "TCP") == protocol:
             return None
         if isinstance(entry.get("port"), str) and scene.app is not None:
-            entry["port"] = scene.app.ports[0].number  # A named port has a protocol of its own.
+            entry["port"] = scene.app.ports[0].number  # A port name already implies a protocol.
         entry["protocol"] = protocol
         return spec
 
@@ -217,9 +217,10 @@ def _change_protocol(protocol: str) -> Method:
 
 
 def _only_egress_to(scene: Scene) -> SpecDict | None:
-    """Limit egress to one application, often one that is called, and name lookups.
+    """Limit egress to name lookups and one application, often one that is called.
 
-    Without name lookups, no service would be reachable and the allowed application would not show.
+    Without name lookups, no service would be reachable, so the allowed application would make no
+    difference.
     """
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
     called = [by_name[target] for source, target in scene.world.calls if app == by_name[source]]
@@ -241,7 +242,8 @@ DNS_RULE: Mapping[str, Any] = MappingProxyType(
 
 
 def select(change: Callable[[SpecDict, Scene], None]) -> Method:
-    """Return a method that changes ``podSelector``; it applies if that has ``matchLabels``."""
+    """Return a method that changes ``podSelector``. The method applies if ``podSelector`` has
+    ``matchLabels``."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -281,8 +283,8 @@ def a_selecting_peer(scene: Scene, spec: SpecDict) -> SpecDict | None:
 
 
 def _peer(change: Callable[[SpecDict, Scene], bool | None]) -> Method:
-    """Return a method that changes one ingress peer that selects pods; ``change`` returns False if
-    it does not apply."""
+    """Return a method that changes one ingress peer that selects pods. ``change`` returns False if
+    it does not apply to the peer."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -388,8 +390,8 @@ def _blocks(cidr: str, *cuts: str) -> Method:
 
 
 def _port(change: Callable[[SpecDict, Scene, int], bool | None]) -> Method:
-    """Return a method that changes one port of an ingress rule; ``change`` returns False if it does
-    not apply."""
+    """Return a method that changes one port of an ingress rule. ``change`` returns False if it does
+    not apply to the port."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec, app = scene.spec, scene.app
@@ -444,8 +446,8 @@ def _no_rules(direction: str) -> Method:
 
 
 def _open_to(*peers: Mapping[str, Any]) -> Method:
-    """Return a method that adds an ingress rule for ``peers`` on every port; without peers, for
-    everyone."""
+    """Return a method that adds an ingress rule for ``peers`` on every port. Without peers, the
+    rule allows every client."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -478,7 +480,7 @@ def _dns(port: int, protocol: str) -> Method:
 
 
 def _egress_port(scene: Scene) -> SpecDict | None:
-    """Limit egress to one port that hardly any callee has, and name lookups."""
+    """Limit egress to name lookups and one port that hardly any callee has."""
     spec = scene.spec
     port = scene.rng.choice((80, 443, 8443))
     spec["egress"] = [
@@ -490,7 +492,7 @@ def _egress_port(scene: Scene) -> SpecDict | None:
 
 #: port names that no container declares
 PORT_NAMES = ("web", "grpc-web", "service", "tcp-main")
-#: labels of another namespace, and of a namespace that does not exist
+#: labels of existing namespaces other than the policy's own, and of a namespace that does not exist
 ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
 NOBODY = MappingProxyType({"team": "shop"})
 
@@ -595,8 +597,8 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
-#: combinations beyond those of the paper that an audit also draws; both the default and generated
-#: worlds can hold each of them
+#: Combinations beyond those of the paper that an audit also draws. Default and generated worlds
+#: both have room for each combination.
 COMBINED = (
     *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
     *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
@@ -622,13 +624,13 @@ def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
 
 
 def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
-    """Return for each pair of ``world`` whether it works while ``faults`` are in force."""
+    """Return for each pair of ``world`` whether the pair works while ``faults`` are in force."""
     return flags(seen(world, faults), len(world.pairs))
 
 
 def seen(world: World, faults: Sequence[Fault]) -> int:
-    """Return the tested connections that work while ``faults`` are in force, as bits of
-    ``world.matrix``."""
+    """Return as bits of ``world.matrix`` the tested connections that work while ``faults`` are in
+    force."""
     specs = {fault.policy: fault for fault in faults}
     effects = (
         world.effect(specs[policy.name].wrong) if policy.name in specs else effect
@@ -643,10 +645,10 @@ def draw(
     rng: random.Random,
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
 ) -> tuple[Fault, ...] | None:
-    """Draw one fault of each kind, each on a different policy; None if the world has no room for
-    them.
+    """Draw one fault of each kind, each on a different policy. Return None if no such faults are
+    found.
 
-    Each fault shows when it is the only one left, and every repair order is safe.
+    Each fault is visible when it is the only fault left, and every repair order is safe.
     """
     for _ in range(_STARTS):
         faults: list[Fault] = []
@@ -667,8 +669,8 @@ def _draw_next(
     rng: random.Random,
     methods: Mapping[str, Mapping[str, Method]],
 ) -> Fault | None:
-    """Draw a fault of ``kind`` on a policy without a fault that is sound together with ``faults``;
-    None if none is found."""
+    """Draw a fault of ``kind`` on a policy that has no fault yet. Return None if no fault that is
+    sound together with ``faults`` is found."""
     taken = {fault.policy for fault in faults}
     policies = [policy for policy in world.policies if policy.name not in taken]
     for _ in range(_TRIES if policies else 0):
@@ -686,16 +688,16 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
     near: tuple[App, ...] = (),
 ) -> Fault | None:
-    """Draw a fault of ``kind`` on ``policy`` that affects a pair or another tested use; None if
-    this draw finds none."""
+    """Draw a fault of ``kind`` on ``policy`` that affects a pair or another tested use. Return None
+    if this draw finds no such fault."""
     method = rng.choice(sorted(methods[kind]))
     spec = methods[kind][method](Scene(world, policy, rng, near))
     return None if spec is None else make_fault(world, kind, method, policy, spec)
 
 
 def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec) -> Fault | None:
-    """Return the fault that gives ``policy`` the spec ``spec``; None if it affects no tested
-    connection."""
+    """Return the fault that gives ``policy`` the spec ``spec``, or None if this spec affects no
+    tested connection."""
     if spec == policy.spec:
         return None
     fault = Fault(kind=kind, method=method, policy=policy.name, spec=spec)
@@ -728,20 +730,20 @@ def patch(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str
 
 
 def waits(faults: Sequence[Fault]) -> list[set[int]]:
-    """Return for each fault the indices of the faults that must be repaired before it."""
+    """Return, for each fault, the indices of the faults that must be repaired earlier."""
     return places([fault.policy for fault in faults], [fault.after for fault in faults])
 
 
 def sound(world: World, faults: Sequence[Fault]) -> bool:
     """Return whether each fault by itself is visible and every permitted repair order is safe.
 
-    A repair order is permitted if each fault comes after those that it waits for. A step is safe as
-    the judge defines it: no intended connection stops working, and the step opens nothing that
-    neither the intended nor the complete faulty state allows.
+    A repair order is permitted if each fault comes after the faults that it waits for. As in the
+    judge, a step is safe if no intended connection stops working and if the step opens no traffic
+    other than traffic of the intended state or of the complete faulty state.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
-    # Sets of faults that may be left during repair: if a fault is repaired, so are all it waits
-    # for.
+    # Sets of faults that may be left during repair. If a fault is repaired, all faults that it
+    # waits for are repaired too.
     lefts = [
         left
         for number in range(len(faults) + 1)
@@ -763,13 +765,13 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
 
 
 def harms(wanted: int, before: int, after: int) -> int:
-    """Return the connections that matched ``wanted`` before and no longer do after; all values are
-    bits."""
+    """Return the connections that match ``wanted`` in ``before`` but not in ``after``. All values
+    are bits."""
     return (after ^ wanted) & ~(before ^ wanted)
 
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
-    """Return whether repairs in this order break a pair, open one, or stop another tested use."""
+    """Return whether repairs in this order break or open a pair, or stop another tested use."""
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:
@@ -782,12 +784,12 @@ def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool
 
 
 def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Policy]]) -> bool:
-    """Return whether an intermediate state allows traffic that neither the intended policies nor
-    all faults together allow.
+    """Return whether an intermediate state allows traffic that is allowed neither by the intended
+    policies nor by all faults together.
 
     Where only one fault affects the traffic, each intermediate state equals one of these two
-    states. So only two cases are checked: pairs of pods that two or more faults affect together,
-    and all access to and from a pod that two or more faults affect.
+    states. So the check covers only pairs of pods that two or more faults affect together, and all
+    access to and from a pod that two or more faults affect.
     """
     about: dict[str, set[int]] = {app.name: set() for app in world.apps}
     for number, fault in enumerate(faults):
@@ -805,9 +807,8 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
         return False
     whole = faulty(world, faults)
     if twice:
-        # Up to the first state that opens something, earlier states opened nothing. So comparing
-        # with the previous state too gives the same answer as comparing with the two known states
-        # only.
+        # Comparing with the previous state too does not change the result, because all states
+        # before the first state that opens something open nothing.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True
