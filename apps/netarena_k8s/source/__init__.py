@@ -1,1 +1,1 @@
-"""Sources of worlds: generators, and checkouts of users."""
+"""Sources of worlds: generators, and users' folders of manifests."""

@@ -1,8 +1,8 @@
-"""Altered policies that are intended: each form of a fault also occurs where nothing is wrong.
+"""Alters intended policies so that each form of a fault also occurs in correct policies.
 
-A share of the policies of a drawn world is altered by the methods of ``fault``, and what the
-altered policies allow is intended. So a selector that matches no pod, a port that no pod serves or
-a wide peer does not show that a policy is wrong. Only the documentation decides.
+The methods of ``fault`` alter a share of the policies of a drawn world, and the altered policies
+define the intended traffic. So a selector that matches no pod, a port that no pod serves or a wide
+peer does not show that a policy is wrong. Only the documentation decides.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from netarena_k8s.world.model import World, with_policies
 #: share of policies that are altered, and the probability that an alteration of many pairs is
 #: accepted
 _SHARE, _WIDE_SHARE = 0.65, 0.3
-#: most pairs that an ordinary alteration changes
+#: maximum number of pairs that an ordinary alteration changes
 _FEW = 6
-#: kinds that are tried on one policy
+#: number of kinds to try on one policy
 _TRIES = 12
-#: how often a kind is tried on each policy in its turn
+#: number of times that a kind is tried on each policy during its turn
 _PASSES = 3
 
 
 def alter(
     world: World, rng: random.Random, kinds: Sequence[str] | None = None
 ) -> tuple[World, Mapping[str, Fault]]:
-    """Alter some policies of ``world`` and declare the result to be the intended state.
+    """Alter some policies of ``world`` and make the result the intended state.
 
-    Return the world, and for each altered policy the alteration, whose ``repair`` restores the
-    original policy. With ``kinds``, alterations are of these kinds only, in equal numbers where
+    Return the world and the alteration of each altered policy, whose ``repair`` restores the
+    original policy. With ``kinds``, only alterations of these kinds occur, in equal numbers where
     possible.
     """
     found = _of_any_kind(world, rng) if kinds is None else _of_kinds(world, rng, kinds)
@@ -61,8 +61,8 @@ def _of_any_kind(world: World, rng: random.Random) -> dict[str, Fault]:
 
 
 def _of_kinds(world: World, rng: random.Random, kinds: Sequence[str]) -> dict[str, Fault]:
-    """Alter policies until the share is reached; the kinds take turns to choose one that they apply
-    to."""
+    """Alter policies until the share is reached. The kinds take turns, and each kind alters a
+    policy that it applies to."""
     methods = methods_of(world)
     places = [policy for policy in world.policies if policy.spec["podSelector"]]
     left = rng.sample(places, len(places))

@@ -1,15 +1,15 @@
 """The world that a user's folder of manifests describes.
 
 A folder has the layout of Google's microservices-demo (``release/kubernetes-manifests.yaml`` and a
-folder of network policies), or every YAML and JSON file in it is read. The reader uses workloads of
-one pod (deployments, replica sets, stateful sets, daemon sets, pods), services, network policies
-and namespaces. Other kinds (config maps, ingresses, ...) do not affect connections and are skipped.
-The intended state follows from the policies, as for all worlds.
+folder of network policies), or any other layout, in which case every YAML and JSON file is read.
+The reader uses workloads of one pod (deployments, replica sets, stateful sets, daemon sets, pods),
+services, network policies and namespaces. Other kinds (config maps, ingresses, ...) do not affect
+connections and are skipped. The intended state follows from the policies, as for all worlds.
 
 Some documents are valid but cannot be part of a world: a service without a selector, pods on the
-host's network, a job, a policy of another API group. They are skipped and named in the log. A
-document that a cluster would refuse raises an error of one line with the file, the position of the
-document and the field.
+host's network, a job, a policy of another API group. Such documents are skipped and named in the
+log. A document that a cluster would refuse raises an error of one line with the file, the position
+of the document and the field.
 """
 
 from __future__ import annotations
@@ -49,19 +49,22 @@ from netarena_k8s.world.policy import Protocol, selects
 _log = logging.getLogger(__name__)
 
 KEY = "config.microservice_dir"
-#: environment variable with the folder where the image's entry point copied manifests by path,
-#: since some may be readable only by root
+#: Environment variable with the folder to which the image's entry point copied manifests, because
+#: some may be readable only by root.
 COPIES = "NETARENA_MANIFESTS"
-#: most files of a checkout, and most bytes of all of them
+#: maximum number of files in a checkout, and maximum number of bytes in all files together
 MAX_FILES = 1000
 MAX_BYTES = 8 << 20
-#: most values in all files, where each use of an alias counts; manifests have far fewer
+#: Maximum number of values in all files, where each use of an alias counts. Real manifests have far
+#: fewer.
 MAX_VALUES = 200_000
-#: most applications; every pair of them is tested, and every step checks all their ports
+#: Maximum number of applications, because every pair of applications is tested and every step
+#: checks all their ports.
 MAX_APPS = 50
-#: most skipped documents that the log names
+#: maximum number of skipped documents that the log names
 _MAX_NAMED = 10
-#: manifests of microservices-demo, and its folders of policies (the first that exists counts)
+#: folder of manifests in microservices-demo, and its folders of policies (the first existing one is
+#: used)
 _RELEASE = "release/kubernetes-manifests.yaml"
 _POLICIES = ("network-policies", "kustomize/components/network-policies")
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -72,7 +75,8 @@ _Labels: TypeAlias = dict[str, str]
 
 
 class _Part(BaseModel):
-    """The fields of an object that are used; others are ignored, and a null counts as absent."""
+    """The fields of an object that are used. Other fields are ignored, and a null counts as
+    absent."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -226,8 +230,8 @@ class _Document:
 
 
 class _Passed:
-    """The skipped documents: those that could affect connections, and the number of each other
-    kind."""
+    """The skipped documents that could affect connections, and the number of other skipped
+    documents of each kind."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
@@ -315,7 +319,7 @@ def _find(folder: str) -> Path:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """Return values that change when the content of a path changes."""
+    """Return the file's time, size and inode, because these change when its content changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -324,7 +328,7 @@ def _version(path: Path) -> tuple[int, int, int]:
 
 
 def _choose(folder: Path) -> list[Path]:
-    """Return the files that are read, in the order of their paths."""
+    """Return the files to read, sorted by path."""
     try:
         if not folder.is_dir():
             _refuse(f"{folder.name} is not there, or no folder")
@@ -340,7 +344,7 @@ def _choose(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return YAML and JSON files below a folder, without hidden ones and links."""
+    """Return the YAML and JSON files below a folder, except hidden files and links."""
     found: list[Path] = []
     waiting = [folder]
     while waiting:
@@ -420,7 +424,7 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
 
 
 def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Document]:
-    """Return each object once, as its last document defines it.
+    """Return each object once, as defined by its last document.
 
     ``kubectl apply -f`` reads files in the order of their names, and a later document replaces an
     earlier one. Raises ConfigError if a later document changes an immutable field.
@@ -444,7 +448,7 @@ def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Docu
 
 
 def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
-    """Return the part of a field that is immutable; for a pod, everything except its images."""
+    """Return the immutable part of a field. For a pod, this is everything except its images."""
     value: Any = manifest
     for key in field.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -465,11 +469,11 @@ def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
 
 
 def _unread(document: _Document) -> tuple[str, str] | None:
-    """Return why a document that could affect connections is skipped, and the field that decides
-    it.
+    """Return why a document that could affect connections is skipped, and the field that is the
+    reason.
 
-    Returns None if it is not skipped. Raises ConfigError for a kind that its API version does not
-    have.
+    Returns None if the document is not skipped. Raises ConfigError for a kind that does not exist
+    in the document's API version.
     """
     lacking = _lacking(document.manifest)
     if len(lacking) == 1:
@@ -504,8 +508,8 @@ def _named(document: _Document, named: Counter[str]) -> _Document:
 
 
 def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
-    """Return the manifests of a file, its number of values, and the first one that JSON lacks, if
-    any.
+    """Return the manifests of a file, its number of values, and the first value that JSON cannot
+    express, if any.
 
     Raises ConfigError if the file is not YAML or has more than ``most`` values.
     """
@@ -551,9 +555,9 @@ def _lacking(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
-    """Return the namespace that the objects name, or "" if they name none.
+    """Return the namespace that the objects name, or "" if they name no namespace.
 
-    The world uses another name for it. Namespace objects of other names are skipped.
+    The world gives this namespace another name. Namespace objects with other names are skipped.
     """
     spaces = [one for one in documents if one.kind == "Namespace"]
     objects = [one for one in documents if one.kind != "Namespace"]
@@ -564,7 +568,7 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         named.update({name: count for name, count in own.items() if name in named})
         known = named.most_common(1)[0][0]
     else:
-        # With several Namespace objects and no objects in them, no one is chosen.
+        # With several Namespace objects and no objects in them, no namespace is chosen.
         known = next(iter(own)) if len(own) == 1 else ""
     for one in objects:
         space = one.metadata.get("namespace")
@@ -614,7 +618,7 @@ def _workload(document: _Document, passed: _Passed) -> App | None:
 def _app(
     document: _Document, name: str, labels: _Labels, spec: _PodSpec, passed: _Passed
 ) -> App | None:
-    """Return an application; None if no policy can select its pods."""
+    """Return an application, or None if no policy can select its pods."""
     if not labels:
         passed.add(document, "its pods have no label: no policy can tell them", "metadata.labels")
         return None
@@ -666,12 +670,12 @@ def _serve(
 
 
 def _fitness(service: Service, app: str) -> tuple[bool, bool]:
-    """Return a sort key: the service of an application with the least key is tested."""
+    """Return a sort key for services. An application's service with the smallest key is tested."""
     return service.name != app, service.type in {"NodePort", "LoadBalancer"}
 
 
 def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
-    """Return a service; None if it leads to no pod."""
+    """Return a service, or None if it leads to no pod."""
     read = document.read(_Service)
     spec = read.spec
     headless = spec.cluster_ip == "None"
@@ -691,7 +695,7 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
     ports = tuple(
         ServicePort(
             port=one.port,
-            # A headless service's name resolves to the pods, so no port is translated.
+            # The name of a headless service resolves to the pods, so no port is translated.
             target=one.port if headless or one.target_port is None else one.target_port,
             protocol=one.protocol,
             name=one.name,
@@ -717,7 +721,7 @@ def _labels(app: App) -> ItemsView[str, str]:
 
 
 def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, ...]:
-    """Return the policies in the form in which the API stores them."""
+    """Return the policies as the API stores them."""
     found: dict[str, Policy] = {}
     for one in documents:
         if one.kind != "NetworkPolicy":
@@ -728,7 +732,7 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
         if name in found:
             one.refuse("there is another policy of this name", "metadata.name")
         sent = {**one.manifest, "metadata": {"name": name}}
-        # Older versions had a status, which does not affect what a policy allows.
+        # Policies of older API versions have a status, which does not affect the allowed traffic.
         sent.pop("status", None)
         try:
             shaped = shape(NETWORK_POLICIES, sent)
@@ -765,7 +769,7 @@ def _values(expression: Mapping[str, Any]) -> Sequence[str]:
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 
-#: suffix of a list's kind, and the fields that an item of an untyped list may omit
+#: suffix of the kind of a typed list, and the fields that an item of an untyped list may omit
 _LIST = "List"
 _UNSAID: Mapping[str, Any] = {"apiVersion": ""}
 #: kind that is read -> its API groups; the core group is empty
@@ -784,7 +788,7 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
 }
 #: kind of a workload -> its kind in a world
 _AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
-#: kinds that run pods, which policies could select, but that are not read
+#: kinds whose pods policies could select, but which are not read
 _RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
-#: most characters of ``generateName`` in a generated name
+#: maximum number of characters of ``generateName`` in a generated name
 _MAX_PREFIX = 58

@@ -1,9 +1,10 @@
 """Decoys of drawn worlds: correct entries that look like faults.
 
 Each decoy has the form of some fault: a mistyped label, a port that nothing listens on, a rule that
-is not in force. It changes no connection, but its "correction" would open one. So a script that
-tidies up policies without reading the documentation causes harm in every drawn world. This includes
-scripts that change only unreachable applications, since two applications have no callers.
+is not in force. A decoy changes no connection, but "correcting" the decoy would open a connection.
+So a script that tidies up policies without reading the documentation causes harm in every drawn
+world. Scripts that change only unreachable applications cause harm too, because two applications
+have no callers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "sc
 _OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 #: number of suspicious forms of egress in each world, in addition to an empty list
 _EGRESS_FORMS = 2
-#: possible numbers of ineffective rules of the retired application, sometimes as few as a fault
-#: leaves
+#: possible numbers of ineffective rules of the retired application, including the small numbers
+#: that faults leave
 _RETIRED_RULES = (1, 2, 5)
 
 
@@ -35,8 +36,8 @@ _RETIRED_RULES = (1, 2, 5)
 class Spot:
     """The place of an ingress decoy.
 
-    ``stranger`` could call ``app`` if ``app`` let it in, but must not. ``third`` is another
-    application with this property.
+    Only the ingress of ``app`` keeps ``stranger`` out, and ``stranger`` must not call ``app``.
+    ``third`` is another application, which does not use the port of ``app``.
     """
 
     app: App
@@ -67,7 +68,8 @@ def _port_beside(spot: Spot) -> SpecDict:
 def _port_unknown(spot: Spot) -> SpecDict:
     """Return a rule for an undeclared port name and outside addresses.
 
-    Some enforcers open every port for an undeclared name, which must not affect applications.
+    The addresses are outside the cluster because some enforcers open every port for an undeclared
+    name.
     """
     return spot.rule(
         {"ipBlock": {"cidr": spot.rng.choice(_OUTSIDE)}},
@@ -148,16 +150,18 @@ def _not_in_force(spot: Spot) -> SpecDict:
 
 
 def _of_another(spot: Spot) -> SpecDict:
-    """The policy selects another application than its name suggests."""
+    """The policy does not select the application that its name suggests."""
     return {"podSelector": {"matchLabels": dict(spot.third.labels)}, "policyTypes": [*BOTH]}
 
 
-#: forms of policies of a retired application that do not apply to it, without their rules
+#: heads (specs without rules) of policies that are named after a retired application but do not
+#: affect it
 _HEADS: Sequence[Callable[[Spot], SpecDict]] = (_selects_nothing, _not_in_force, _of_another)
 
 
 def _egress_forms(rng: random.Random, app: App) -> list[list[SpecDict]]:
-    """Return egress rules of the forms that faults leave, for an application that calls nobody."""
+    """Return egress rules, in forms that faults leave, for an application that calls no other
+    application."""
     anywhere: SpecDict = {"to": [{"podSelector": {}}]}
     few = [{"port": rng.choice((80, 443)), "protocol": "TCP"}]
     return [
@@ -175,11 +179,11 @@ def decorate(
     """Return the policies of ``world`` with decoys of every form.
 
     ``world.policies`` has ``deny-all``, then each application's policy in the order of
-    ``world.apps``. Two applications are ``retired``: they run, and nobody calls them, so that an
-    unreachable application is not necessarily broken. The policy of the first one gets rules that
-    let nobody in. The policies of the second one are not in force. Each form of rule also occurs
-    among the intended rules of other applications. The ``quiet`` applications call nobody, and
-    their own policies allow no egress.
+    ``world.apps``. Two applications are ``retired``: they run without callers, so an unreachable
+    application is not necessarily broken. The policy of the first retired application gets rules
+    that let no client in. The policies of the second one are not in force. Each form of rule also
+    occurs among the intended rules of other applications. The ``quiet`` applications have no
+    callees, and their own policies allow no egress.
     """
     deny = world.policies[0]
     own = {app.name: policy for app, policy in zip(world.apps, world.policies[1:], strict=True)}
@@ -187,7 +191,7 @@ def decorate(
     spots = [
         (world.by_name[pair.target], world.by_name[pair.source])
         for pair, intended in zip(world.pairs, world.intended, strict=True)
-        # With unrestricted egress, only the target keeps the source out.
+        # If the source's egress is unrestricted, only the target keeps the source out.
         if not intended
         and own[pair.source].spec["egress"] == [{}]
         and pair.source != retired[1].name
@@ -240,7 +244,7 @@ def _name_key(app: App) -> str:
 
 
 def _name(app: App, taken: set[str], rng: random.Random) -> str:
-    """Return an unused name for a policy of ``app``, and mark it as taken."""
+    """Return an unused name for a policy of ``app``, and add the name to ``taken``."""
     free = [f"{app.name}-{word}" for word in SUFFIXES if f"{app.name}-{word}" not in taken]
     name = rng.choice(free)
     taken.add(name)

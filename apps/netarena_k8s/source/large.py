@@ -2,8 +2,8 @@
 
 The intended access is drawn as grants between groups (``plan``). The intended policies implement it
 (``ruleset``), with decoys among them (``lookalike``). Besides the tested pairs, the plan grants
-additional ports, guests from other namespaces and outside addresses. So an agent that rewrites
-policies from the pairs only, or restricts them to be safe, breaks something.
+additional ports, guests from other namespaces and outside addresses. So an agent that derives new
+policies from the pairs only, or restricts traffic to be safe, breaks intended access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from netarena_k8s.source.varied import (
 from netarena_k8s.world.model import App, ContainerPort, ServicePort, World, with_policies
 from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan
 
-#: second parts of names, which reveal neither team nor role
+#: second parts of application names, which reveal neither team nor role
 _SECOND = ("core", "hub", "flow", "desk", "line", "kit", "base", "point", "loop", "mill")
 _TEAMS = ("checkout", "accounts", "fulfilment", "pricing", "support", "content", "partners")
 FRONTEND, WORKER, STORE, JOB, LEGACY = ("frontend", "worker", "store", "job", "legacy")
@@ -39,23 +39,23 @@ _LABELS: tuple[Callable[[str], dict[str, str]], ...] = (
     lambda name: {"app.kubernetes.io/name": name},
     lambda name: {"service": name},
 )
-#: roles that call others
+#: roles that call other roles
 _CALLING = (FRONTEND, WORKER, JOB)
 #: (calling role, called role) within each team
 _WITHIN = ((FRONTEND, WORKER), (WORKER, STORE), (JOB, STORE))
 #: (calling role, called role) between teams
 _ACROSS = ((WORKER, WORKER), (JOB, STORE), (FRONTEND, WORKER), (WORKER, STORE))
 _METRICS, _ADMIN = 9464, 15020
-#: draws of decoys until the intended state is unchanged
+#: maximum number of draws of decoys until the decoys leave the intended state unchanged
 _TRIES = 40
-#: forms of a group's egress
+#: forms in which the egress rules of a group can be written
 _LEAVING: Sequence[Leaving] = ("open", "shared", "own")
 
 
 def estate(rng: random.Random, least: int, most: int) -> World:
     """Return a large world of ``least`` to ``most`` applications.
 
-    Its intended pairs are exactly those that its plan grants.
+    The intended pairs are exactly the pairs that the world's plan grants.
     """
     keys, label = rng.choice(_KEYS), rng.choice(_LABELS)
     apps = _apps(rng.randint(least, most), keys, label, rng)
@@ -85,7 +85,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
         found = with_policies(bare, add_lookalikes(bare, quiet, rng))
-        # Two decoys for one application may together allow what neither allows by itself.
+        # Two decoys for one application may together allow traffic that neither allows by itself.
         if found.intended == bare.intended:
             return found
     raise RuntimeError("no decoy policies fit this world without changing its connections")
@@ -96,8 +96,8 @@ def _leaving(
 ) -> dict[tuple[str, str], Leaving]:
     """Return the form of egress of each calling group.
 
-    At least two groups have unrestricted egress. For each use other than pairs, at least one source
-    lists it in its egress.
+    At least two groups have unrestricted egress. Each use other than pairs is listed in the egress
+    of at least one source.
     """
     marks = [(app.labels[keys[0]], app.labels[keys[1]]) for app in apps]
     groups = sorted({mark for mark in marks if mark[1] in _CALLING})
@@ -120,7 +120,8 @@ def _apps(
 ) -> list[App]:
     """Return applications with team, role and ports.
 
-    Two are retired. Each team has at least one application of each role, if the number allows.
+    Two of them are retired. Each team has at least one application of each role if ``number`` is
+    large enough.
     """
     teams = rng.sample(_TEAMS, max(2, number // _TEAM_OF))[: len(_TEAMS)]
     roles = [(team, role) for team in teams for role in (FRONTEND, WORKER, STORE, JOB)]
@@ -135,7 +136,7 @@ def _apps(
     for name, mark in zip(names, marks, strict=True):
         app = draw_app(name, {**label(name), **dict(zip(keys, mark, strict=True))}, rng)
         app = _with_word(app, words.get(mark[1], ""))
-        if mark[1] == JOB:  # jobs call others and are not called
+        if mark[1] == JOB:  # Jobs are not called, so they have no service.
             app = app.model_copy(update={"service": (), "ports": ()})
         found.append(app)
     return found
@@ -144,7 +145,7 @@ def _apps(
 def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> list[Grant]:
     """Return the grants for the tested ports.
 
-    The last ones let every calling role reach one public application.
+    The last grants let every calling role reach one public application.
     """
     team, role = keys
     marks = sorted({(app.labels[team], app.labels[role]) for app in apps})
@@ -178,7 +179,7 @@ def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> l
 def _further(
     apps: Sequence[App], keys: tuple[str, str], rng: random.Random
 ) -> tuple[list[Grant], tuple[Guest, ...], tuple[Partner, ...]]:
-    """Return the grants for other uses, and their guests and partners."""
+    """Return the grants for uses other than pairs, and the guests and partners of these grants."""
     team, role = keys
     teams = sorted({app.labels[team] for app in apps if app.labels[role] == STORE})
     watched, copied, tended, paying = (rng.choice(teams) for _ in range(4))
@@ -227,7 +228,7 @@ def _further(
 
 
 def _with_word(app: App, word: str) -> App:
-    """Return ``app`` with the port name of its role, by which one rule can cover many
+    """Return ``app`` with the port name of its role, so that one rule can cover many
     applications."""
     (port,), (service,) = app.ports, app.service
     return app.model_copy(

@@ -1,8 +1,8 @@
 """Decoys of large worlds: ineffective entries in the form of real rules.
 
-Each has the form of some fault in such a world, with labels, ports and namespaces that other
-entries use too. It lets nobody in. The access that it suggests is not granted, or allowed by
-another policy.
+Each decoy has the form of some fault in such a world, with labels, ports and namespaces that other
+entries use too. A decoy lets no client in. The access that it suggests is either not granted or
+already allowed by another policy.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from netarena_k8s.source.varied import key_of, pod_port
 from netarena_k8s.world.model import App, Policy, World, count_entries
 
 Rule: TypeAlias = dict[str, Any]
-#: applications for each rule that is a decoy, and for each policy that is one
+#: number of applications per decoy rule, and per decoy policy
 _RULE_OF, _POLICY_OF = 2, 6
-#: size of one dump of all policies in characters; above the 64 KiB of output that are kept
+#: size in characters of a dump of all policies, above the 64 KiB of output that an agent gets
 _DUMP_CHARS = 72_000
-#: characters of kubectl's YAML for each character of compact JSON, and in addition for each policy
+#: characters of kubectl's YAML per character of compact JSON, and additional characters per policy
 _PER_CHAR, _PER_POLICY = 1.3, 260
-#: most entries of a policy to which a rule is added
+#: maximum number of entries of a policy to which a rule is added
 _ROOM = 80
 
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of a decoy: it appears to let ``caller`` in to ``app``; ``third`` is another
+    """The place of a decoy, which appears to let ``caller`` in to ``app``. ``third`` is another
     application."""
 
     world: World
@@ -56,8 +56,8 @@ class Spot:
         return {key_of(app): app.name} if self.rng.random() < 0.5 else dict(app.labels)
 
     def mixed(self, app: App) -> dict[str, str]:
-        """Return the labels of an application with one of another, so that no pod has all of
-        them."""
+        """Return the labels of an application with one value from another application, so that no
+        pod has all of these labels."""
         assert self.world.plan is not None
         key = self.rng.choice((self.world.plan.team_key, self.world.plan.role_key))
         others = sorted({one.labels[key] for one in self.world.apps} - {app.labels[key]})
@@ -65,7 +65,7 @@ class Spot:
 
 
 def other_port(world: World, app: App, rng: random.Random) -> int:
-    """Return a port on which other applications listen, but not ``app``."""
+    """Return a port on which other applications listen, but ``app`` does not."""
     own = {port.number for port in app.ports}
     known = {port.number for one in world.apps for port in one.ports[:1]}
     known |= {port.port for port in app.service[:1]}
@@ -143,15 +143,15 @@ def _not_in_force(spot: Spot) -> Rule:
     return {"podSelector": {"matchLabels": spot.named(spot.app)}, "policyTypes": ["Egress"]}
 
 
-#: forms of policies, without the rules that they contain
+#: forms of policies, without their rules
 _HEADS: Sequence[Callable[[Spot], Rule]] = (_selects_nobody, _not_in_force)
 
 
 def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> list[Policy]:
     """Return the policies of ``world`` with added decoys, in the order of their names.
 
-    The ``quiet`` applications call nobody. Egress rules for them that lack name lookups have no
-    effect.
+    The ``quiet`` applications call no other application. Their egress rules without name lookups
+    have no effect.
     """
     places = [
         (world.by_name[pair.target], world.by_name[pair.source], granted)
@@ -160,7 +160,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
     granted, strange = ([one for one in places if one[2] == wanted] for wanted in (True, False))
 
     def spot() -> Spot:
-        # Half of the callers are allowed by another policy.
+        # Another policy allows half of the callers.
         app, caller, _ = rng.choice(rng.choice((granted, strange)))
         number = pod_port(app).number
         others = [one for one in world.apps if one.name not in {app.name, caller.name}]
@@ -207,7 +207,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
         to = {"podSelector": {"matchLabels": dict(other.labels)}}
         selector = {"matchLabels": {key_of(app): app.name}}
         add({"podSelector": selector, "policyTypes": ["Egress"], "egress": [{"to": [to]}]})
-        # The policy has only the type Ingress, so this egress is not in force.
+        # The policy has only the type Ingress, so this egress rule is not in force.
         app, other = rng.choice(quiet), rng.choice([one for one in world.apps if one.service])
         tested = pod_port(other)
         ports = [{"port": tested.number, "protocol": tested.protocol}]

@@ -1,9 +1,9 @@
 """The intended policies of a large world, which implement the grants of its plan.
 
 A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
-written either in one policy for each application, or in one for the whole group. So an application
-has several policies, none of which is complete, and a policy may cover many applications. Policy
-names carry no meaning.
+written either in one policy per application or in one policy for the whole group. So an application
+has several incomplete policies, and a policy may cover many applications. Policy names carry no
+meaning.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from netarena_k8s.world.model import App, ContainerPort, Policy, Spec, count_ent
 from netarena_k8s.world.plan import Grant, Group, Plan
 
 Rule: TypeAlias = dict[str, Any]
-#: how egress of a group is written: unrestricted, in one policy, or in one for each application
+#: form of a group's egress: unrestricted, in one policy for the group, or in one policy per
+#: application
 Leaving: TypeAlias = Literal["open", "shared", "own"]
-#: most entries of one policy; the cluster accepts some more
+#: maximum number of entries of one policy; the cluster accepts a few more
 MOST_ENTRIES = 70
-#: share of grants to groups whose ingress is in one policy for the whole group
+#: share of grants to groups whose ingress side is one policy for the whole group
 _SHARED = 0.4
-#: share of each form that names a group in one rule, for the largest worlds. Smaller worlds name
-#: more applications one by one, so that one command never shows all policies.
+#: Share of each form that names a group in one rule, and the number of applications of a world with
+#: this share. The share is proportional to the number of applications. So smaller worlds name more
+#: applications one by one, and one command never shows all policies.
 _TOGETHER, _LARGEST = 0.25, 60
-#: in worlds with at most so many applications, the share of groups that are written as all
-#: applications that do not belong to them
+#: maximum number of applications of a world in which a group may be written by excluding all other
+#: applications, and the share of such groups
 _FEW, _INVERTED = 40, 0.06
-#: share of groups, among those written one by one, whose members are peers of one rule
+#: among groups written one by one, the share whose members are peers of one rule
 _LISTED = 0.2
 
 
@@ -43,13 +45,13 @@ class Ruleset:
 
     selector: dict[str, Any]
     ingress: list[Rule] = field(default_factory=list)
-    #: None: no policy restricts egress
+    #: egress rules; None: no policy restricts egress
     egress: list[Rule] | None = None
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the policies of ``apps``; ``tenant`` is the namespace's own label."""
+    """Writes the policies of ``apps``. ``tenant`` is a label of the namespace itself."""
 
     apps: Sequence[App]
     plan: Plan
@@ -59,7 +61,7 @@ class Writer:
     rng: random.Random
 
     def write(self) -> list[Policy]:
-        """Return all policies except the one that denies everything, in random order of their
+        """Return all policies except the policy that denies everything, in random order of their
         names."""
         own = {app.name: Ruleset(self._selector(app)) for app in self.apps}
         shared: dict[tuple[tuple[str, str], ...], Ruleset] = {}
@@ -114,7 +116,7 @@ class Writer:
     # Egress
 
     def _leave(self, group: Group) -> list[Rule]:
-        """Return egress rules for everything that a group may call, and for name lookups."""
+        """Return egress rules for name lookups and everything that a group may call."""
         rules: list[Rule] = []
         for grant in self.plan.grants:
             source = grant.source
@@ -147,7 +149,7 @@ class Writer:
         ports: list[Rule],
         beside: App | None = None,
     ) -> list[Rule]:
-        """Return one rule for a group, or one for each of its members except ``beside``."""
+        """Return one rule for a group, or one rule for each of its members except ``beside``."""
         if isinstance(end, str):
             return [{key: [self._stranger(end)], "ports": ports}]
         members = [app for app in self.apps if end.has(app.labels) and app is not beside]
@@ -210,8 +212,8 @@ class Writer:
         return {"ipBlock": {"cidr": cidr}}
 
     def _ports(self, targets: Sequence[App], grant: Grant) -> list[Rule]:
-        """Return the ports of a grant; a group's port is given by name, because its numbers
-        differ."""
+        """Return the ports of a grant. The port of a group is given by name, because port numbers
+        differ among its members."""
         if grant.port is not None:
             return self._number(grant)
         ports = [pod_port(app) for app in targets]
@@ -240,7 +242,7 @@ class Writer:
         spec: Spec
         if one.egress is not None and (apart or not one.ingress):
             for rules in _shares(one.egress, rng):
-                # The policy that denies everything already isolates ingress.
+                # The policy that denies everything already isolates pods for ingress.
                 types: Any = [*BOTH] if rng.random() < 0.4 else ["Egress"]
                 nothing: Spec = {"ingress": []} if "Ingress" in types else {}
                 spec = {"podSelector": one.selector, "policyTypes": types, **nothing}
@@ -266,7 +268,8 @@ class Writer:
 
 
 def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
-    """Split rules into parts that fit into one policy each; sometimes into two without need."""
+    """Split rules into parts that each fit into one policy, sometimes into two parts although one
+    would do."""
     most = MOST_ENTRIES
     if len(rules) > 3 and rng.random() < 0.4:
         most = max(count_entries(list(rules)) // 2, 12)
@@ -281,7 +284,7 @@ def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
 
 
 def draw_names(number: int, taken: Iterable[str], rng: random.Random) -> list[str]:
-    """Return names for policies that say nothing, such as ``req-1234``, in random order."""
+    """Return meaningless names for policies, such as ``req-1234``, in random order."""
     known, found = {*taken}, list[str]()
     while len(found) < number:
         name = f"req-{rng.randrange(1000, 9999)}"

@@ -1,9 +1,9 @@
 """Drawn small worlds: services, ports, labels, calls and the style of policies are random.
 
-The calls are drawn first. The intended policies express them in one of many styles, which differ
-between applications; one application is open to all that may call others. An agent that has
-memorized manifests fails here. ``decoy`` adds entries that only look wrong, so that correcting
-policies by appearance fails too.
+The calls are drawn first. The intended policies express the calls in many styles, which differ
+between applications. One application is open to every application that may call others. An agent
+that has memorized manifests fails here. ``decoy`` adds entries that only look wrong, so an agent
+that corrects policies by appearance fails too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
 )
 _POD_PORTS = (3000, 3550, 5050, 5432, 6379, 7000, 7070, 8000, 8080, 8443, 9000, 9090, 9555, 50051)
 PORT_NAMES = ("http", "grpc", "api", "main", "data")
-#: one service in this many uses UDP
+#: one in this number of services uses UDP
 _UDP_OF = 9
 
 
@@ -56,7 +56,7 @@ class Style:
 
     egress: Literal["all", "calls", "none"]
     ingress: Literal["callers", "not_others", "anyone", "mixed_rules", "mixed_peers"]
-    #: egress without ports, and name lookups to any address
+    #: whether egress rules have no ports and allow name lookups to any address
     plain: bool
 
 
@@ -87,11 +87,11 @@ class Draft:
 
 
 def varied(rng: random.Random) -> World:
-    """Return a drawn world whose intended pairs are exactly its calls.
+    """Return a drawn world whose intended pairs are exactly the drawn calls.
 
     At least one calling application lists its callees in its egress, and two have unrestricted
-    egress. Some of those that call nobody may not call anybody. Nobody calls the first application
-    and two retired ones.
+    egress. Some applications that make no calls must not make any. The first application and two
+    retired applications have no callers.
     """
     labels = rng.choice(_LABELS)
     names = [f"{a}-{b}" for a in FIRST for b in _SECOND]
@@ -99,7 +99,7 @@ def varied(rng: random.Random) -> World:
         draw_app(name, labels(name, rng.choice(_TIERS)), rng)
         for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS))
     ]
-    # The first application calls others and is not called, like a load generator.
+    # Like a load generator, the first application makes calls but has no service.
     apps[0] = apps[0].model_copy(update={"service": (), "ports": ()})
     retired = rng.sample(apps[1:], 2)
     left = [app.name for app in retired]
@@ -126,13 +126,14 @@ def _styles(
     sources = [source for source, _ in calls]
     callers = [app.name for app in apps if app.name in sources]
     rng.shuffle(callers)
-    # At most half of the callers restrict egress, so that the policies of the others do not list
+    # At most half of the callers restrict egress, so the policies of the other callers do not list
     # their calls.
     isolating = callers[: rng.randint(1, max(1, len(callers) // 2))]
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
     quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
-    # With several callers, the last one is written as a fault would add it.
+    # For some applications with several callers, the last caller is written as a fault would add
+    # it.
     targets = [target for _, target in calls]
     several = [app.name for app in apps if targets.count(app.name) > 1]
     mixed: dict[str, Literal["mixed_rules", "mixed_peers"]] = dict(
@@ -153,7 +154,8 @@ def _styles(
             ingress = "anyone"
         elif app.name == inverted:
             ingress = "not_others"
-        # The first one that restricts egress omits ports, which few do.
+        # The first application that restricts egress omits ports, so that this rare style always
+        # occurs.
         plain = app.name == isolating[0] or rng.random() < 0.25
         found[app.name] = Style(egress, ingress, plain)
     return found
@@ -182,8 +184,8 @@ def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
 
 
 def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
-    """Return calls in which one to three preceding applications call each one but the first, sorted
-    by caller."""
+    """Return calls to each application except the first from one to three preceding applications,
+    sorted by caller."""
     found = [
         (source, place, target)
         for place, target in enumerate(names[1:], start=1)
@@ -239,7 +241,7 @@ def _range(port: ContainerPort) -> dict[str, Any]:
     return {"port": port.number, "endPort": port.number, "protocol": port.protocol}
 
 
-#: forms of peers and ports; a policy uses one of each
+#: forms of peers and forms of ports; a policy uses one form of each
 _PeerForm: TypeAlias = Callable[[Draft, Sequence[App]], list[Any]]
 _PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
 _PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
@@ -285,8 +287,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # Add rules that the wide one makes redundant, as they are next to a rule that a fault has
-        # added.
+        # Add rules that the wide rule makes redundant, because such rules also stand next to a rule
+        # that a fault has added.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]
@@ -309,7 +311,7 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": _by_expression(draft, most), "ports": [_range(draft.port)]},
             {"from": _by_labels(draft, [last]), "ports": [_number(draft.port)]},
         ]
-    if rng.random() < 0.35:  # a rule per caller
+    if rng.random() < 0.35:  # One rule per caller.
         return [{"from": peers(draft, [caller]), "ports": ports} for caller in draft.callers]
     return [{"from": peers(draft, draft.callers), "ports": ports}]
 
@@ -331,7 +333,8 @@ def _egress(draft: Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
 
 
 def pod_port(app: App) -> ContainerPort:
-    """Return the pod port behind an application's service, with which pairs are tested."""
+    """Return the pod port behind an application's service, which is the port that tests of pairs
+    use."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found

@@ -1,9 +1,9 @@
 """Address blocks as Kubernetes parses them, and its warnings about them.
 
-Kubernetes accepts more than Python's ``ipaddress``: leading zeros of any number (``010.0.0.0/8`` is
-``10.0.0.0/8``), and mapped IPv4 addresses (``::ffff:10.0.0.0/104``), which it treats as IPv4.
+Kubernetes accepts more than Python's ``ipaddress``: any number of leading zeros (``010.0.0.0/8`` is
+``10.0.0.0/8``), and mapped IPv4 addresses (``::ffff:10.0.0.0/104``), which count as IPv4.
 
-Source: answers of a Kubernetes 1.34 API server, and ``ParseCIDRSloppy`` of ``k8s.io/utils/net``.
+Source: responses of a Kubernetes 1.34 API server, and ``ParseCIDRSloppy`` of ``k8s.io/utils/net``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Block:
         plain = _ZEROS.sub("", text)
         address, _, length = plain.partition("/")
         given, network = ip_address(address), ip_network(plain, strict=False)
-        #: prefix length as written; the family's address length in bits
+        #: prefix length as written, and length in bits of an address of this family
         self.length, self._bits = int(length), network.max_prefixlen
         self._address = _inner(given)
         self._standard = self._address is given and _is_standard(*form.groups())
-        #: the addresses in the block, an IPv4 block if they are mapped IPv4 addresses
+        #: the addresses in the block, as an IPv4 block if they are mapped IPv4 addresses
         self.network: IPv4Network | IPv6Network = network
         first = _inner(network.network_address)
         if isinstance(first, IPv4Address) and network.version != first.version:
@@ -76,6 +76,7 @@ def _is_standard(address: str, length: str) -> bool:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address mapped in an IPv6 address, otherwise the address itself."""
+    """Return the IPv4 address that is mapped in an IPv6 address, or the address itself if there is
+    none."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

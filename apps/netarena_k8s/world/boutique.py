@@ -91,7 +91,7 @@ def _policy(name: str) -> Policy:
 
 @lru_cache(maxsize=1)
 def boutique() -> World:
-    """Return Online Boutique with its intended policies; the same frozen object each time."""
+    """Return Online Boutique with its intended policies, as the same frozen object each time."""
     deny = Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})
     apps = {name: _app(name) for name in _PORTS}
     external = Service(

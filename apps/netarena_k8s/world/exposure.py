@@ -1,7 +1,7 @@
 """Exact differences in what two states of policies allow.
 
-They cover every pod, pods of other namespaces, outside addresses, and every port of three
-protocols. For a step the module computes:
+The differences cover every pod, pods of other namespaces, outside addresses, and every port of
+three protocols. For each step the module computes:
 
 - the traffic that it opened (``opened``)
 - the intended traffic outside the tested pairs that it removed (``narrowed``)
@@ -34,7 +34,7 @@ from netarena_k8s.world.placement import Altered, Link
 from netarena_k8s.world.policy import EGRESS, INGRESS, Labels, Manifest, selects
 from netarena_k8s.world.port_set import NONE, Stretches, difference, intersection, show, union
 
-#: ports of name lookups
+#: ports for name lookups
 _LOOKUPS: Stretches = MappingProxyType({"TCP": ((53, 53),), "UDP": ((53, 53),)})
 
 
@@ -65,7 +65,7 @@ def opened(
     namespace: str = "shop",
     marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
-    """Return the traffic that ``after`` allows and none of the states ``before`` did.
+    """Return the traffic that ``after`` allows and that no state in ``before`` allows.
 
     The comparison is exact: every pod, pods of other namespaces, outside addresses, and every port
     of three protocols.
@@ -85,13 +85,13 @@ def _altered(
 ) -> Altered:
     """Return the applications whose sides differ between ``after`` and one of the ``known`` states.
 
-    The known state with the fewest differences is used. If neither end of a link differs from it,
-    the link has nothing new.
+    The known state with the fewest differences is used. A link is unchanged if neither of its ends
+    differs from this state.
     """
     found = []
     for policies, net in known:
         # Sides of uncached policies are new objects in each state, so comparing them by identity
-        # finds changes only among the pods that changed policies select.
+        # would find changes everywhere. So only pods that changed policies select are compared.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)
@@ -117,10 +117,10 @@ def narrowed(
     marks: Marks | None = None,
 ) -> tuple[Opening, ...]:
     """Return the traffic outside the tested pairs that the intended policies and ``before`` allow
-    and ``after`` does not.
+    but ``after`` does not.
 
-    This covers further ports, pods of other namespaces, outside addresses, and absent pods that the
-    intended policies name.
+    This covers additional ports, pods of other namespaces, outside addresses, and absent pods that
+    the intended policies name.
     """
     outside = outside_of(world.policies, before, after)
     states = (world.policies, before)
@@ -153,8 +153,8 @@ def _net(world: World, policies: Sequence[Policy], namespace: str, marks: Marks 
 
 
 def _tested(world: World, link: Link) -> Stretches:
-    """Return the port with which the connection of two ends is tested; empty if it is not
-    tested."""
+    """Return the port with which the connection between two ends is tested, or the empty set if
+    this connection is not tested."""
     app = world.by_name.get(link.target)
     if app is None or not app.service or link.source not in world.by_name:
         return NONE
@@ -173,8 +173,8 @@ def opened_by_each(  # noqa: PLR0913, PLR0917 -- the states and the placement
     """Yield for each of ``states`` except the first the traffic that it newly allows.
 
     Traffic is new if neither the preceding state nor any of the states ``before`` allows it.
-    ``among`` limits the check to these applications; None: all whose policies differ from the first
-    state.
+    ``among`` limits the check to these applications. None means all applications whose policies
+    differ from the first state.
     """
     outside = outside_of(*before, *states)
     about = frozenset(among or ()).union(
@@ -204,14 +204,14 @@ def strayed_by_each(
     namespace: str = "shop",
     marks: Marks | None = None,
 ) -> Iterator[tuple[Opening, ...]]:
-    """Yield for each of ``states`` except the first the name lookups that it newly allows to other
-    targets than the name servers.
+    """Yield for each of ``states`` except the first the name lookups that it newly allows to
+    targets other than the name servers.
 
     A lookup is new if neither the preceding state nor ``faulty`` allows it. Targets are other
-    namespaces and outside addresses, on port 53 only. The intended policy of an application with
-    unrestricted egress allows this, and that of another does not; agents cannot see the difference,
-    so such rules are judged alike. Policies that match their intended spec are not checked, nor are
-    worlds without restricted egress.
+    namespaces and outside addresses, on port 53 only. Only the intended policy of an application
+    with unrestricted egress allows such lookups. Agents cannot see this difference, so such rules
+    are judged alike for all applications. Policies that match their intended spec are not checked.
+    Worlds without restricted egress are not checked either.
     """
     if not world.restricts_egress:
         yield from (() for _ in states[1:])
@@ -274,7 +274,7 @@ def _beyond(
 def _fresh(
     now: Net, known: Sequence[Net], outside: Sequence[str], about: Altered
 ) -> Iterator[tuple[Opening, Stretches]]:
-    """Yield the traffic that ``now`` allows and none of ``known`` does."""
+    """Yield the traffic that ``now`` allows and that none of ``known`` allows."""
     before = [net.rules for net in known]
     for link in now.ground.wider([(now.rules, rules) for rules in before], outside, about):
         ports = link.open_by(now.rules)

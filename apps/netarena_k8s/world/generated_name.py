@@ -1,7 +1,8 @@
 """Names and labels that a cluster adds to pods.
 
-Policies may select by all labels of a pod, including those that no manifest has. On the embedded
-cluster they are derived from the application's name; on a real one they are read.
+Policies may select by all labels of a pod, including labels that no manifest has. On the embedded
+cluster such labels are derived from the application's name. On a real cluster they are read from
+the API.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-#: letters that Kubernetes uses in generated names; without vowels, they form no words
+#: Letters that Kubernetes uses in generated names. There are no vowels, so that names contain no
+#: words.
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -34,7 +36,8 @@ def template_hash(app: str) -> str:
 
 
 def labels_by(workload: str, app: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pod: those of its template, and those that its controller adds."""
+    """Return the labels of a pod: the labels of its template and the labels that its controller
+    adds."""
     digest = template_hash(app)
     added = {
         "Deployment": {"pod-template-hash": digest},

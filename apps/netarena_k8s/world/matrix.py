@@ -1,9 +1,9 @@
-"""Evaluates all connections of a world at once: one bit for each connection.
+"""Evaluation of all connections of a world at once, with one bit for each connection.
 
-``policy.Rules`` answers for one connection at a time. Generators compare thousands of states that
-differ in one policy. Here the effect of each policy is computed once, as bits over the
-connections, and a state combines the effects of its policies. Both give the same answers; a test
-compares them.
+``policy.Rules`` evaluates one connection at a time. Generators compare thousands of states that
+differ in one policy. So this module computes the effect of each policy once, as bits over the
+connections, and combines the effects of the policies of a state. A test checks that both modules
+give the same results.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import contains
 
-#: effects and peers cached for each world
+#: maximum numbers of effects and of peers cached for each world
 _KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096
 _NOBODY: frozenset[str] = frozenset()
 
 
 class Effect(NamedTuple):
-    """The connections that one policy restricts and allows; one bit for each connection."""
+    """The connections that one policy restricts and allows, with one bit for each connection."""
 
     #: the policy selects the source and has the policy type Egress
     restricts_source: int
@@ -49,11 +49,11 @@ class Effect(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """The connections that a set of policies allows; one bit for each connection."""
+    """The connections that a set of policies allows, with one bit for each connection."""
 
-    #: allowed by the egress policies of the source, which must also allow the name lookup
+    #: connections that the source's egress policies allow, including the name lookup that they need
     out: int
-    #: allowed by the ingress policies of the target
+    #: connections that the target's ingress policies allow
     into: int
 
     @property
@@ -63,11 +63,11 @@ class Sides(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """The ends that a peer matches."""
+    """The connections whose source or target a peer matches."""
 
-    #: bits of the connections whose source it matches
+    #: bits of the connections whose source the peer matches
     source: int
-    #: bits of the connections whose target it matches
+    #: bits of the connections whose target the peer matches
     target: int
     name_server: bool
 
@@ -76,13 +76,13 @@ class Matrix:
     """Evaluates policies for the connections ``uses`` between the ends in ``ground``.
 
     None in ``uses`` stands for a connection that never works. A policy allows name lookups if it
-    allows them to all name servers of ``ground``.
+    allows lookups at all name servers of ``ground``.
     """
 
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that can work, and those among them that need no name lookup
+        #: connections that can work, and connections among them that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}
@@ -128,7 +128,7 @@ class Matrix:
         )
 
     def effect(self, spec: Manifest, text: str) -> Effect:
-        """Return the effect of a policy; ``text`` is ``text_of(spec)``."""
+        """Return the effect of a policy. ``text`` is ``text_of(spec)``."""
         return self._effects.get(text) or self._effects.keep(text, self._examine(spec))
 
     def parts(self, spec: Manifest, direction: str) -> list[list[int]]:
@@ -174,7 +174,8 @@ class Matrix:
         )
 
     def _select(self, selector: Manifest) -> tuple[int, int]:
-        """Return the connections whose source a selector matches, and those whose target."""
+        """Return the connections whose source a selector matches, and the connections whose target
+        it matches."""
         text = json.dumps(selector)
         found = self._selected.get(text)
         if found is None:
@@ -186,8 +187,8 @@ class Matrix:
         return found
 
     def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
-        """Return what the peers of a rule match, the connections to its ports, and whether its
-        ports include name lookups."""
+        """Return the match of a rule's peers, the connections to the rule's ports, and whether
+        these ports include name lookups."""
         peers: Sequence[Manifest] = rule.get(key) or ()
         match = _Match(self.every, self.every, name_server=True)
         if peers:
@@ -239,7 +240,7 @@ class Matrix:
         return found
 
     def _port(self, entries: Sequence[Manifest]) -> tuple[int, bool]:
-        """Return the connections to the ports of ``entries``, and whether these include name
+        """Return the connections to the ports of ``entries``, and whether these ports include name
         lookups."""
         if not entries:
             return self.every, True

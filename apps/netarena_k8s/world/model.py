@@ -1,8 +1,8 @@
 """A world as data, and the traffic that its policies allow.
 
 A world consists of the applications in one namespace, their services, the required calls and the
-intended network policies. The tested pairs are derived from it: every application with the service
-of every other one. A pair should work if the intended policies allow it.
+intended network policies. The tested pairs are derived from the world: every application with the
+service of every other application. A pair should work if the intended policies allow it.
 
 A *cluster* (embedded or real) deploys a world. ``Net`` evaluates given policies there.
 """
@@ -39,11 +39,11 @@ from netarena_k8s.world.policy import (
 
 #: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
-#: label of every object that this project creates on a cluster, including namespaces, but not of
-#: policies or objects that controllers create
+#: label of every object that this project creates on a cluster, including namespaces, except
+#: policies and objects that controllers create
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
-#: labels of other namespaces from which exposure is checked; one stands for the namespace of
-#: another episode
+#: labels of other namespaces from which exposure is checked, including one that stands for the
+#: namespace of another episode
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
         "default": {NAME_LABEL: "default"},
@@ -51,9 +51,10 @@ STRANGERS: Mapping[str, Labels] = MappingProxyType(
         "another-shop": {NAME_LABEL: "another-shop", OWNED: OWNER},
     }
 )
-#: labels of the pods in ``kube-system`` that answer name lookups
+#: labels of the name servers' pods in ``kube-system``
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
-#: placements cached for each world, and states of policies cached for each placement
+#: maximum numbers of placements cached for each world, and of states of policies cached for each
+#: placement
 _KEPT_PLACES, _KEPT_NETS = 8, 8
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
@@ -62,7 +63,7 @@ ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headl
 
 
 class ServicePort(Record):
-    """A port of a service; ``target`` is a number, or the name of a container's port."""
+    """A port of a service. ``target`` is a number or the name of a container's port."""
 
     port: int
     target: int | str
@@ -94,7 +95,7 @@ class App(Record):
     """
 
     name: str
-    #: labels of the pods; deployments and services select by all of them
+    #: labels of the pods; deployments and services select by all these labels
     labels: dict[str, str]
     ports: tuple[ContainerPort, ...] = ()
     service: tuple[ServicePort, ...] = ()
@@ -115,15 +116,15 @@ class App(Record):
 
 
 class Policy(Record):
-    """A network policy of the world's namespace: its name, and its spec as the API server stores
-    it."""
+    """A network policy of the world's namespace: the policy's name, and its spec as the API server
+    stores it."""
 
     name: str
     spec: Spec
 
     @cached_property
     def text(self) -> str:
-        """The spec as canonical JSON text: equal for equal specs."""
+        """The spec as canonical JSON text, which is equal for equal specs."""
         return text_of(self.spec)
 
     @cached_property
@@ -145,7 +146,7 @@ class Policy(Record):
 
 
 def read_policy(found: Mapping[str, Any]) -> Policy:
-    """Return the policy described by ``found``; equal small policies share one cached object.
+    """Return the policy described by ``found``. Equal small policies share one cached object.
 
     Raises pydantic.ValidationError.
     """
@@ -162,8 +163,8 @@ _READ_CHARS = 4096
 
 
 class Write(Record):
-    """One write to a policy: ``what`` describes it, ``spec`` is the new spec, or None if it was
-    deleted."""
+    """One write to a policy. ``what`` describes the write, and ``spec`` is the new spec, or None if
+    the policy was deleted."""
 
     what: str
     name: str
@@ -181,7 +182,7 @@ class Pair(NamedTuple):
 
 
 class Marks(Record):
-    """All labels of each application's pods and of the namespace, including those that the cluster
+    """All labels of each application's pods and of the namespace, including labels that the cluster
     adds."""
 
     pods: dict[str, dict[str, str]]
@@ -189,12 +190,12 @@ class Marks(Record):
 
 
 class World(Record):
-    """The contents of one namespace; ``calls`` are the required calls as (source, target)."""
+    """The contents of one namespace. ``calls`` are the required calls as (source, target)."""
 
     apps: tuple[App, ...]
     calls: tuple[tuple[str, str], ...] = ()
     policies: tuple[Policy, ...]
-    #: additional services that no pair tests, such as a second one of the same application
+    #: additional services that no pair tests, such as a second service of the same application
     services: tuple[Service, ...] = ()
     #: labels of the namespace, without ``kubernetes.io/metadata.name``
     labels: dict[str, str] = Field(default_factory=dict)
@@ -224,7 +225,7 @@ class World(Record):
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every application with the service of every other one, in the order of the
+        """Every application with the service of every other application, in the order of the
         applications."""
         return tuple(
             Pair(source=source.name, target=target.name)
@@ -253,7 +254,7 @@ class World(Record):
 
     @cached_property
     def wanted(self) -> int:
-        """The tested connections of ``matrix``, as bits: all pairs, and the uses that should
+        """The tested connections of ``matrix`` as bits: all pairs, and the other uses that should
         work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
@@ -274,7 +275,7 @@ class World(Record):
 
     @cached_property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Application -> the indices of the pairs of which it is an end."""
+        """Map from each application to the indices of the pairs that have it as an end."""
         found: dict[str, list[int]] = {app.name: [] for app in self.apps}
         for number, pair in enumerate(self.pairs):
             found[pair.source].append(number)
@@ -283,9 +284,10 @@ class World(Record):
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """Intended connections other than pairs: further ports, guests, outside addresses.
+        """Intended connections other than pairs: to additional ports, from guests, and to outside
+        addresses.
 
-        They are those named by the plan that the intended policies allow.
+        The plan names them, and the intended policies allow them.
         """
         return tuple(use for uses in self.granted for use in uses)
 
@@ -336,13 +338,14 @@ class World(Record):
 
     @property
     def healthy(self) -> Net:
-        """The world under its intended policies; cached per placement, not in each of the many
-        worlds."""
+        """The world under its intended policies. It is cached per placement, not per world, because
+        there are many worlds."""
         return net_of(self, self.policies)
 
     @cached_property
     def needs(self) -> tuple[Use | None, ...]:
-        """The pod-level connection of each pair; None if the service has no usable target port."""
+        """The pod-level connection of each pair, or None if the service has no usable target
+        port."""
         found: list[Use | None] = []
         for pair in self.pairs:
             app = self.by_name[pair.target]
@@ -362,7 +365,7 @@ _OUTSIDE = Endpoint("198.51.100.77")
 
 
 def target_port(app: App, port: ServicePort) -> ContainerPort | None:
-    """Return the pod port that a service port leads to, which may be undeclared if it is a number.
+    """Return the pod port that a service port leads to. A port given as a number may be undeclared.
 
     Returns None if no container declares the named port.
     """
@@ -379,9 +382,10 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
 class Net:
     """The pods of a world with addresses, under given policies.
 
-    Other namespaces have one pod without labels and one with the labels of each application. These
-    pods are named ``NAMESPACE/APP``; outside addresses are named by their address. ``name_servers``
-    are addresses. ``marks`` are the labels in the cluster; None: those of the embedded cluster.
+    Each other namespace has one pod without labels, and for each application a pod with the same
+    labels. These pods are named ``NAMESPACE/APP``. Outside addresses are named by their address.
+    ``name_servers`` are addresses. ``marks`` are the labels in the cluster, or None for the labels
+    of the embedded cluster.
     """
 
     def __init__(  # noqa: PLR0913 -- the parts of a placement
@@ -408,7 +412,7 @@ class Net:
 
     @property
     def pods(self) -> Mapping[str, Endpoint]:
-        """Application -> its pod."""
+        """Map from each application to its pod."""
         return self.ground.pods
 
     @property
@@ -432,8 +436,8 @@ class Net:
         return tuple(bit == "1" for bit, _ in zip(bits, self.world.pairs, strict=False))
 
     def _works(self, name: str, direction: str, side: Side | None) -> int:
-        """Return the pairs with ``name`` as source (egress) or target (ingress) that ``side``
-        allows, as bits.
+        """Return as bits the pairs with ``name`` as source (egress) or target (ingress) that
+        ``side`` allows.
 
         For egress, the name lookup must be allowed too.
         """
@@ -491,7 +495,7 @@ class Net:
 
 
 def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") -> Net:
-    """Return the net of ``policies``, cached by identity: each step compares with the same
+    """Return the net of ``policies``, cached by identity because each step compares with the same
     states."""
     nets = _place(world, namespace, {}, (), None).nets
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
@@ -502,7 +506,7 @@ _LASTING = ("by_name", "pairs", "marks", "places", "named", "needs", "matrix")
 
 
 def with_policies(world: World, policies: Sequence[Policy]) -> World:
-    """Return ``world`` with other policies, whose allowed pairs are the intended ones."""
+    """Return ``world`` with other policies, which define the intended pairs."""
     plain = World(
         apps=world.apps,
         policies=tuple(policies),
@@ -518,8 +522,7 @@ def with_policies(world: World, policies: Sequence[Policy]) -> World:
 
 
 class _Place(NamedTuple):
-    """A placement of a world, and the recently used nets there, cached by the policies'
-    identity."""
+    """A placement of a world, and its recently used nets, cached by the policies' identity."""
 
     ground: Ground
     nets: Kept[Net]
@@ -537,7 +540,8 @@ def _place(
     name_servers: Sequence[str],
     marks: Marks | None,
 ) -> _Place:
-    """Return the cached placement of a world for these arguments, created at first use."""
+    """Return the placement of a world for these arguments, which is created at first use and
+    cached."""
     key = (
         namespace,
         tuple(sorted(addresses.items())),
@@ -587,8 +591,8 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # Each guest's namespace also has a pod without labels, so that policies that let both in
-        # are detected.
+        # Each guest's namespace also has a pod without labels, so that policies that let in more
+        # than the guest are detected.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(
                 f"10.244.200.{4 * place + number}", guest.space, labels
@@ -599,7 +603,8 @@ def _strangers(
 def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
     """Return addresses that represent all outside addresses for these policies.
 
-    They are the ends of each block, the addresses just outside it, and one that no block contains.
+    They are the first and last address of each block, the addresses just outside the block, and one
+    address that no block contains.
     """
     found = {_OUTSIDE.ip}.union(*(policy.edges for policies in sets for policy in policies))
     return tuple(sorted(found))

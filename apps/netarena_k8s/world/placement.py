@@ -1,7 +1,7 @@
 """The endpoints of a deployed world.
 
-A placement always uses the same endpoint objects, so that ``policy.Book`` can cache what policies
-mean for them.
+A placement always uses the same endpoint objects, so that ``policy.Book`` can cache results for
+each endpoint.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import Stretches, intersection
 
-#: cached outside addresses, and cached results of a side for all pairs
+#: maximum numbers of cached outside addresses, and of cached results of a side for all pairs
 _KEPT_OUTSIDE, _KEPT_WORKS = 1024, 1024
 _BOTH = (EGRESS, INGRESS)
-#: direction -> applications
+#: direction -> applications whose sides have changed
 Altered: TypeAlias = Mapping[str, Container[str]]
 
 
 class Link(NamedTuple):
     """Two ends by name and as endpoints.
 
-    If one end is an absent pod, only the policies of the other end count, in one of ``directions``.
+    If one end is an absent pod, only the policies of the other end count, and only one direction is
+    in ``directions``.
     """
 
     source: str
@@ -63,8 +64,8 @@ class Absent(NamedTuple):
 class Ground:
     """All endpoints of a placement: the pods, pods of other namespaces, and name servers.
 
-    ``pods`` and ``strangers`` are by name, ``namespaces`` maps each namespace to its labels.
-    ``specs`` are those of the intended policies.
+    ``pods`` and ``strangers`` map names to endpoints, and ``namespaces`` maps each namespace to its
+    labels. ``specs`` are the specs of the intended policies.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- all endpoints of a placement
@@ -117,11 +118,11 @@ class Ground:
         *,
         one_sided: bool = False,
     ) -> Iterator[Link]:
-        """Yield the links on which, in each of ``pairs``, the first rules allow more than the
-        second.
+        """Yield the links on which, in each pair of ``pairs``, the first rules allow more than the
+        second rules.
 
-        It is enough that they allow more in one direction; otherwise both directions together allow
-        nothing more. ``one_sided`` includes links with absent pods.
+        A link is yielded if its egress or its ingress allows more, because otherwise the link as a
+        whole cannot allow more. ``one_sided`` includes links with absent pods.
         """
         outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
@@ -176,7 +177,7 @@ class Ground:
                 yield Link(other, name, end, pod)
 
     def one_sided(self, about: Altered) -> Iterator[Link]:
-        """Yield the links with absent pods in ``about``; the absent pods' own policies are
+        """Yield the links of applications in ``about`` with absent pods, whose own policies are
         unknown."""
         for name, pod in self.pods.items():
             for one in self.absent if name in about[INGRESS] else ():
@@ -201,7 +202,8 @@ def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
 
 
 def _labels(selector: Manifest) -> Labels:
-    """Return labels that the selector requires; ``any`` or the first value stands for several."""
+    """Return the labels that the selector requires. If several values match, the label is ``any``
+    or the first value."""
     found = dict(selector.get("matchLabels") or {})
     for one in selector.get("matchExpressions") or ():
         if one["operator"] in {"In", "Exists"}:

@@ -26,7 +26,7 @@ class Group(Record):
 
 
 class Guest(Record):
-    """Pods of another namespace that use an application of this one."""
+    """Pods of another namespace that use an application of this world's namespace."""
 
     name: str
     labels: dict[str, str]
@@ -36,7 +36,7 @@ class Guest(Record):
 
     @property
     def address(self) -> str:
-        """The name of the pod among those of other namespaces: ``NAMESPACE/NAME``."""
+        """The name of the pod among the pods of other namespaces: ``NAMESPACE/NAME``."""
         return f"{self.space}/{self.name}"
 
 
@@ -53,7 +53,8 @@ class Partner(Record):
 
 
 class Grant(Record):
-    """``source`` may reach ``target``; each is a group, or the name of a guest or partner."""
+    """A permission for ``source`` to reach ``target``. Each of them is a group or the name of a
+    guest or partner."""
 
     source: Group | str
     target: Group | str
@@ -76,7 +77,7 @@ class Use(NamedTuple):
 
 
 class Plan(Record):
-    """All grants of a large world; connections without a grant must not work."""
+    """All grants of a large world. Connections without a grant must not work."""
 
     #: label keys of the team and the role of pods
     team_key: str

@@ -1,8 +1,9 @@
 """The semantics of networking.k8s.io/v1 NetworkPolicy as pure functions.
 
-``Rules`` reads policies as the API stores them. It answers whether a new connection (or a first
-datagram) from one endpoint reaches a port of another. Both directions must allow it, at the port of
-the destination pod, to which a service has translated its own.
+``Rules`` reads policies as the API stores them. It determines whether a new connection (or a first
+datagram) from one endpoint reaches a port of another endpoint. The source's egress and the target's
+ingress must both allow the connection, at the port of the destination pod. A service has already
+translated its own port to this pod port.
 
 Rules that are often misread, each with a test of its own:
 
@@ -51,7 +52,8 @@ INGRESS, EGRESS = "Ingress", "Egress"
 #: direction -> the keys of its rules in the spec, and of the peers in a rule
 _KEYS = MappingProxyType({INGRESS: ("ingress", "from"), EGRESS: ("egress", "to")})
 _NO_LABELS: Labels = MappingProxyType({})
-#: limits of a ``Book``: characters of a policy that is cached, cached policies, cached sides
+#: limits of a ``Book``: maximum length in characters of a cached policy, and maximum numbers of
+#: cached policies and cached sides
 _KEPT_CHARS, _KEPT_POLICIES, _KEPT_SIDES = 4096, 1024, 2048
 
 
@@ -68,7 +70,7 @@ class Port:
 class Endpoint:
     """A sender or receiver: a pod, or an outside address, whose ``namespace`` is empty.
 
-    Compared by identity: each pod has exactly one object.
+    Endpoints are compared by identity, because each pod has exactly one object.
     """
 
     ip: str
@@ -76,12 +78,12 @@ class Endpoint:
     labels: Labels = field(default_factory=lambda: _NO_LABELS)
     ports: tuple[Port, ...] = ()
     host_network: bool = False
-    #: labels of its namespace; None: those that ``namespaces`` of the rules give
+    #: labels of its namespace; None: the labels in ``namespaces`` of the rules
     space: Labels | None = None
 
     @property
     def selectable(self) -> bool:
-        """Return whether selectors can match the endpoint; otherwise only its address counts."""
+        """Return whether selectors can match the endpoint. Otherwise only its address counts."""
         return bool(self.namespace) and not self.host_network
 
 
@@ -96,8 +98,8 @@ class _Rule:
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: target -> ports of the rule; the key is None if the rule has no named port, since the
-        #: ports are then the same for every pod
+        #: Target -> ports of the rule. The key is None if the rule has no named port, because the
+        #: ports are then the same for every pod.
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 
@@ -122,7 +124,7 @@ class _Rule:
 
 
 class _Policy:
-    """A parsed policy; ``kept`` if a book caches it."""
+    """A parsed policy; ``kept`` is whether a book caches it."""
 
     def __init__(
         self, namespace: str, spec: Manifest, pods: Iterable[Endpoint], *, kept: bool
@@ -130,14 +132,14 @@ class _Policy:
         self.kept = kept
         self.namespace = namespace
         self._selector: Manifest = spec.get("podSelector") or {}
-        #: direction -> its rules; without the directions in which the policy does not isolate
+        #: direction -> rules, without the directions in which the policy does not isolate
         self.rules: dict[str, list[_Rule]] = {}
         for direction in policy_types(spec):
             key, peers_key = _KEYS[direction]
             self.rules[direction] = [
                 _Rule(rule, namespace, peers_key) for rule in spec.get(key) or ()
             ]
-        #: the pods among ``pods`` that the policy selects
+        #: the pods of the book that the policy selects
         self.selected = tuple(filter(self.selects, pods))
 
     def selects(self, endpoint: Endpoint) -> bool:
@@ -170,14 +172,16 @@ class Side:
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """Return the ports of the called end that are allowed to or from ``peer``."""
+        """Return the ports of the called end on which connections to or from ``peer`` are
+        allowed."""
         found = self._lets.get(peer)
         if found is None:
             target = peer if self._leaves else self._subject
             sets = [
                 rule.ports(target) for rule in self._rules if rule.meets(peer, self._namespaces)
             ]
-            # Usually one rule matches; its set is then returned as the same object for all peers.
+            # Usually only one rule matches. Its port set is then returned as the same object for
+            # all peers.
             found = sets[0] if len(sets) == 1 else union(*sets)
             # Threads that compute the set at the same time must get the same object.
             found = self._lets.setdefault(peer, found)
@@ -185,9 +189,9 @@ class Side:
 
     def narrower(self, other: Side | None, ends: Mapping[str, Endpoint]) -> Iterator[str]:
         """Yield the names of ``ends`` to or from which ``other`` allows ports that this side does
-        not.
+        not allow.
 
-        None in ``other`` stands for a side that allows all.
+        If ``other`` is None, it stands for a side that allows all ports.
         """
         # Most ends share few sets of ports, so results are cached by identity. The sets are stored
         # too, so that their ids stay unique.
@@ -208,7 +212,7 @@ class Side:
                 yield name
 
     def passes(self, peer: Endpoint, port: int, protocol: Protocol) -> bool:
-        """Return whether ``port`` of the called end is allowed."""
+        """Return whether connections to ``port`` of the called end are allowed."""
         key = (peer, port, protocol)
         found = self._passes.get(key)
         if found is None:
@@ -235,7 +239,8 @@ class Book:
         self._sides: Memo[tuple[object, ...], Side] = Memo(_KEPT_SIDES)
 
     def read(self, namespace: str, spec: Manifest, text: str | None = None) -> _Policy:
-        """Return the parsed policy; ``text`` is ``text_of(spec)`` if the caller has it."""
+        """Return the parsed policy. ``text`` is ``text_of(spec)``, if the caller has already
+        computed it."""
         key = (namespace, text_of(spec) if text is None else text)
         found = self._policies.get(key)
         if found is None:
@@ -246,7 +251,7 @@ class Book:
         return found
 
     def side(self, subject: Endpoint, direction: str, policies: tuple[_Policy, ...]) -> Side:
-        """Return the side of ``subject``; ``policies`` are all policies that select it."""
+        """Return the side of ``subject``. ``policies`` are all policies that select ``subject``."""
         key = (subject, direction, policies)
         found = self._sides.get(key)
         if found is None:
@@ -257,12 +262,12 @@ class Book:
 
 
 def text_of(spec: Manifest) -> str:
-    """Return ``spec`` as canonical JSON text: equal for equal specs."""
+    """Return ``spec`` as canonical JSON text, which is equal for equal specs."""
     return json.dumps(spec, sort_keys=True)
 
 
 class Rules:
-    """A set of policies in force that answers which connections are allowed.
+    """A set of policies in force, which determines the allowed connections.
 
     Policies are API objects, or parsed by ``book``. If ``book`` is a mapping of namespaces to
     labels, the rules use a new book.
@@ -305,7 +310,8 @@ class Rules:
         port: int,
         protocol: Protocol = "TCP",
     ) -> bool:
-        """Return one side of ``allow``: the egress of ``source``, or the ingress of ``target``."""
+        """Return one side of ``allow``, which is the egress of ``source`` or the ingress of
+        ``target``."""
         if source is target:
             return True
         subject, peer = (source, target) if direction == EGRESS else (target, source)
@@ -320,7 +326,7 @@ class Rules:
         return intersection(leaving, self.lets(INGRESS, source, target))
 
     def lets(self, direction: str, source: Endpoint, target: Endpoint) -> Stretches:
-        """Return one side of ``open_ports``: the egress of ``source``, or the ingress of
+        """Return one side of ``open_ports``, which is the egress of ``source`` or the ingress of
         ``target``."""
         subject, peer = (source, target) if direction == EGRESS else (target, source)
         side = self.side(direction, subject)
@@ -331,7 +337,8 @@ class Rules:
         return self.side(direction, endpoint) is not None
 
     def side(self, direction: str, endpoint: Endpoint) -> Side | None:
-        """Return the side of ``endpoint``; None if no policy selects it, so that all is allowed."""
+        """Return the side of ``endpoint``, or None if no policy selects it and all traffic is
+        allowed."""
         found = self._sides[direction]
         if endpoint not in found:
             if endpoint in self._book.pods:
@@ -383,7 +390,7 @@ def policy_types(spec: Manifest) -> tuple[str, ...]:
 
 
 def selects(selector: Manifest, labels: Labels) -> bool:
-    """Return whether a label selector matches; an empty one matches all."""
+    """Return whether a label selector matches the labels. An empty selector matches all labels."""
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False

@@ -1,8 +1,9 @@
 """Sets of ports: for each protocol, disjoint ranges in ascending order.
 
-The ports of one pod that another may reach are such a set, whatever rules allow them. So two states
-of policies can be compared without testing 65,535 ports. Agents write policies with thousands of
-ranges; each operation takes time in proportion to them (``union`` sorts).
+Such a set holds the ports of one pod that another pod may reach, independent of the rules that
+allow them. So two states of policies can be compared without testing 65,535 ports. Agents write
+policies with thousands of ranges, so each operation takes time in proportion to the number of
+ranges (``union`` sorts).
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def difference(one: Stretches, other: Stretches) -> Stretches:
 
 
 def show(ports: Stretches) -> str:
-    """Return a set as text, such as ``TCP 80, TCP 8000-8010, all UDP``; ``nothing`` if it is
-    empty."""
+    """Return a set as text, such as ``TCP 80, TCP 8000-8010, all UDP``, or ``nothing`` if the set
+    is empty."""
     words = [
         f"all {protocol}"
         if (low, high) == (FIRST, LAST)
@@ -87,7 +88,7 @@ def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
         (low, high), (first, last) = one[here], other[there]
         if max(low, first) <= min(high, last):
             found.append((max(low, first), min(high, last)))
-        # The range that ends first cannot overlap another one.
+        # The range that ends first cannot overlap any further range.
         if high < last:
             here += 1
         else:
