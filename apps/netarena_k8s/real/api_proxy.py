@@ -1,16 +1,15 @@
 """Proxy between an agent and a real API server that hides versions from before the episode.
 
-An API server keeps old versions for some minutes and returns them on request: the intended policies
-from before the fault, and the writes of the previous agent. The proxy therefore answers requests
-for versions from before the episode as expired, like a server that has dropped them. This includes
-an old version in a request for a single object, which a server would answer; kubectl sends no such
-requests.
+An API server keeps old versions for some minutes and returns them on request. These versions
+include the intended policies from before the fault, and the writes of the previous agent. The proxy
+therefore responds to requests for versions from before the episode as if they had expired, like a
+server that has dropped them. This includes requests for an old version of a single object, which a
+server would serve. kubectl sends no such requests.
 
-Each change is tried as a dry run before it is made, so that no policy exceeds the limits of
-``bound``.
+The proxy sends each change as a dry run first, so that no policy exceeds the limits of ``bound``.
 
-The agent gets a secret that only this proxy accepts, never the token for the API server. An
-episode's secret is useless at another episode's proxy, where other versions are expired. The proxy
+The agent gets a secret that only this proxy accepts, never the token for the API server. The secret
+of one episode is useless at the proxy of another episode, which expires other versions. The proxy
 accepts only connections of the running command.
 """
 
@@ -42,17 +41,18 @@ from netarena_k8s.embedded.apiserver.call import BODY_BYTES
 from netarena_k8s.embedded.apiserver.status import Refused, too_large, unauthorized
 from netarena_k8s.real.client import Server
 
-#: most connections at a time, including those in their handshake; further ones are closed at once
+#: Maximum number of connections at a time, including connections during their handshake. Further
+#: connections are closed at once.
 CONNECTIONS = 64
-#: pause before the next attempt to accept a connection after descriptors ran out
+#: pause before the next attempt to accept a connection when no descriptor is free
 PAUSE_S = 0.1
 _CONNECT_S = 10.0
-#: longer than kubectl's own timeout, so that a busy machine does not end connections
+#: longer than kubectl's own timeout, so that the proxy does not close connections on a busy machine
 _HANDSHAKE_S = 15.0
-#: limit for closing the upstream requests of ended connections
+#: maximum time to close the upstream requests of closed connections
 _CLOSE_S = 5.0
-#: limits of response headers; an API server may send warnings of thousands of characters, or
-#: hundreds of lines
+#: Maximum length and number of response header lines. An API server may send warnings of thousands
+#: of characters, or hundreds of lines.
 _LINE = 2**20
 _LINES = 2**13
 _LOG = logging.getLogger(__name__)
@@ -66,18 +66,19 @@ _HOP = frozenset(
         *("trailer", "transfer-encoding", "upgrade", "expect", "host", "content-length"),
     }
 )
-#: headers with the user's identity, which the proxy sets
+#: headers with the user's identity, which the proxy sets itself
 _WHO = ("authorization", "impersonate-", "x-remote-")
-#: keys of a continue token of the server; other keys could be read differently
+#: Keys of the server's continue tokens. The server might read other keys differently from the
+#: proxy.
 _TOKEN_KEYS = frozenset({"v", "rv", "start"})
-#: most digits of a version, a 64-bit number
+#: maximum number of digits of a version, which is a 64-bit number
 _DIGITS = 20
-#: versions that let the server choose
+#: values of a version that let the server choose the version
 _NEWEST = frozenset({"", "0"})
 #: methods that can change an object; agents cannot create objects, and a deletion adds no size
 _CHANGES = frozenset({"PUT", "PATCH"})
-#: most bytes of a response with an object of allowed size; a server writes some characters as six
-#: bytes
+#: Maximum number of bytes of a response with an object of allowed size. A server writes some
+#: characters as six bytes.
 _SHOWN_BYTES = 6 * POLICY_CHARS
 #: headers for a response that the proxy reads itself
 _PLAIN = MappingProxyType({"accept": "application/json", "accept-encoding": "identity"})
@@ -89,8 +90,8 @@ _Pairs: TypeAlias = list[tuple[str, str]]
 
 
 class Gate:
-    """The proxy of one episode; versions before ``since`` are expired. ``start`` it and ``close``
-    it.
+    """The proxy of one episode, which expires versions before ``since``. Call ``start`` first and
+    ``close`` at the end.
 
     ``failures`` counts requests that the API server could not answer, did not accept, or left open
     while it became unavailable. An agent cannot cause these failures.
@@ -108,13 +109,14 @@ class Gate:
         self._again: asyncio.TimerHandle | None = None
         #: handshakes in progress
         self._shaking: dict[asyncio.BaseProtocol, tuple[socket.socket, asyncio.Task[None]]] = {}
-        #: caller of the running command, the only one whose connections are accepted
+        #: caller of the running command; only connections of this caller are accepted
         self._caller: Caller | None = None
         self._session: aiohttp.ClientSession | None = None
         #: oldest version that may be requested
         self.since = 0
         self.failures = 0
-        #: Changes are made one at a time, so that the result of a trial still holds for the change.
+        #: Changes are made one at a time, so that the result of a dry run still holds for the
+        #: change.
         self._changing = asyncio.Lock()
         #: whether an error of the proxy has been logged
         self._broken = False
@@ -125,7 +127,7 @@ class Gate:
         return self._authority.root
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve connections to this loopback socket, which the proxy then owns."""
+        """Serve connections to this loopback socket. The proxy then owns the socket."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=_context(self._to), limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -144,8 +146,7 @@ class Gate:
         self._listening = listening
         listening.setblocking(False)
         listening.listen(CONNECTIONS)
-        # An asyncio server does not limit handshakes, and a task that is cancelled may lose a
-        # connection.
+        # An asyncio server does not limit handshakes, and a cancelled task may lose a connection.
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
     def _accept(self) -> None:
@@ -155,12 +156,12 @@ class Gate:
         try:
             sock, _ = listening.accept()
         except OSError:
-            # For example, no descriptor is left. The connection stays queued, so wait before the
-            # next attempt.
+            # There may be no free descriptor. The connection stays queued, so wait before the next
+            # attempt.
             loop.remove_reader(listening)
             self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
             return
-        # A connection whose handshake has just ended may be in both.
+        # A connection whose handshake has just ended may be in both collections.
         if len({*self._shaking, *server.connections}) >= CONNECTIONS:
             sock.close()
             return
@@ -172,10 +173,10 @@ class Gate:
         self._caller = caller
 
     def dismiss(self) -> None:
-        """Accept no connections, and cancel open requests."""
+        """Stop accepting connections, and cancel open requests."""
         self._caller = None
         for sock, _ in self._shaking.values():
-            # Cancelling would not stop a handshake that has not begun yet.
+            # Cancelling the task would not stop a handshake that has not begun yet.
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for one in self._server.connections if self._server is not None else ():
@@ -184,12 +185,13 @@ class Gate:
 
     async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
         caller = self._caller
-        # The kernel's connection table may be long.
+        # This runs in a thread, because the kernel's connection table may be long.
         if caller is None or not await asyncio.to_thread(caller.made, sock):
             sock.close()
             del self._shaking[handler]
             return
-        # The client has left or does not use TLS; the socket is closed then.
+        # An error means that the client has disconnected or does not use TLS. The socket is then
+        # closed.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: handler,
@@ -213,7 +215,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # Handshakes that ended meanwhile
+        for one in server.connections:  # Close connections whose handshake ended meanwhile.
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -251,7 +253,7 @@ class Gate:
             return await self._pass_on(request, pairs)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EnvironmentFailed):
             return self._fail(request)
-        except (aiohttp.ClientError, OSError):  # An error of either side
+        except (aiohttp.ClientError, OSError):  # An error on either side
             return _hang_up(request) if await self._answers() else self._fail(request)
 
     def _fail(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -259,7 +261,8 @@ class Gate:
         return _hang_up(request)
 
     async def _change(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
-        """Try a change, then make it, or return why it is refused. Raises aiohttp.ClientError."""
+        """Try a change as a dry run, then make it, or return the refusal. Raises
+        aiohttp.ClientError."""
         async with self._changing:
             body = await _read(request.content, BODY_BYTES)
             if body is None:
@@ -290,7 +293,7 @@ class Gate:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
             await response.write_eof()
-        # A watch ends when its client leaves, or when the server does.
+        # A watch ends when its client or the server closes the connection.
         if any(name == "watch" for name, _ in pairs) and not await self._answers():
             self.failures += 1
         return response
@@ -339,7 +342,7 @@ def _refuse(refused: Refused) -> web.StreamResponse:
 
 
 async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
-    """Return the whole stream; None if it is longer than ``most`` bytes."""
+    """Return the whole stream, or None if it is longer than ``most`` bytes."""
     found = bytearray()
     async for piece in stream.iter_any():
         found += piece
@@ -349,21 +352,21 @@ async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
-    """Close the connection without a response, as the server has done."""
+    """Close the connection without a response, because the server has done the same."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers without those that apply to one connection."""
+    """Return the headers that apply beyond a single connection."""
     named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
     return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
 
 
 def _context(server: Server) -> ssl.SSLContext:
-    """Return a TLS context that verifies the server and has no client certificate, since the token
-    identifies the user."""
+    """Return a TLS context that verifies the server. It has no client certificate, because the
+    token identifies the user."""
     context = ssl.create_default_context(cadata=server.authority or None)
     if not server.verified:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -372,7 +375,7 @@ def _context(server: Server) -> ssl.SSLContext:
 
 def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
     """Return whether a request names a version before ``since``, or a value that could be read as
-    one."""
+    such a version."""
     for name, value in pairs:
         if name == "resourceVersion" and value not in _NEWEST:
             version = _number(value)
@@ -390,7 +393,8 @@ def _number(text: str) -> int | None:
 
 
 def _version_of(token: str) -> int | None:
-    """Return the version in a continue token; negative: the newest; None if it is malformed.
+    """Return the version in a continue token, or None if the token is malformed. A negative version
+    means the newest version.
 
     Source: storage/continue.go of k8s.io/apiserver.
     """

@@ -1,7 +1,8 @@
-"""Client of a kubeconfig's cluster: requests with JSON, and commands in containers.
+"""Client of a kubeconfig's cluster, for requests with JSON and commands in containers.
 
-The official client reads the kubeconfig, since it knows certificates, tokens, OpenID and clouds'
-login commands. Requests are plain, because manifests are plain data.
+The official client reads the kubeconfig, because it supports certificates, tokens, OpenID and the
+login commands of clouds. Requests do not use the official client's classes, because manifests are
+plain data.
 """
 
 from __future__ import annotations
@@ -34,24 +35,25 @@ _T = TypeVar("_T")
 
 #: field manager of written objects: kubectl's name, as on the embedded cluster
 MANAGER: Final = "kubectl"
-#: how long requests are repeated while the API does not answer; a server that shuts down takes a
-#: minute and refuses requests meanwhile (measured: idle 1.34.2)
+#: Time for which requests are repeated while the API does not respond. A server takes a minute to
+#: shut down and refuses requests meanwhile (measured with an idle 1.34.2 server).
 _PATIENCE_S = 90.0
-#: the same during the final clean-up, which the next service also performs
+#: The same time during the final clean-up. It is short because the next service cleans up too.
 _PARTING_S = 10.0
-#: the same for the first requests to an API that nobody has seen answer; a user waits for the error
+#: The same time for the first requests to an API that has not responded yet. It is short because a
+#: user waits for the error.
 CHECK_S = 2.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
-#: limit for a connection, with its TLS handshake; an address may drop all packets
+#: maximum time to open a connection, including its TLS handshake; an address may drop all packets
 _CONNECT_S = 5.0
-#: limit for the answer of /readyz
+#: maximum time for a response from /readyz
 _READY_S = 5.0
 #: status codes for which a request is repeated
 _LATER = frozenset({429, 500, 502, 503, 504})
-#: status codes for an object that no longer exists or has changed
+#: status codes of responses about an object that no longer exists or has changed
 GONE = frozenset({404, 409})
-#: status codes that a server also returns at its start, before it knows the rights
+#: status codes that a starting server also returns, before it has loaded the rights
 _DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -88,8 +90,8 @@ class Refused(EnvironmentFailed):
 
 
 def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> str:
-    """Return the path of an object, of a kind (without ``name``), or of a subresource
-    (``part``)."""
+    """Return the path of an object, of all objects of a kind (without ``name``), or of a
+    subresource (``part``)."""
     root, plural = _PATHS[kind]
     words = [root, *(("namespaces", namespace) if namespace else ()), plural, name, part]
     return "/".join(filter(None, words)).replace("//", "/")
@@ -121,7 +123,8 @@ class Server:
 
 
 class Api:
-    """A connection to one cluster as one user; create it with ``connect`` and ``close`` it."""
+    """A connection to one cluster as one user. Create it with ``connect``, and call ``close`` at
+    the end."""
 
     def __init__(self, server: Server, configuration: Any, session: aiohttp.ClientSession) -> None:
         self.server = server
@@ -131,19 +134,20 @@ class Api:
         self._asking = asyncio.Lock()
         #: time of the last check of the server's readiness, and its result
         self._asked = (-1.0, False)
-        #: held at the start of a round of measurement; simultaneous rounds slow each other down,
-        #: and slow rounds must be repeated
+        #: Held at the start of a round of measurement, because simultaneous rounds slow each other
+        #: down and slow rounds must be repeated.
         self.measuring = asyncio.Lock()
-        #: number of requests in progress, and time of the last answer
+        #: number of requests in progress, and time of the last response
         self._busy, self._answered = 0, time.monotonic()
         self._patience_s = _PATIENCE_S
-        #: seconds that the cluster's clock is ahead of the local monotonic clock; the local time
-        #: before the first answer
+        #: Seconds that the cluster's clock is ahead of the local monotonic clock. Before the first
+        #: response, the local clock is used in place of the cluster's.
         self._ahead = time.time() - time.monotonic()
 
     @classmethod
     async def connect(cls, context: str | None = None) -> Self:
-        """Connect to the cluster of a context, or of the current one, without a request.
+        """Return a connection to the cluster of a context (None: the current one), without sending
+        a request.
 
         Raises ConfigError if the kubeconfig cannot be used.
         """
@@ -173,13 +177,13 @@ class Api:
 
     @property
     def now(self) -> float:
-        """Seconds since 1970 by the cluster's clock, which all its users share, as of its last
-        answer."""
+        """The time on the cluster's clock in seconds since 1970, computed from the last response.
+        All users of the cluster share this clock."""
         return self._ahead + time.monotonic()
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last request to the cluster; 0 while one is in progress."""
+        """Seconds since the last request to the cluster, or 0 while a request is in progress."""
         return 0.0 if self._busy else time.monotonic() - self._answered
 
     @contextlib.contextmanager
@@ -193,11 +197,12 @@ class Api:
             self._answered = time.monotonic()
 
     def part(self) -> None:
-        """Repeat requests only for a short time from now on, since nobody waits for the results."""
+        """Repeat requests only for a short time from now on, because no caller waits for the
+        results."""
         self.hurry(_PARTING_S)
 
     def hurry(self, patience_s: float) -> None:
-        """Repeat requests only for ``patience_s`` from now on while the API does not answer."""
+        """Repeat requests for at most ``patience_s`` from now on while the API does not respond."""
         self._patience_s = patience_s
 
     async def close(self) -> None:
@@ -209,9 +214,10 @@ class Api:
         await self._session.close()
 
     async def ready(self) -> bool:
-        """Return whether the API server is ready, as of a time after the call.
+        """Return whether the API server is ready, according to a check that starts after the call.
 
-        An answer without a statement of readiness counts as ready. Only one check runs at a time.
+        A response that does not say whether the server is ready counts as ready. Only one check
+        runs at a time.
         """
         loop = asyncio.get_running_loop()
         called = loop.time()
@@ -221,7 +227,8 @@ class Api:
             return self._asked[1]
 
     async def get(self, path: str, **query: str) -> Json:
-        """Return the object at ``path``. Raises Refused, or EnvironmentFailed without an answer."""
+        """Return the object at ``path``. Raises Refused, or EnvironmentFailed if there is no
+        response."""
         return await self._patiently("GET", path, query)
 
     async def find(self, kind: str, namespace: str = "", **query: str) -> list[Json]:
@@ -237,7 +244,7 @@ class Api:
         return await self._patiently("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     async def replace(self, manifest: Manifest) -> Json:
-        """Create an object or replace it completely; an equal one does not change."""
+        """Create an object or replace it completely. An equal object does not change."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         try:
@@ -252,13 +259,15 @@ class Api:
         return await self._patiently("PATCH", path, {}, patch, "application/merge-patch+json")
 
     async def post(self, path: str, body: Manifest) -> Json:
-        """Create an object. Raises Refused; repeated only while the API does not answer."""
+        """Create an object, repeating the request only while the API does not respond. Raises
+        Refused."""
         return await self._patiently("POST", path, {}, body)
 
     async def delete(self, path: str, uid: str = "") -> None:
-        """Delete the current object, or the one with ``uid``; do nothing if it no longer exists.
+        """Delete the current object, or only an object with this ``uid``. Do nothing if it no
+        longer exists.
 
-        The precondition protects an object that is created later under the same name.
+        The precondition on ``uid`` protects an object that is created later under the same name.
         """
         try:
             uid = uid or (await self.get(path))["metadata"]["uid"]
@@ -270,7 +279,8 @@ class Api:
     async def execute(
         self, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> Stream:
-        """Start a command in a container; closing the stream ends it. Raises EnvironmentFailed."""
+        """Start a command in a container. Closing the stream ends the command. Raises
+        EnvironmentFailed."""
         query = [
             *(("command", word) for word in command),
             ("container", container),
@@ -315,8 +325,8 @@ class Api:
         body: Manifest | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        """Send a request and repeat it while the API is unavailable; all requests here may be
-        repeated."""
+        """Send a request, and repeat it while the API is unavailable. Repeating is safe for all
+        requests of this class."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         with self.busy():
             while True:
@@ -366,13 +376,13 @@ class Api:
 
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
-    """Return why a request got no response, in the operating system's words if it has some."""
+    """Return why a request got no response, as the operating system's message if there is one."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number)
-    # name lookups have negative numbers
+    # Errors of name lookups have negative numbers.
     words = error.strerror if isinstance(error, OSError) else None
     return words or str(error) or repr(error)
 
@@ -386,7 +396,8 @@ class Stream:
         self._rest = b""
 
     async def ask(self, line: bytes, within_s: float) -> bytes:
-        """Write a line and return the answer. Raises EnvironmentFailed if none arrives."""
+        """Write a line and return the line that the command answers. Raises EnvironmentFailed if no
+        line arrives."""
         try:
             async with asyncio.timeout(within_s):
                 await self._socket.send_bytes(bytes([_STDIN]) + line + b"\n")
@@ -418,8 +429,8 @@ class Stream:
 
 
 async def each(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run calls concurrently and return their results; raise the first failure after all have
-    ended."""
+    """Run calls concurrently and return their results. After all have ended, raise the first
+    failure, if any."""
     found: list[_T] = []
     for one in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(one, BaseException):
@@ -440,7 +451,7 @@ def _server(configuration: Any) -> Server:
 
 
 def _written(body: Manifest, content_type: str) -> str:
-    """Return ``body`` as JSON, or as ASCII YAML for apply, which has no surrogate pairs."""
+    """Return ``body`` as JSON or, for apply, as ASCII YAML, because YAML has no surrogate pairs."""
     if not content_type.endswith("yaml"):
         return json.dumps(body)
     return _NOT_ASCII.sub(
@@ -449,13 +460,13 @@ def _written(body: Manifest, content_type: str) -> str:
 
 
 def encoded(text: str) -> str:
-    """Return ``text`` as in the ``…-data`` keys of a kubeconfig."""
+    """Return ``text`` encoded as in the ``…-data`` keys of a kubeconfig."""
     return base64.b64encode(text.encode()).decode()
 
 
 async def _renew(loader: Any, configuration: Any) -> None:
-    """Renew logins that last only minutes."""
-    # The library also tries to renew for a user without a login.
+    """Renew the login, because some logins last only minutes."""
+    # The library also tries to renew the login of a user without a login.
     with contextlib.suppress(TypeError):
         await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # not typed
             loader, client_configuration=configuration

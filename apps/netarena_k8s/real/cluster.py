@@ -4,9 +4,9 @@
     await cluster.start()
     deployed = await cluster.deploy(world)
 
-After an episode its namespace is reset at once and kept for the next one of the same world, which
-then needs only a token. All namespaces record their creator (``owner``). Remains of a killed
-service are removed while another one runs, or by ``netarena clean k8s``.
+After an episode, its namespace is reset at once and kept for the next episode of the same world,
+which then needs only a token. All namespaces record their creator (``owner``). The remains of a
+killed service are removed by another running service, or with ``netarena clean k8s``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 #: namespaces of this process that must not be removed
 _STANDING: set[str] = set()
-#: most namespaces at a time; eight worlds of 12 pods fit on a node with 110
+#: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node that allows 110
+#: pods
 MOST_SHOPS = 8
 #: image of the stand-ins; NETARENA_STANDIN_IMAGE names another registry
 IMAGE = "netarena/standin:1"
@@ -48,7 +49,8 @@ _APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress
 def _canary() -> World:
     """Return a world of two applications that may talk.
 
-    A blocked pair is evidence of enforcement only if it was open before.
+    The pair must work first, because a blocked pair is evidence of enforcement only if it worked
+    before.
     """
     port = ContainerPort(number=8080)
     return World(
@@ -66,10 +68,10 @@ def _canary() -> World:
 
 
 class RealCluster(Cluster):
-    """The cluster of ``context`` (None: the current one), with a namespace per world or a given
-    one.
+    """The cluster of ``context`` (None: the current context), with a namespace per world or a given
+    namespace.
 
-    ``workloads`` are manifests by application that run instead of stand-ins.
+    ``workloads`` maps applications to manifests that run instead of stand-ins.
     """
 
     def __init__(
@@ -86,22 +88,22 @@ class RealCluster(Cluster):
         self._starting = asyncio.Lock()
         #: time and error of the last failed start
         self._failure: tuple[float, EnvironmentFailed] | None = None
-        #: all namespaces, including those that are being built or reset
+        #: all namespaces, including namespaces that are being built or reset
         self._shops: dict[str, Shop] = {}
         self._pool = self._new_pool()
-        #: namespaces that could not be removed when they should have been
+        #: namespaces whose removal failed and is repeated later
         self._left: list[Shop] = []
         self._listener = Listener()
         #: episodes in the order of their start
         self._episodes: list[RealShop] = []
-        #: held while one episode has the cluster to itself, or an episode begins
+        #: held while an episode begins, or while one episode has the cluster to itself
         self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
 
     @property
     def api(self) -> Api:
-        """The connection to the cluster. Raises EnvironmentFailed before the start."""
+        """The connection to the cluster. Raises EnvironmentFailed if the cluster is not started."""
         if self._api is None:
             raise EnvironmentFailed(
                 "the cluster is not started: use the application inside 'async with'",
@@ -113,7 +115,7 @@ class RealCluster(Cluster):
         """Connect to the cluster and check it.
 
         Raises ConfigError for an unusable kubeconfig or missing rights, and EnvironmentFailed for a
-        cluster that does not answer or does not enforce network policies.
+        cluster that does not respond or does not enforce network policies.
         """
         called = time.monotonic()
         async with self._starting:
@@ -171,7 +173,7 @@ class RealCluster(Cluster):
         await self._see_enforcement()
 
     async def _see_enforcement(self) -> None:
-        """Check that network policies take effect. Raises EnvironmentFailed if not."""
+        """Check that network policies take effect. Raises EnvironmentFailed if they do not."""
         canary = await self._build(_canary(), None)
         try:
             await canary.put([render_policy(_APART, canary.namespace)])
@@ -197,8 +199,8 @@ class RealCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def _alone(self, episode: RealShop | None = None) -> AsyncIterator[None]:
-        """Suspend all other episodes: their agents do nothing, and their policies are removed
-        meanwhile."""
+        """Suspend all other episodes. Meanwhile their agents run no commands, and their policies
+        are removed."""
         async with self._changing, contextlib.AsyncExitStack() as aside:
             for other in list(self._episodes):
                 if other is not episode:
@@ -216,7 +218,8 @@ class RealCluster(Cluster):
             await self._pool.give_back(shop)
 
     async def _renew(self, shop: Shop) -> bool:
-        """Reset a namespace, or discard it; return whether the reset succeeded."""
+        """Reset a namespace and return whether the reset succeeded. Otherwise the namespace is
+        discarded."""
         try:
             await self._make_healthy(shop)
         except Exception as error:
@@ -227,10 +230,10 @@ class RealCluster(Cluster):
         return True
 
     async def _make_healthy(self, shop: Shop) -> None:
-        """Reset a namespace; repeat it alone on the cluster if it fails.
+        """Reset a namespace. If this fails, repeat it while all other episodes are suspended.
 
-        The machine may be busy, or policies of an agent may have stopped the network plug-in.
-        Raises EnvironmentFailed.
+        Reasons for a failure are a busy machine, or an agent's policies that have stopped the
+        network plug-in. Raises EnvironmentFailed.
         """
         try:
             await shop.renew()
@@ -255,13 +258,13 @@ class RealCluster(Cluster):
             await shop.build()
             await self._make_healthy(shop)
         except BaseException:
-            # Awaited to its end, because the next world may use the same namespace.
+            # Wait for the end of the removal, because the next world may use the same namespace.
             await finish(self._discard(shop))
             raise
         return shop
 
     async def _discard(self, shop: Shop) -> None:
-        """Remove a namespace; one that cannot be removed now is removed later."""
+        """Remove a namespace. If this fails, the removal is repeated later."""
         await shop.close()
         if self._fixed:
             with contextlib.suppress(EnvironmentFailed):
@@ -273,11 +276,11 @@ class RealCluster(Cluster):
                 self._left.append(shop)
                 return
             _STANDING.discard(shop.namespace)
-        # Not before, so that an interrupted removal can be continued.
+        # Do this only after the removal, so that an interrupted removal can be continued.
         self._shops.pop(shop.namespace, None)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` every ``RENEW_S``, whether it succeeds or not."""
+        """Run ``work`` every ``RENEW_S``, even after failures."""
         while True:
             await asyncio.sleep(RENEW_S)
             try:
@@ -301,7 +304,7 @@ class RealCluster(Cluster):
             await self.api.merge(path_of("Namespace", name=shop.namespace), notes)
 
     async def _tidy(self) -> None:
-        """Remove namespaces that could not be removed before, and those of ended services."""
+        """Remove namespaces whose earlier removal failed, and namespaces of ended services."""
         left, self._left = self._left, []
         await each(self._discard(shop) for shop in left)
         await _clean(self.api, self._listener)
@@ -318,8 +321,8 @@ class RealCluster(Cluster):
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )
-        # Namespaces that could not be deleted have no owner from now on, and the next clean-up
-        # removes them.
+        # Namespaces whose deletion failed have no owner from now on, so the next clean-up removes
+        # them.
         _STANDING.difference_update(self._shops)
         self._shops.clear()
         self._left.clear()
@@ -329,7 +332,7 @@ class RealCluster(Cluster):
 
 
 async def clean(context: str) -> Cleaned:
-    """Remove what ended services left on a cluster.
+    """Remove the remains of ended services from a cluster.
 
     Raises ConfigError and EnvironmentFailed.
     """
@@ -351,7 +354,8 @@ async def clean(context: str) -> Cleaned:
 
 
 async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
-    """Remove what ended services left; with rights in only one ``namespace``, only there."""
+    """Remove the remains of ended services. With rights in only one ``namespace``, only this
+    namespace is cleaned."""
     removed, kept = [], []
     try:
         for one in await api.find("Namespace", **lease.MINE):
@@ -364,7 +368,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
                 why = await _tried(_remove(api, name, about["uid"]))
             if why:
                 kept.append(f"{name}: {why}")
-            elif "deletionTimestamp" not in about:  # else already removed
+            elif "deletionTimestamp" not in about:  # otherwise already removed
                 removed.append(name)
     except Refused:
         if not namespace:
@@ -384,7 +388,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
 
 
 async def _tried(removal: Coroutine[Any, Any, None]) -> str:
-    """Return why a removal failed; empty if it succeeded."""
+    """Return why a removal failed, or "" if it succeeded."""
     try:
         await removal
     except EnvironmentFailed as error:
@@ -395,7 +399,7 @@ async def _tried(removal: Coroutine[Any, Any, None]) -> str:
 
 
 async def _remove(api: Api, namespace: str, uid: str = "") -> None:
-    """Delete a namespace of NetArena; the cluster finishes this later."""
+    """Delete one of NetArena's namespaces. The cluster finishes the deletion later."""
     with contextlib.suppress(EnvironmentFailed):
         await lease.free_policies(api, namespace, await api.find("NetworkPolicy", namespace))
     await api.delete(path_of("Namespace", name=namespace), uid)

@@ -1,4 +1,4 @@
-"""Contexts of a kubeconfig, read without contacting a cluster; cheap to import."""
+"""Contexts of a kubeconfig, read without contacting a cluster. This module is cheap to import."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DEFAULT = "default"
 
 
 def kubeconfig_paths(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the kubeconfig paths of kubectl, separated by colons."""
+    """Return the paths of the kubeconfig files that kubectl would read, separated by colons."""
     return environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def current_context(paths: str) -> str | None:
-    """Return the current context; None if no file is readable.
+    """Return the current context, or None if no file is readable.
 
     Raises ConfigError if a file is not a kubeconfig or none has a current context.
     """

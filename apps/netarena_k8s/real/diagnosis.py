@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from netarena_k8s.real.client import Api
 
 _WITHIN_S = 20.0
-#: start of the message about missing rights, and its remedy
+#: start of the message about missing rights, and the remedy that it names
 _LACKS = "the kubeconfig lacks these permissions"
 _RIGHTS = "docs/cluster.md has the rights"
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ _ELSEWHERE = ELSEWHERE[NAME_LABEL]
 def check(config: KubernetesConfig) -> None:
     """Check the keys of ``config`` and its cluster.
 
-    Raises ConfigError for keys that conflict, and for a cluster that cannot be used.
+    Raises ConfigError if keys conflict, or if the cluster cannot be used.
     """
     if config.cluster == EMBEDDED:
         for key, default in (("namespace", None), ("images", "standin")):
@@ -76,7 +76,8 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` is set and names no readable file, or ""."""
+    """Return a clause that says that ``KUBECONFIG`` names no readable file, or "" if this is not
+    the case."""
     if not environ.get("KUBECONFIG"):
         return ""
     with suppress(ConfigError):
@@ -86,7 +87,8 @@ def why_embedded(environ: Mapping[str, str]) -> str:
 
 
 def diagnose(environ: Mapping[str, str]) -> list[Check]:
-    """Return checks of the cluster that KUBECONFIG names; empty if it is not set."""
+    """Return checks of the cluster that KUBECONFIG names, or an empty list if KUBECONFIG is not
+    set."""
     if not environ.get("KUBECONFIG"):
         return []
     try:
@@ -109,7 +111,7 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
     """Return why a cluster cannot be used for a world with these kinds of workloads, in one line.
 
-    Returns "" if the cluster answers and grants all needed rights.
+    Returns "" if the cluster responds and grants all needed rights.
     """
     (problem,) = _in_a_thread(_lacking(context, namespace, workloads=workloads))
     return problem
@@ -124,8 +126,8 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
 async def _lacking(
     context: str, *namespaces: str | None, workloads: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """Return what a cluster lacks for each of these namespaces (None: namespaces that the service
-    creates)."""
+    """Return for each namespace why the context's cluster cannot be used, or "" if it can. A
+    namespace of None stands for namespaces that the service creates."""
     # Importing the client takes a second.
     from netarena_k8s.real.client import CHECK_S, Api
 
@@ -152,7 +154,7 @@ async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -
     if namespace:
         try:
             await api.get(path_of("Namespace", name=namespace))
-        except Refused as refused:  # Without the right to read it, the namespace may exist.
+        except Refused as refused:  # Reading it may be forbidden.
             if refused.status == 404:
                 return absent(namespace)
     missing = await missing_rights(api, namespace, workloads)

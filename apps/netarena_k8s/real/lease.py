@@ -1,9 +1,9 @@
 """Lease of a given namespace: a ConfigMap that records the holder and its objects.
 
-NetArena's objects have its label, except policies, because an agent reads them and they must look
-as on any cluster. The lease lists their names; it is created before the first policy and deleted
-after the last. In a namespace that the reference has set up, objects with the names of its Online
-Boutique are replaced, and nothing else is changed.
+NetArena's objects have its label, except policies, because an agent reads policies and they must
+look the same on every cluster. The lease lists the names of the policies. It is created before the
+first policy and deleted after the last. In a namespace that the reference has set up, objects with
+the names of the reference's Online Boutique are replaced, and no other object is changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"
 _PAUSE_S = 0.5
-#: kinds that are removed, in this order; the lease follows last
+#: kinds of objects that are removed, in this order, before the lease
 _KINDS = (
     "Deployment",
     "StatefulSet",
@@ -50,7 +50,7 @@ _KINDS = (
     "Role",
     "ServiceAccount",
 )
-#: kinds of which objects of others would conflict with a world
+#: kinds of objects that conflict with a world if another program created them
 _CROSSING = ("NetworkPolicy", "Deployment", "Service", "Pod")
 #: phases of pods that no longer use the network
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -60,7 +60,7 @@ _EVERYWHERE = frozenset({("Service", "kubernetes")})
 
 @dataclass(frozen=True)
 class Claim:
-    """The lease of a namespace: its holder and the names of its policies, in one version."""
+    """One version of a namespace's lease: the holder and the names of its policies."""
 
     namespace: str
     policies: frozenset[str]
@@ -70,7 +70,8 @@ class Claim:
 
     @classmethod
     def read(cls, found: Json) -> Self:
-        """Read a lease from its ConfigMap; one that was tampered with lists no policies."""
+        """Return the lease in a ConfigMap. If the ConfigMap was tampered with, the lease lists no
+        policies."""
         about = found["metadata"]
         names: object = None
         with contextlib.suppress(ValueError, RecursionError):
@@ -101,7 +102,7 @@ async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
 
 
 async def renew(api: Api, namespace: str) -> bool:
-    """Renew the lease; return whether this process still holds it. Raises EnvironmentFailed."""
+    """Renew the lease, and return whether this process still holds it. Raises EnvironmentFailed."""
     try:
         there = await _find(api, namespace)
         if there is None or not is_mine(there.notes):
@@ -122,8 +123,8 @@ async def clear(api: Api, there: Claim) -> None:
 
 
 async def claims(api: Api, *namespaces: str) -> list[Claim]:
-    """Return the leases in these namespaces, or in all. Raises Refused if they may not be
-    listed."""
+    """Return the leases in these namespaces, or in all. Raises Refused if listing them is not
+    permitted."""
     if not namespaces:
         found = await api.find("ConfigMap", **MINE)
         return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
@@ -135,10 +136,11 @@ async def claims(api: Api, *namespaces: str) -> list[Claim]:
 
 
 async def settle(api: Api, namespace: str) -> None:
-    """Take the lease, and remove what earlier services and the reference's boutique left.
+    """Take the lease, and remove the remains of earlier services and of the reference's Online
+    Boutique.
 
-    Raises ConfigError, before it changes anything, if another service holds the lease or objects of
-    others would conflict.
+    Raises ConfigError, before any change, if another service holds the lease or if objects of other
+    programs conflict.
     """
     there = await _free(api, namespace)
     ours = there.policies if there is not None else frozenset[str]()
@@ -169,7 +171,7 @@ async def settle(api: Api, namespace: str) -> None:
 
 
 async def _made_by_us(api: Api, namespace: str) -> list[Json]:
-    """Return the workloads with NetArena's label; their pods do not have it."""
+    """Return the workloads with NetArena's label. Their pods do not have this label."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         # Without the right to list a kind, none can have been created.
@@ -179,10 +181,10 @@ async def _made_by_us(api: Api, namespace: str) -> list[Json]:
 
 
 def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
-    """Return whether a pod has ended or will go with a workload.
+    """Return whether a pod has ended or will be removed together with a workload.
 
-    The workload is one of ``going`` by its uid, or a deployment among ``replaced``, whose name
-    starts the names of its replica sets.
+    Workloads to be removed are listed by uid in ``going``, and deployments by name in ``replaced``.
+    The names of replica sets begin with the name of their deployment.
     """
     about = pod["metadata"]
     if "deletionTimestamp" in about or (pod.get("status") or {}).get("phase") in _OVER:
@@ -195,12 +197,13 @@ def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
 
 
 async def vacate(api: Api, namespace: str) -> None:
-    """Remove NetArena's objects from a namespace leased to this process, the lease last.
+    """Remove NetArena's objects, and finally the lease, from a namespace that is leased to this
+    process.
 
-    Does nothing without the lease. Raises EnvironmentFailed.
+    Does nothing if this process does not hold the lease. Raises EnvironmentFailed.
     """
     there = None
-    with contextlib.suppress(ConfigError):  # Another ConfigMap has this name.
+    with contextlib.suppress(ConfigError):  # A ConfigMap that is not a lease has this name.
         there = await _find(api, namespace)
     if there is None or not is_mine(there.notes):
         return
@@ -217,7 +220,7 @@ async def vacate(api: Api, namespace: str) -> None:
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
-    """Delete policies by name, or all. Finalizers that an agent may have added go first.
+    """Delete policies by name, or all. Finalizers that an agent may have added are removed first.
 
     Raises EnvironmentFailed.
     """
@@ -233,7 +236,7 @@ async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None 
 
 
 async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> None:
-    """Remove finalizers that keep policies from being deleted; an agent may have added them."""
+    """Remove finalizers that prevent the deletion of policies. An agent may have added them."""
     for one in there:
         about = one["metadata"]
         if about.get("finalizers"):
@@ -243,10 +246,10 @@ async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> 
 
 
 async def _free(api: Api, namespace: str) -> Claim | None:
-    """Wait for the lease to be free, and return its remains, if any.
+    """Wait until the lease is free, and return the previous lease, if any.
 
-    A service elsewhere renews it every ``RENEW_S`` and counts as ended after ``SILENT_S``. Raises
-    ConfigError if another service is active.
+    A service on another machine renews its lease every ``RENEW_S`` and counts as ended after
+    ``SILENT_S``. Raises ConfigError if another service is active.
     """
     listener, first = Listener(), None
     while (there := await _find(api, namespace)) is not None and not is_mine(there.notes):
@@ -291,13 +294,12 @@ async def _create(api: Api, namespace: str, manifest: Manifest) -> Json:
 
 
 def absent(namespace: str) -> str:
-    """Return the message for a missing namespace, with its remedy."""
+    """Return the message for a missing namespace, with the remedy."""
     return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
 
 
 async def _seize(api: Api, there: Claim) -> None:
-    """Take over or renew a lease if it has not changed since it was read. Raises ConfigError if it
-    has."""
+    """Take over or renew a lease. Raises ConfigError if the lease has changed since it was read."""
     about = {"resourceVersion": there.version, "annotations": self_notes(api.now)}
     path = path_of("ConfigMap", there.namespace, NAME)
     await _first(api, there.namespace, api.merge(path, {"metadata": about}))
@@ -311,7 +313,7 @@ async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
         if refused.status not in GONE:
             raise
         there = await _find(api, namespace)
-        # If the answer to a write was lost, its repetition is refused.
+        # If the response to a write was lost, the repeated write is refused.
         if there is None or not is_mine(there.notes):
             raise _taken(namespace) from None
 
@@ -345,8 +347,8 @@ async def _find(api: Api, namespace: str) -> Claim | None:
 
 
 def _boutique() -> frozenset[tuple[str, str]]:
-    """Return the objects of a namespace that the reference has set up, which had no deny-all
-    policy."""
+    """Return the objects of the Online Boutique that the reference creates, without ``deny-all``,
+    which the reference did not have."""
     world = boutique()
     names = [app.name for app in world.apps]
     return frozenset(

@@ -1,7 +1,7 @@
-"""World as manifests: the objects that are applied to a namespace of a real cluster.
+"""Manifests of a world: the objects that are applied to a namespace of a real cluster.
 
-They are the same objects as on the embedded cluster, as far as a client determines them; a real
-cluster adds the rest.
+The fields that a client sets are the same as on the embedded cluster. A real cluster adds the other
+fields.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from netarena_k8s.world.policy import Manifest
 
 #: name of the stand-in container that measures from the pod of a user's workload
 MEASURER = "netarena"
-#: Ports below this need a right that a pod has only if its network namespace grants it.
+#: Listening on ports below this needs a right that a pod has only if its network namespace grants
+#: it.
 _PRIVILEGED = 1024
 _NOBODY = 65532
-#: A load balancer is declared with a class that no controller serves, so that no cloud creates and
-#: bills one.
+#: Load balancers are declared with a class that no controller serves, so that no cloud creates a
+#: billed load balancer.
 _SERVICE_TYPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "ClusterIP": {"type": "ClusterIP"},
@@ -123,7 +124,8 @@ def _workload(app: App, namespace: str, image: str) -> Manifest:
 
 
 def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manifest:
-    """Return a user's workload with one pod and an added stand-in container that measures."""
+    """Return a user's workload with one pod and an additional stand-in container for
+    measurements."""
     made: dict[str, Any] = copy.deepcopy(dict(manifest))
     about = made["metadata"]
     about["namespace"] = namespace
@@ -139,7 +141,7 @@ def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manife
 
 
 def _standin(name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return a container that listens, and measures on request."""
+    """Return a container that listens on ports and measures on request."""
     return {
         "name": name,
         "image": image,

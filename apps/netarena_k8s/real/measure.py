@@ -1,9 +1,9 @@
-"""Measurement of all connections from inside the pods, with new connections only.
+"""Measurement of all pairs from inside the pods, with a new connection each time.
 
-One command runs in each pod for as long as the pod exists (``standin probe``; see the stand-in's
-description). In a round, each command receives one line and answers with one line. Each target is
-tested with its service's address. Its name is looked up separately, so that a failed lookup is
-distinguished from a blocked connection.
+One command (``standin probe``, see ``standin/main.go``) runs in each pod for as long as the pod
+exists. In a round, each command receives one line and answers with one line. Each target is tested
+with the address of its service. The name of the service is looked up separately, so that a failed
+lookup is distinguished from a blocked connection.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from netarena_k8s.world.policy import Manifest
 #: cluster IP of a headless service
 HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
-#: limit for the answer to a round; waits are a few seconds, and the machine may be busy
+#: maximum time for the answer to a round; waits take a few seconds, and the machine may be busy
 _ANSWER_S = 20.0
-#: how long a round of all pairs keeps the cluster busy; then it only waits for silent pairs, and
-#: other rounds may start. Values of 0.1 to 0.25 s were tested; this one made eight simultaneous
-#: rounds fastest on two processors.
+#: Time for which a round of all pairs keeps the cluster busy. After this time the round only waits
+#: for silent pairs, so other rounds may start. Of the tested values (0.1 to 0.25 s), this value
+#: made eight simultaneous rounds fastest on two processors.
 _BUSY_S = 0.15
 
 
@@ -49,9 +49,10 @@ class Address:
 
 @dataclass(frozen=True)
 class Wait:
-    """How long silence must last to count as blocked, if an answer is expected and if not.
+    """Times without a reply after which a pair counts as blocked, if a reply is expected and if
+    not.
 
-    An answer ends the wait, so the first value costs nothing while all is as expected.
+    A reply ends the wait, so the first value costs no time while all pairs behave as expected.
     """
 
     expected_ms: int
@@ -75,10 +76,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Round:
-    """The measurement of some pairs, in their order."""
+    """The measurement of some pairs, in the order of these pairs."""
 
     found: tuple[Finding, ...]
-    #: the slowest answer; silence is evidence only if the wait is much longer
+    #: Longest time until a reply. A missing reply is evidence only if the wait was much longer than
+    #: this time.
     slowest_ms: int
 
     @property
@@ -87,13 +89,13 @@ class Round:
 
 
 class Meter:
-    """Measures one world in one namespace; ``move`` sets its pods and services."""
+    """Measures one world in one namespace. ``move`` sets the pods and services to measure."""
 
     def __init__(
         self, api: Api, namespace: str, world: World, container: str | None = None
     ) -> None:
-        """Create a meter; ``container`` has the stand-in in each pod (None: the application's
-        own)."""
+        """Create a meter. ``container`` names the container with the stand-in in each pod (None:
+        the application's own container)."""
         self._api = api
         self._namespace = namespace
         self._world = world
@@ -106,7 +108,7 @@ class Meter:
     async def move(self, places: Mapping[str, Place], addresses: Mapping[str, Address]) -> None:
         """Measure from these pods to these service addresses from now on.
 
-        Commands continue in pods that remain. Raises EnvironmentFailed.
+        Commands in pods that remain continue to run. Raises EnvironmentFailed.
         """
         for name in list(self._streams):
             if places.get(name) != self._places.get(name):
@@ -115,7 +117,7 @@ class Meter:
         await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
 
     async def measure(self, net: Net, wait: Wait, pairs: Sequence[Pair]) -> Round:
-        """Measure these pairs once; ``net`` predicts the answers.
+        """Measure these pairs once. ``net`` predicts the results, which determine the waits.
 
         Raises EnvironmentFailed; then ``move`` must be called again.
         """
@@ -160,7 +162,7 @@ class Meter:
         )
 
     async def _ask(self, source: str, targets: Sequence[str], net: Net, wait: Wait) -> Round:
-        """Measure the connections of ``source`` to these targets, in their order."""
+        """Measure the connections from ``source`` to these targets, in the order of the targets."""
         apps = {app.name: app for app in self._world.apps}
         waits = {True: wait.expected_ms, False: wait.unexpected_ms}
         dns_wait_ms = waits[net.resolves(source)]
@@ -200,8 +202,8 @@ class Meter:
 
 
 def _read(line: bytes, number: int, targets: int) -> Round:
-    """Return the answer of one pod. Raises ValueError, KeyError or TypeError if it does not
-    match."""
+    """Return the round in one pod's answer. Raises ValueError, KeyError or TypeError if the answer
+    does not match the request."""
     answer = json.loads(line)
     found = tuple(Finding(one["dns"], one["connection"]) for one in answer["found"])
     if answer["id"] != number or len(found) != targets:
@@ -210,7 +212,8 @@ def _read(line: bytes, number: int, targets: int) -> Round:
 
 
 def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
-    """Return the ready pod of each application; with several, the first by name.
+    """Return the ready pod of each application. If an application has several, return the first by
+    name.
 
     Applications without a ready pod are left out.
     """
@@ -233,7 +236,8 @@ def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
 def addresses_of(
     world: World, cluster_ips: Mapping[str, str], places: Mapping[str, Place]
 ) -> dict[str, Address]:
-    """Return the address of each application with a service; ``cluster_ips`` are by service."""
+    """Return the address of each application with a service. ``cluster_ips`` maps services to
+    IPs."""
     found = {}
     for app in world.apps:
         if not app.service:

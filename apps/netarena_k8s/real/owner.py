@@ -1,9 +1,9 @@
-"""Ownership of namespaces: finds those whose service has ended.
+"""Ownership of namespaces, which shows the namespaces whose service has ended.
 
-Every namespace records its creator and the time of its last sign of life, by the cluster's clock. A
-service holds a socket with a name of its own while it runs. On the same network (the machine's,
-also in containers with ``--network=host``) its end is visible at once. A service elsewhere counts
-as ended after ``SILENT_S`` of silence.
+Every namespace records its creator and, by the cluster's clock, the time of the creator's last sign
+of life. While a service runs, it holds a socket with a unique name. On the same network (that of
+the machine, also in containers with ``--network=host``), the end of the service is visible at once.
+A service on another network counts as ended after ``SILENT_S`` without a sign of life.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: interval of a service's signs of life, and the silence after which it counts as ended. An API
-#: server may be away for a minute, and no sign is recorded meanwhile.
+#: Interval of a service's signs of life, and the time without any after which it counts as ended.
+#: An API server may be unavailable for a minute, and no sign of life is recorded meanwhile.
 RENEW_S = 10.0
 SILENT_S = 120.0
-#: how long a silent service elsewhere is observed before it counts as ended; after an outage of the
-#: API server, all services appear silent
+#: Time for which a silent service on another network is observed before it counts as ended. After
+#: an outage of the API server, all services appear silent.
 LISTEN_S = 2 * RENEW_S
 LISTENING = "its service is silent, and listened for"
-#: most digits of a time in seconds
+#: maximum number of digits of a time in seconds
 _DIGITS = 12
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
@@ -45,26 +45,28 @@ def is_mine(notes: Mapping[str, str] | None) -> bool:
 
 
 def is_ours(notes: Mapping[str, str] | None) -> bool:
-    """Return whether a NetArena service created the object; a label alone may be anyone's."""
+    """Return whether a NetArena service created the object. The label is not enough, because any
+    program may set it."""
     return _read(notes) is not None
 
 
 def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
-    """Return whether the creator runs; None if that cannot be seen from here."""
+    """Return whether the creator is running, or None if this cannot be seen from this network."""
     found = _read(notes)
     return _is_held(found.socket) if found is not None and found.near else None
 
 
 class Listener:
-    """Detects ended services, including those on other machines, from repeated observations."""
+    """Detects ended services, including services on other machines, through repeated
+    observations."""
 
     def __init__(self) -> None:
         #: object name -> last annotations, and when they were first read (monotonic)
         self._last: dict[str, tuple[object, float]] = {}
 
     def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
-        """Return the result of the function ``why_kept``, but observe a silent service elsewhere
-        first."""
+        """Return the result of the function ``why_kept``, but first observe a silent service on
+        another network."""
         why = why_kept(notes, now)
         if why or is_seen_alive(notes) is not None:
             self._last.pop(name, None)
@@ -78,7 +80,7 @@ class Listener:
 
 
 def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
-    """Return why an object must not be removed; empty if its service has ended."""
+    """Return why an object must not be removed, or "" if its service has ended."""
     if (found := _read(notes)) is None:
         return "nothing in it says that a service of ours made it"
     if (alive := is_seen_alive(notes)) is not None:
@@ -109,7 +111,7 @@ def _read(notes: Mapping[str, str] | None) -> _Owner | None:
 
 @cache
 def _identity() -> dict[str, str]:
-    """Return what identifies this process among all processes of all machines."""
+    """Return values that identify this process among all processes of all machines."""
     return {
         "host": socket.gethostname(),
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip(),
@@ -119,17 +121,18 @@ def _identity() -> dict[str, str]:
 
 
 def _sign_of_life() -> str:
-    """Return the name of a new socket that exists until this process ends; nobody reads from it."""
+    """Return the name of a new socket that exists until this process ends. No data is read from
+    it."""
     name = f"netarena-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         held.bind(f"\0{name}")
         held.shutdown(socket.SHUT_RD)
-        held.detach()  # It stays open until the kernel closes it at the end of the process.
+        held.detach()  # The socket stays open until the kernel closes it at the end of the process.
     return name
 
 
 def _is_held(name: str) -> bool | None:
-    """Return whether a process on this network holds a socket of this name; None if that is
+    """Return whether a process on this network holds a socket of this name, or None if this is
     unknown."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:

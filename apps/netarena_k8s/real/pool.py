@@ -1,11 +1,12 @@
-"""Pool of namespaces: few for short episodes, up to the limit for slow agents.
+"""Pool of namespaces, which stays small for short episodes and grows up to its limit for slow
+agents.
 
 Building and removing a namespace costs more than a short episode in it. Each namespace also makes
-every policy change more expensive, since network plug-ins process all policies of the cluster. So
-an episode without a free namespace gets a new one in two cases: the cluster is idle, or the episode
-has waited about as long as a build costs since the last one was added. For an unknown waiting time,
-this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and Sleator,
-Competitive snoopy caching, Algorithmica 3, 1988).
+every policy change more expensive, because network plug-ins process all policies of the cluster. So
+an episode without a free namespace gets a new namespace in two cases. Either the cluster is idle,
+or the episode has waited for about the cost of a build since the last namespace was added. For an
+unknown waiting time, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph
+and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from netarena.sdk import Background, EnvironmentFailed
 from netarena_k8s.real.workload_set import Shop
 from netarena_k8s.world.model import World
 
-#: cost of a namespace in multiples of its build time, since removal costs nearly as much (measured
-#: on an idle cluster: 10 s of processor time to build, 8 s to remove)
+#: Cost of a namespace in multiples of its build time, because removal costs nearly as much
+#: (measured on an idle cluster: 10 s of processor time to build, 8 s to remove).
 _PRICE = 2
-#: upper limit of this cost; a longer build pulls images, which the next build finds on the node
+#: Upper limit of this cost. A longer build pulls images, which are on the node for the next build.
 _MOST_PRICE_S = 60.0
 #: time without requests after which the cluster counts as idle
 _IDLE_S = 1.0
@@ -30,7 +31,7 @@ _IDLE_S = 1.0
 
 @dataclass(eq=False)
 class _Kind:
-    """The namespaces of one world."""
+    """The state of one world's namespaces."""
 
     #: all namespaces: in use, being reset, free, and being built
     held: int = 0
@@ -49,13 +50,13 @@ class _Waiter:
 
     kind: _Kind
     since: float
-    #: whether only the limit on namespaces keeps it from building one
+    #: whether only the limit on namespaces prevents it from building a namespace
     short: bool = False
 
 
 class Pool:
-    """A pool of at most ``most`` namespaces, each with one world; the longest wait is served
-    first."""
+    """A pool of at most ``most`` namespaces, each with one world. The longest waiting episode is
+    served first."""
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class Pool:
     ) -> None:
         """Create an empty pool.
 
-        ``renew`` resets a namespace and returns whether it succeeded; otherwise it has discarded
-        it. ``idle_s`` returns for how long this service has not used the cluster.
+        ``renew`` resets a namespace and returns whether this succeeded. If not, ``renew`` has
+        discarded the namespace. ``idle_s`` returns for how many seconds this service has not used
+        the cluster.
         """
         self._most = most
         self._build = build
@@ -77,7 +79,7 @@ class Pool:
         self._idle_s = idle_s
         self._changed = asyncio.Condition()
         self._kinds: dict[str, _Kind] = {}
-        #: in the order of arrival
+        #: waiting episodes in the order of arrival
         self._waiters: list[_Waiter] = []
         #: namespaces that are being removed to make room
         self._leaving = 0
@@ -87,9 +89,9 @@ class Pool:
         self._background = Background()
 
     async def take(self, world: World) -> Shop:
-        """Return a namespace in the intended state: a free one, or a new one.
+        """Return a free or new namespace in the intended state.
 
-        Raises what ``build`` raises, and EnvironmentFailed if the pool is stopped meanwhile.
+        Raises the errors of ``build``, and EnvironmentFailed if the pool is stopped meanwhile.
         """
         async with self._changed:
             kind = self._kinds.setdefault(_key(world), _Kind())
@@ -130,14 +132,14 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # Not awaited, because a cancellation here would lose the namespace.
+            # This is not awaited, because a cancellation here would lose the namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
         """Take back the namespace of an episode that has ended.
 
-        It is reset in the background for the next episode, or removed if an episode with another
-        world has waited longer.
+        The namespace is reset in the background for the next episode, or removed if an episode with
+        another world has waited longer.
         """
         kind = self._kinds[_key(shop.world)]
         first = next((one for one in self._waiters if one.short or one.kind is kind), None)
@@ -155,23 +157,23 @@ class Pool:
             )
 
     async def stop(self) -> None:
-        """Stop permanently; the namespaces remain with the caller that built them."""
+        """Stop permanently. The caller that built the namespaces must remove them."""
         self._stopped = True
         await self._background.stop()
         await self._tell()
 
     def _place(self, waiter: _Waiter) -> int:
-        """Return how many episodes of the same world wait ahead without a free namespace; negative
-        if there is one for ``waiter``."""
+        """Return how many earlier episodes of the same world wait without a free namespace. The
+        number is negative if there is a free namespace for ``waiter``."""
         alike = [one for one in self._waiters if one.kind is waiter.kind]
         return alike.index(waiter) - len(waiter.kind.free)
 
     def _is_due(self, waiter: _Waiter) -> bool:
         """Return whether another namespace should be built now.
 
-        The first one is built at once. After a failure, all waiting episodes build at once, so that
-        their failures do not follow one another. Otherwise builds run one at a time, unless that
-        takes too long.
+        The first namespace of a world is built at once. After a failure, all waiting episodes build
+        at the same time, so that their failures do not follow one another. Otherwise builds run one
+        at a time, unless a build takes too long.
         """
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)
@@ -182,15 +184,16 @@ class Pool:
         return not kind.held or kind.failed or idle or waited_s > price_s
 
     def _room(self) -> int:
-        """Return how many more namespaces the limit allows."""
+        """Return how many more namespaces the limit permits."""
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether more episodes wait for room than there is or will be."""
+        """Return whether more episodes wait for room than there is room now or after the current
+        removals."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:
-        """Remove a free namespace that no waiting episode of its world will take.
+        """Remove a free namespace that no waiting episode of the same world will take.
 
         The room counts only after the removal, because the next world may use the same namespace.
         """

@@ -1,6 +1,7 @@
-"""Rights that the service's own kubeconfig needs on a cluster, and those that are missing.
+"""Rights that the service's own kubeconfig needs on a cluster, and the check for missing rights.
 
-It administers its namespaces, and otherwise only creates and deletes them.
+The service has full control inside its namespaces. Outside them, it only creates and deletes
+namespaces.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _WRITE = (*_READ, "create", "patch", "delete")
 
 @dataclass(frozen=True)
 class Need:
-    """Verbs on a resource; ``resource`` may have a subresource behind a slash."""
+    """Verbs on a resource. ``resource`` may have a subresource after a slash."""
 
     group: str
     resource: str
@@ -28,10 +29,10 @@ class Need:
 
 #: rights needed to create a namespace for each episode
 SPACES = (Need("", "namespaces", _WRITE),)
-#: rights needed to share a namespace: for the lease in it
+#: additional rights needed in a shared namespace, for its lease
 SHARED = (Need("", "configmaps", _WRITE),)
-#: rights needed in each namespace; they include the agent's rights, or the API would refuse the
-#: agent's Role
+#: Rights needed in each namespace. They include the agent's rights, because otherwise the API would
+#: refuse the agent's Role.
 INSIDE = (
     Need("apps", "deployments", _WRITE),
     Need("", "services", _WRITE),
@@ -44,7 +45,7 @@ INSIDE = (
     Need("rbac.authorization.k8s.io", "rolebindings", _WRITE),
     *(Need(rule.group, resource, rule.verbs) for rule in RULES for resource in rule.resources),
 )
-#: kind of workload in manifests, other than deployments -> rights needed for it
+#: kind of workload in manifests, other than deployments -> rights needed for this kind
 WORKLOADS: Mapping[str, Need] = MappingProxyType(
     {
         "StatefulSet": Need("apps", "statefulsets", _WRITE),

@@ -1,8 +1,8 @@
 """One world in one namespace of a real cluster, from deployment to removal.
 
-Nothing waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
-prediction for the policies at known versions, read before and after. A disagreement that lasts
-``DISAGREE_S`` is reported: the pairs, each with both answers.
+No step waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
+prediction for the policies, whose versions are read before and after. If a disagreement lasts for
+``DISAGREE_S``, the pairs are reported with the measured and the predicted result.
 """
 
 from __future__ import annotations
@@ -40,49 +40,51 @@ from netarena_k8s.world.model import (
 )
 from netarena_k8s.world.policy import Manifest
 
-#: how long the measurement and the prediction may differ
+#: maximum time for which the measurement and the prediction may differ
 DISAGREE_S = 10.0
-#: the same for each trial in which only the agent's policies can be the cause, before the
-#: difference counts as the agent's. An enforcer with an outage would have to fail in every trial,
-#: and the last one gives a slow one enough time.
+#: The same time for each trial in which only the agent's policies can be the cause. If the
+#: difference remains in all trials, it counts as the agent's. An outage of the enforcer would have
+#: to affect every trial, and the last trial gives a slow enforcer enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
-#: multiple of the time that the enforcer took for other policies, which it gets for the agent's
+#: The enforcer's time limit for the agent's policies, as a multiple of its time for other policies.
 _HEARD_TIMES = 2
-#: initial and maximum wait after which silence counts as blocked, if an answer is expected; an
-#: answer ends the wait
+#: Initial and maximum wait after which a missing reply counts as blocked, if a reply is expected. A
+#: reply ends the wait.
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
-#: the same if no answer is expected
+#: the same waits if no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: multiple of the slowest answer time for which silence is awaited
+#: wait for missing replies, as a multiple of the longest time until a reply
 _MARGIN = 3
-#: initial wait in rounds that test only pairs whose expected result has changed, and its growth
-#: after a missing answer
+#: initial wait in rounds that test only pairs whose expected result has changed, and growth factor
+#: of this wait after a missing reply
 _SCOUT_MS, _LONGER = 50, 1.5
 #: interval of these rounds
 _SCOUT_PAUSE_S = 0.05
 #: number of rounds that must agree
 _ROUNDS = 2
-#: limit for pods to become ready; images are pulled, and machines are busy
+#: maximum time for pods to become ready, because images are pulled and machines are busy
 _READY_S = 180.0
-#: the same if the user's own images are pulled
+#: the same time if the user's own images are pulled
 _PULLED_S = 900.0
-#: limit for name servers to forget an earlier service of the same name, which takes them 5 to 30 s
+#: maximum time for name servers to forget an earlier service of the same name; they take 5 to 30 s
 _NAMES_S = 120.0
-#: limit for replacements: of pods or the API server during a measurement, and of deleted policies
+#: maximum time to replace pods or the API server during a measurement, or to remove deleted
+#: policies
 _REPLACE_S = 90.0
 _PAUSE_S = 0.1
-#: differences that a message shows
+#: maximum number of differences that a message lists
 _TOLD = 3
-#: metadata by which an object may be deleted later without this service
+#: metadata that may cause the deletion of an object later, independent of this service
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
-#: lifetime of an agent's token, renewed after half of it; the token ends with its account
+#: Lifetime of an agent's token, which is renewed after half of this time. The token becomes invalid
+#: when its account is deleted.
 _TOKEN_S = 3600
 #: interval of checks for an outage of the API server while a command runs
 _BEAT_S = 1.0
-#: status codes for a policy that is refused because of its content
+#: status codes of a refusal that is due to the policy's content
 _CONTENT = frozenset({400, 413, 422})
-#: address of the proxy for the agent's kubectl; the sandbox can reach only one address of this
-#: machine, and the API server is elsewhere
+#: Address of the proxy for the agent's kubectl. The proxy is needed because the sandbox can reach
+#: only one address on this machine, and the API server is elsewhere.
 _HOST = "127.0.0.1"
 #: reasons for which a container never starts without intervention
 _STUCK = frozenset(
@@ -101,7 +103,8 @@ class NotHealthy(EnvironmentFailed):
 
 
 class Shop:
-    """A namespace with a world: ``build`` it, ``renew`` it for each episode, and ``look`` at it."""
+    """A namespace with a world. Call ``build`` once, ``renew`` for each episode, and ``look`` to
+    measure it."""
 
     def __init__(  # noqa: PLR0913 -- the parts of a workload set
         self,
@@ -117,7 +120,7 @@ class Shop:
         self.world = world
         #: application -> manifest that runs instead of the stand-in
         self._workloads = workloads
-        #: whether the namespace also has objects of others
+        #: whether the namespace also has objects of other programs
         self._shared = shared
         self._api = api
         self._image = image
@@ -133,9 +136,9 @@ class Shop:
         self._deployed: dict[str, str] = {}
         #: result of the last measurement of all pairs
         self._reached: tuple[bool, ...] = ()
-        #: last observation without any problem, and the policies' specs then
+        #: last observation without problems, and the policies' specs at that time
         self._seen: tuple[Sight, list[tuple[str, int]]] | None = None
-        #: why the namespace no longer belongs to this service; empty while it does
+        #: why the namespace no longer belongs to this service, or "" while it does
         self.lost = ""
 
     async def build(self) -> None:
@@ -155,9 +158,9 @@ class Shop:
         self._deployed = await self._others()
 
     async def renew(self) -> None:
-        """Reset the namespace after an episode, and measure it.
+        """Reset the namespace after an episode, and measure the connections.
 
-        The agent's account is replaced, and the intended policies are restored and in force. Raises
+        Afterwards the agent's account is new, and the intended policies are in force. Raises
         EnvironmentFailed.
         """
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
@@ -176,8 +179,8 @@ class Shop:
             )
 
     async def healthy(self) -> Sight:
-        """Return the last observation if specs, pods and other objects are unchanged; else
-        ``look``."""
+        """Return the last observation if specs, pods and other objects are unchanged. Otherwise
+        return a new observation."""
         listed = await self.policies()
         self._check_strangers(listed)
         if (
@@ -192,7 +195,7 @@ class Shop:
     async def token(self) -> tuple[str, float]:
         """Return a token for the agent, and its lifetime in seconds.
 
-        The server may grant less than requested. Raises EnvironmentFailed.
+        The server may grant a shorter lifetime than requested. Raises EnvironmentFailed.
         """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -210,12 +213,12 @@ class Shop:
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
     async def version(self) -> int:
-        """Return the cluster's current version; states from before have lower ones."""
+        """Return the cluster's current resource version. Earlier states have lower versions."""
         listed = await self._api.get(path_of("NetworkPolicy", self.namespace))
         return int(listed["metadata"]["resourceVersion"])
 
     async def put(self, manifests: Sequence[Manifest]) -> None:
-        """Replace all own policies by these.
+        """Replace all policies of this service with these.
 
         Every policy is created anew, so that no age, version or generation shows which ones
         changed.
@@ -228,14 +231,15 @@ class Shop:
         except Refused as refused:
             if refused.status not in _CONTENT:
                 raise
-            # With the content of an agent's policies, the agent has caused the refusal.
+            # The content may be an agent's, so this refusal is not proven to be an environment
+            # failure.
             raise EnvironmentFailed(str(refused)) from None
 
     async def _restore(self) -> None:
-        """Restore the intended policies, and remove other own ones.
+        """Restore the intended policies, and remove the service's other policies.
 
-        Unchanged policies stay as they are, so that enforcers have nothing to do. Policies that
-        others may still delete, according to their finalizers or owners, are created anew.
+        Unchanged policies are left alone, so that enforcers have no work. Policies with finalizers
+        or owners are created anew, because controllers might delete them later.
         """
         healthy = {one.name for one in self.world.policies}
         unwanted = set()
@@ -251,10 +255,11 @@ class Shop:
         await each(self._api.replace(one) for one in policy_manifests(self.world, self.namespace))
 
     async def look(self, disagree_s: float | None = None) -> Sight:
-        """Return the settled state.
+        """Return the settled state of the namespace.
 
-        A disagreement must last for ``disagree_s`` (default: DISAGREE_S). Raises EnvironmentFailed
-        if the state cannot be measured, or the namespace no longer belongs to this service.
+        A disagreement is returned only if it lasts for ``disagree_s`` (default: DISAGREE_S). Raises
+        EnvironmentFailed if the state cannot be measured, or the namespace no longer belongs to
+        this service.
         """
         self._seen = None
         loop = asyncio.get_running_loop()
@@ -277,7 +282,7 @@ class Shop:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
-                # New pods are open until the enforcer knows them.
+                # All traffic of a new pod is allowed until the enforcer knows the pod.
                 course = _Course(loop.time(), within_s)
                 continue
             self._reached = found.reached
@@ -299,10 +304,11 @@ class Shop:
                 )
 
     async def _scout(self, net: Net, predicted: Sequence[bool], until: float) -> None:
-        """Measure only the pairs whose expected result has changed, until they agree or until
-        ``until``.
+        """Measure only the pairs whose expected result has changed, until they agree or the time
+        ``until`` is reached.
 
-        Before they agree, a round of all pairs would be wasted. Their results decide nothing.
+        A round of all pairs would be wasted before these pairs agree. Their results do not affect
+        the observation.
         """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
@@ -321,7 +327,7 @@ class Shop:
                 return
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
-            # A pair that is wrongly open answers at once, so pause here.
+            # A pair that is wrongly open replies at once, so a pause is needed here.
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
@@ -373,7 +379,7 @@ class Shop:
         )
 
     async def _others(self) -> dict[str, str]:
-        """Return the objects that the agent may not change, each with everything that clients
+        """Return the objects that the agent must not change, each with all fields that clients
         wrote."""
         found = {}
         workloads = {app.workload for app in self.world.apps} - {"Pod"}
@@ -396,8 +402,8 @@ class Shop:
         return "deletionTimestamp" in found["metadata"]
 
     async def _find_dns(self) -> tuple[str, ...]:
-        """Return the name servers' addresses, which rules with addresses need; empty if not
-        readable."""
+        """Return the name servers' addresses, or an empty tuple if they are not readable. The
+        evaluator needs them for rules with address blocks."""
         query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
         try:
             pods = await self._api.find("Pod", "kube-system", labelSelector=query)
@@ -407,7 +413,7 @@ class Shop:
         return tuple(sorted(filter(None, found)))
 
     async def _find_space(self) -> dict[str, str]:
-        """Return the labels of the namespace; empty if not readable."""
+        """Return the labels of the namespace, or an empty dict if they are not readable."""
         try:
             found = await self._api.get(path_of("Namespace", name=self.namespace))
         except Refused:
@@ -415,9 +421,10 @@ class Shop:
         return dict(found["metadata"].get("labels") or {})
 
     def _check_strangers(self, listed: Iterable[Manifest]) -> None:
-        """Check that the namespace still belongs to this service and has no policies of others.
+        """Check that the namespace still belongs to this service and has no policies of other
+        programs.
 
-        An agent cannot create any. Raises EnvironmentFailed.
+        An agent cannot create policies. Raises EnvironmentFailed.
         """
         if self.lost:
             raise EnvironmentFailed(self.lost, proven_ours=True)
@@ -431,7 +438,7 @@ class Shop:
                 )
 
     async def _remove(self, names: AbstractSet[str] | None) -> None:
-        """Delete these policies, or all, and wait until they are gone."""
+        """Delete these policies, or all, and wait until they no longer exist."""
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
             await remove_policies(self._api, self.namespace, names)
             while any(
@@ -443,8 +450,8 @@ class Shop:
     async def _wait_for_names(self) -> None:
         """Wait until each service's name resolves to its address.
 
-        A name server caches the address of an earlier service of that name, or its absence, for
-        half a minute.
+        A name server caches the address of an earlier service of the same name, or the missing
+        name, for half a minute.
         """
         net = self._net([])
         wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
@@ -468,7 +475,8 @@ class Shop:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _find_pods(self, within_s: float) -> None:
-        """Wait until every application has one ready pod, and prepare the measurement from it."""
+        """Wait until every application has one ready pod, and prepare the measurement from these
+        pods."""
         problem = "pods are not ready"
         async with _deadline(within_s, lambda: f"namespace {self.namespace}: {problem}"):
             while True:
@@ -516,14 +524,14 @@ class _Course:
     def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
         """Return whether the measurement is settled.
 
-        It is if enough rounds agree with the prediction. After the deadline, equal rounds that
-        disagree count too if each wait was the longest one.
+        It is settled if enough rounds agree with the prediction. After the deadline, it is also
+        settled if enough equal rounds with the longest wait disagree.
         """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # After a wait that was too short for this machine, silence proves nothing.
+            # A missing reply is no evidence if the wait was too short for this machine.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -538,15 +546,15 @@ class _Course:
 
 #: called when an episode has ended
 End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
-#: reserves the cluster for one episode, or for none
+#: suspends all episodes except one, or all episodes
 Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
 
 
 class RealShop(Deployed):
-    """One episode in a workload set: the agent's token, and its proxy to the API server.
+    """One episode in a workload set, with the agent's token and proxy to the API server.
 
-    A disagreement is measured again while all other episodes are suspended. The reason is that one
-    agent's policies can stop a network plug-in that must process those of all.
+    A disagreement is measured again while all other episodes are suspended, because the policies of
+    one agent can stop a network plug-in that processes the policies of all agents.
     """
 
     def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:
@@ -554,24 +562,26 @@ class RealShop(Deployed):
         self._api = api
         self._end = end
         self._alone = alone
-        #: held by commands, observations, and their suspension
+        #: held during commands and observations, and while the episode is suspended
         self._acting = asyncio.Lock()
-        #: held while all policies are removed or restored, or the episode ends
+        #: held while all policies are removed or restored, and while the episode ends
         self._moving = asyncio.Lock()
-        #: the policies while they are removed, and why they could not be restored
+        #: the removed policies while the episode is suspended, and the error if restoring them
+        #: failed
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False
         #: result of the last repeated measurement of a disagreement
         self._doubted: Sight | None = None
-        # Each episode has its own proxy, so that connections that an agent leaves open end with it.
+        # Each episode has its own proxy, so that connections that an agent leaves open end with the
+        # episode.
         self._gate = Gate(api.server, api.ready, self._lend)
         self._lending = asyncio.Lock()
         #: token of the account, and when to renew it
         self._token, self._renew_at = "", 0.0
         self._access: Access | None = None
-        # Not as read from the cluster, where a late request of the previous agent may have changed
-        # them.
+        # The policies are not read from the cluster, because a late request of the previous agent
+        # may have changed them there.
         self._written = {one.name: one for one in shop.world.policies}
 
     async def open(self) -> None:
@@ -636,9 +646,10 @@ class RealShop(Deployed):
                 await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Notice a short outage of the API server while a request of the agent waits.
+        """Detect a short outage of the API server while a request of the agent waits.
 
-        An agent that gives up waiting sends no further request that would show it.
+        This is needed because an agent that gives up waiting sends no further request, which would
+        show the outage.
         """
         while await self._api.ready():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(_BEAT_S)
@@ -646,9 +657,9 @@ class RealShop(Deployed):
 
     @contextlib.asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
-        """Suspend this episode: no command runs, and its policies are removed meanwhile.
+        """Suspend this episode. Meanwhile no command runs, and its policies are removed.
 
-        Raises nothing; if the policies cannot be restored, the episode fails.
+        Raises no error. If the policies cannot be restored, the episode fails later.
         """
         async with self._acting:
             try:
@@ -677,8 +688,8 @@ class RealShop(Deployed):
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)
-        # Checked afterwards, because a command may end before the proxy has found out why its
-        # request failed.
+        # This is checked after the observation, because a command may end before the proxy has
+        # found out why its request failed.
         if self._gate.failures:
             raise EnvironmentFailed(
                 "the cluster's API did not answer during a command", proven_ours=True
@@ -689,7 +700,8 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """Return the observation; repeat a new disagreement with all other episodes suspended."""
+        """Return an observation. A new disagreement is measured again while all other episodes are
+        suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -706,7 +718,7 @@ class RealShop(Deployed):
         return sight
 
     def _is_doubted(self, sight: Sight) -> bool:
-        """Return whether the same policies had this result in an earlier repeated measurement."""
+        """Return whether the last repeated measurement had the same policies and results."""
         doubted = self._doubted
         return doubted is not None and (sight.policies, sight.reached) == (
             doubted.policies,
@@ -714,8 +726,8 @@ class RealShop(Deployed):
         )
 
     async def _try_again(self) -> Sight:
-        """Return the result of trials in which only the agent's policies can fail to take
-        effect."""
+        """Return the result of trials in which a disagreement can be due only to the agent's
+        policies."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -724,20 +736,21 @@ class RealShop(Deployed):
                 return sight
         sight = await self._trial(there, last_s)
         if sight.disagreement:
-            # If the cluster works before and after, it also worked in between.
+            # If the cluster enforces policies before and after the last trial, it also did so
+            # during the trial.
             await self._believe()
             await self.shop.put(there)
         return sight
 
     async def _forget(self) -> None:
-        """Expire all versions until now for the agent."""
+        """Make all versions up to now expired for the agent."""
         self._gate.since = await self.shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
-        """Return the result of these policies right after others that were in force.
+        """Return the result of these policies right after other policies were in force.
 
-        An agreement counts only after enough time for the enforcer; before, it may be the previous
-        state.
+        An agreement counts only after enough time for the enforcer, because an earlier result may
+        be that of the previous state.
         """
         loop = asyncio.get_running_loop()
         enough_s = _HEARD_TIMES * await self._believe()
@@ -751,9 +764,10 @@ class RealShop(Deployed):
     async def _believe(self) -> float:
         """Put the intended policies in force, then policies that allow no ingress.
 
-        One of the two might match the state of an enforcer that does not work. A plug-in that the
-        agent's policies stop must not pass with the intended ones. Returns how many seconds the
-        cluster took at most. Raises EnvironmentFailed if it does not follow.
+        Both are needed, because the state of a broken enforcer might match one of the two. A
+        plug-in that the agent's policies have stopped must not pass this check with the intended
+        policies. Returns the longer of the two times that the cluster took, in seconds. Raises
+        EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
@@ -777,7 +791,7 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # Awaited to its end, because a cancellation would lose the namespace.
+        # Wait for the end, because a cancellation would lose the namespace.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -789,7 +803,8 @@ class RealShop(Deployed):
 
 @contextlib.asynccontextmanager
 async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterator[None]:
-    """Raise EnvironmentFailed with the current problem when the time is over."""
+    """Raise EnvironmentFailed with the current problem if the body takes longer than
+    ``within_s``."""
     try:
         async with asyncio.timeout(within_s):
             yield
@@ -816,12 +831,12 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return values that change with every change of a spec, even a temporary one."""
+    """Return values that change with every change of a spec, even if the change is temporary."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 
 def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:
-    """Return the pairs on which measurement and evaluator disagree, in words."""
+    """Return the pairs on which measurement and evaluator disagree, as text."""
     return tuple(
         f"{pair.source} -> {pair.target} should be {'open' if wanted else 'closed'} "
         f"by the policies, measured: {one}"
@@ -831,7 +846,7 @@ def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple
 
 
 def _stuck(pods: Iterable[Manifest]) -> str:
-    """Return why a pod will never start by itself; empty if none has such a problem."""
+    """Return why a pod will never start by itself, or "" if no pod has such a problem."""
     for pod in pods:
         status = pod.get("status") or {}
         started = (status.get("initContainerStatuses"), status.get("containerStatuses"))
