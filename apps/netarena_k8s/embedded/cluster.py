@@ -1,10 +1,10 @@
-"""Embedded cluster: an API server for kubectl without Docker and Kubernetes.
+"""Embedded cluster: an API server for kubectl that needs neither Docker nor Kubernetes.
 
     async with Embedded() as cluster:
         deployed = await cluster.deploy(world)
 
-All episodes share one process (``apiserver.process``), which starts with the first of them and ends
-with the cluster. Whether a pair works is computed from the policies that the server holds.
+All episodes share one process (``apiserver.process``), which starts with the first episode and ends
+with the cluster. The evaluator computes from the server's policies whether each pair works.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: limit for a sign of life of a process that owes an answer, regardless of its episodes
+#: Maximum time without a sign of life from a process that has an order to execute. This limit is
+#: independent of the process's episodes.
 _SIGN_S = 30.0
-#: most list items of policies beyond those of the intended ones for which a computation takes less
-#: time than starting a thread
+#: Maximum number of list items of policies, in addition to those of the intended policies, for
+#: which a computation takes less time than starting a thread.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
-#: glibc settings, ignored elsewhere: threads share heaps, and large buffers return to the system
-#: when their connections end
+#: Settings of glibc, without effect on other systems: threads share heaps, and large buffers return
+#: to the system when their connections end.
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Embedded(Cluster):
-    """An embedded cluster whose worlds live in ``namespace``.
+    """An embedded cluster that deploys its worlds in ``namespace``.
 
     Use ``start`` and ``stop``, or an async context manager.
     """
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        # The process runs outside the agents' reach, and has a thread for each episode.
+        # Agents cannot reach the process, which has a thread for each episode.
         self.servant = Servant(
             "the API server",
             lambda control: program("netarena_k8s.embedded.apiserver.process", control),
@@ -64,14 +65,14 @@ class Embedded(Cluster):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the API server while it runs, otherwise None."""
+        """The process id of the API server, or None while the server does not run."""
         return self.servant.pid
 
     async def start(self) -> None:
         await self.servant.start()
 
     async def deploy(self, world: World) -> Deployed:
-        """Deploy a world; also starts the process, or restarts it after it has died."""
+        """Deploy a world. This starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
         # A world exists only as long as the process that holds it.
@@ -87,7 +88,7 @@ class Embedded(Cluster):
                 addresses=addresses,
             )
         except BaseException:
-            # The world may exist even if nobody waited for the answer.
+            # The world may exist even if the caller no longer waited for the answer.
             with contextlib.suppress(EnvironmentFailed):
                 await asyncio.shield(self.ask("close", number, life))
             raise
@@ -108,9 +109,9 @@ class Embedded(Cluster):
         await self.stop()
 
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
-        """Send an order for an episode that was deployed in this ``life`` of the process.
+        """Send an order for an episode to the process in which the episode was deployed (``life``).
 
-        Raises what ``Servant.ask`` raises.
+        Raises the errors of ``Servant.ask``.
         """
         return await self.servant.ask(do, life=life, episode=episode, **arguments)
 
@@ -125,9 +126,9 @@ class EmbeddedShop(Deployed):
         self._of = (number, life)
         self._world = world
         self._access = access
-        #: last policies as received and as parsed, and the pairs that work with them
+        #: last policies as received and as parsed, and the pairs that work under them
         self._last: tuple[list[Any], tuple[Policy, ...], tuple[bool, ...]] = ([], (), ())
-        #: state after a patch, which the next ``look`` returns
+        #: state after a patch, which the next call of ``look`` returns
         self._seen: dict[str, Any] | None = None
 
     @property
@@ -145,12 +146,12 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # A process that has ended accepts no connection.
+            # The order may fail if the process has ended, which then accepts no connection.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
     async def write(self, policies: Sequence[Policy]) -> None:
-        """Set the specs as if they had been deployed; no object shows that it was changed."""
+        """Set the specs as if they had been deployed, so that no object shows the change."""
         written = [policy.model_dump(mode="json") for policy in policies]
         await self._ask("amend", policies=written)
 
@@ -181,7 +182,7 @@ class EmbeddedShop(Deployed):
             policies = tuple(map(read, seen["policies"]))
             if entries_of(policies) <= entries_of(self._world.policies) + _AT_ONCE:
                 reached = self._reached(policies)
-            else:  # An agent's policies may be large, and other episodes must not wait.
+            else:  # An agent's policies may be large, and other episodes must not wait for them.
                 reached = await asyncio.to_thread(self._reached, policies)
             self._last = seen["policies"], policies, reached
         _, policies, reached = self._last
@@ -189,7 +190,8 @@ class EmbeddedShop(Deployed):
         return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
-        """Send an order for this episode; a stored observation from before is no longer valid."""
+        """Send an order for this episode, and discard the stored observation, which is then out of
+        date."""
         self._seen = None
         return await self._cluster.ask(do, *self._of, **arguments)
 

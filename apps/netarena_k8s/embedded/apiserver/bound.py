@@ -1,8 +1,9 @@
-"""Size limits of a network policy, on either cluster.
+"""Size limits of a network policy, on embedded and real clusters.
 
-A policy that an agent writes in a second can keep an enforcer busy for minutes, even after its
-deletion. This affects other episodes on the same cluster. kube-router 2.2.1 applies 13 policies of
-100 entries each within 1 s, of 500 within 4.5 s, and of 15,000 in minutes.
+A policy that an agent writes in a second can keep an enforcer busy for minutes, even after the
+policy has been deleted. This affects other episodes on the same cluster. kube-router 2.2.1 applies
+13 policies of 100 entries each within 1 s. It takes 4.5 s for policies of 500 entries, and minutes
+for policies of 15,000 entries.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.world.model import count_entries
 
-#: most entries of all lists in a policy's spec together
+#: maximum number of entries in all lists of a policy's spec together
 POLICY_ENTRIES = 100
-#: most characters of a policy as JSON without spaces, including its metadata
+#: maximum number of characters of a policy as JSON without spaces, including its metadata
 POLICY_CHARS = 1 << 16
 
 
 def too_big(name: str, policy: Mapping[str, Any] | None) -> Refused | None:
-    """Return the refusal of a policy that exceeds the limits; None if it does not.
+    """Return the refusal of a policy that exceeds the limits, or None if the policy is within them.
 
-    Pass None for ``policy`` if it was too long to read. The message is that of an admission
-    plug-in.
+    Pass None for ``policy`` if it was too long to read. The message has the form of an admission
+    plug-in's message.
     """
     if policy is None or len(_dumped(policy)) > POLICY_CHARS:
         what = f"{POLICY_CHARS} characters of JSON, metadata and field managers included"

@@ -10,13 +10,14 @@ from typing import Any
 from netarena_k8s.embedded.apiserver.kind import Resource
 from netarena_k8s.embedded.apiserver.status import bad_request
 
-#: most bytes of a request body, as in a real API server
+#: maximum number of bytes of a request body, as in a real API server
 BODY_BYTES = 3 << 20
 
 
 @dataclass(frozen=True)
 class User:
-    """An authenticated user. ``admin`` may do everything; others have the rights of ``rbac``."""
+    """An authenticated user. If ``admin`` is true, the user may do everything. Otherwise the user
+    has the rights in ``rbac``."""
 
     name: str
     groups: Sequence[str] = ()
@@ -26,7 +27,8 @@ class User:
 
 @dataclass(frozen=True)
 class Call:
-    """A request for a resource; ``namespace`` and ``name`` are empty if the path has none."""
+    """A request for a resource. ``namespace`` and ``name`` are empty if the path does not contain
+    them."""
 
     verb: str
     resource: Resource

@@ -1,4 +1,4 @@
-"""All objects of a deployed world, as a cluster shows them some minutes after ``kubectl apply``.
+"""All objects of a deployed world, as a cluster shows them a few minutes after ``kubectl apply``.
 
 Names, addresses and ids that a cluster would generate are derived from the world, so that the same
 world always looks the same. Only the times depend on the given clock.
@@ -28,7 +28,7 @@ from netarena_k8s.world.policy import Labels
 
 NODE = "netarena-control-plane"
 NODE_IP = "172.18.0.2"
-#: age of all deployed objects; kubectl shows "12m" for the duration of an episode
+#: Age of all deployed objects, chosen so that kubectl shows "12m" throughout an episode.
 AGE = timedelta(minutes=12, seconds=20)
 _SPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _IMAGE = "netarena/standin:1"
@@ -41,7 +41,7 @@ MANAGER = "kubectl"
 def objects(
     world: World, namespace: str, addresses: Labels, now: datetime
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects of a deployed world; ``addresses`` maps applications to pod addresses."""
+    """Yield all objects of a deployed world. ``addresses`` maps applications to pod addresses."""
     fresh = _Fresh(namespace, (now - AGE).strftime(_TIME))
     for space in dict.fromkeys((*_SPACES, namespace)):
         labels = world.marks.space if space == namespace else {}
@@ -65,7 +65,8 @@ def objects(
 def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return FieldsV1 of a policy whose labels and spec belong to one manager.
 
-    The lists of a policy's spec and its selector are atomic, so the keys of the spec are enough.
+    The keys of the spec are enough, because the lists and the selector of a policy's spec are
+    atomic.
     """
     owned: dict[str, Any] = {"f:spec": {f"f:{key}": {} for key in one["spec"]}}
     if labels := one["metadata"].get("labels"):
@@ -76,7 +77,7 @@ def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
 def applied(one: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy as if it had been created with ``spec``.
 
-    managedFields lists the keys of the spec, so it is rewritten too; otherwise it would reveal the
+    managedFields is rewritten too, because it lists the keys of the spec and would reveal the
     previous spec.
     """
     found = {**one, "spec": shape_spec(spec)}
@@ -106,7 +107,7 @@ class _Fresh:
         labels: Labels | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Return kind, apiVersion and metadata of an object; by default in the world's
+        """Return kind, apiVersion and metadata of an object, by default in the world's
         namespace."""
         space = self._namespace if namespace is None else namespace
         return {
@@ -196,8 +197,8 @@ class _Fresh:
     def service(
         self, service: Service, app: App, number: int, address: str
     ) -> Iterator[dict[str, Any]]:
-        """Yield a service, its Endpoints and its EndpointSlice; ``number`` makes its address
-        unique."""
+        """Yield a service, its Endpoints and its EndpointSlice. ``number`` makes the service's
+        address unique."""
         one = self.head("v1", "Service", service.name, labels=app.labels)
         outside = service.type in {"NodePort", "LoadBalancer"}
         drawn = number_of(service.name)
@@ -249,8 +250,8 @@ class _Fresh:
         address: str,
         led: list[tuple[str, ContainerPort | None]],
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoints of a service: the pod of ``app``, or, without ``app``, the API
-        server."""
+        """Yield the endpoints of a service, which are the pod of ``app`` or, without ``app``, the
+        API server."""
         head = service["metadata"]
         name, space, labels = head["name"], head["namespace"], head["labels"]
         open_ports = [
@@ -305,7 +306,7 @@ class _Fresh:
         return {"kind": "Pod", "namespace": self._namespace, "name": name, "uid": str(uid)}
 
     def app(self, app: App, address: str) -> Iterator[dict[str, Any]]:
-        """Yield the workload of an application, its pod, and their events."""
+        """Yield the workload of an application, its pod, and the events of both."""
         if app.workload == "Deployment":
             chain = self._deployment(app)
         elif app.workload == "Pod":
@@ -384,7 +385,7 @@ class _Fresh:
         return [deployment, replicas]
 
     def _set(self, app: App) -> dict[str, Any]:
-        """Return a stateful set or a daemon set; the operator may not read either."""
+        """Return a stateful set or a daemon set. The operator has no right to read these kinds."""
         one = self.head("apps/v1", app.workload, app.name, labels=app.labels, generation=1)
         revision = f"{app.name}-{template_hash(app.name)}"
         one["spec"] = {
@@ -532,8 +533,8 @@ class _Fresh:
     def _events(
         self, chain: list[dict[str, Any]], pod: Mapping[str, Any], app: App
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events of the pod and of the objects in ``chain``, each of which created the
-        next."""
+        """Yield the events of the pod and of the objects in ``chain``, where each object created
+        the next one."""
         name = pod["metadata"]["name"]
         place = f"spec.containers{{{app.container}}}"
         rows: list[tuple[Mapping[str, Any], str, str, str, str]] = [
@@ -680,7 +681,8 @@ def _pod_spec(app: App) -> dict[str, Any]:
         "imagePullPolicy": "IfNotPresent" if app.image else "Never",
     }
     if app.ports:
-        # The kubelet's probe uses TCP; a container that listens only to UDP is ready once it runs.
+        # The kubelet's probe uses TCP, so a container that listens only on UDP is ready once it
+        # runs.
         tcp = [one.number for one in app.ports if one.protocol == "TCP"]
         container |= {"readinessProbe": _ready(tcp[0])} if tcp else {}
     else:

@@ -1,4 +1,5 @@
-"""API discovery: aggregated documents (kubectl), the older ones, and the version."""
+"""API discovery: aggregated documents (for kubectl), the older unaggregated documents, and the
+version."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 from netarena_k8s.embedded.apiserver.kind import Resource, resources
 
-#: media type of aggregated discovery; the response must repeat it exactly
+#: media type of aggregated discovery, which the response must repeat exactly
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION = MappingProxyType(
     {
@@ -27,7 +28,7 @@ VERSION = MappingProxyType(
         "platform": "linux/amd64",
     }
 )
-#: subresource -> its (group, version, kind), if that differs from the parent's
+#: subresource -> its (group, version, kind), if they differ from those of the parent
 _KINDS = MappingProxyType(
     {
         "scale": ("autoscaling", "v1", "Scale"),
@@ -48,7 +49,7 @@ def wants_aggregated(accept: str) -> bool:
 
 @lru_cache(maxsize=2)
 def aggregated(*, core: bool) -> dict[str, Any]:
-    """Return the aggregated answer to /api (``core``) or /apis."""
+    """Return the aggregated response to /api (``core``) or /apis."""
     groups: dict[str, list[str]] = {}
     for one in resources():
         versions = groups.setdefault(one.group, [])

@@ -1,4 +1,5 @@
-"""Reader of untrusted YAML: safe types only, with limited depth and size including aliases."""
+"""Reader of untrusted YAML. It allows only safe types, and limits depth and size, including
+aliases."""
 
 from __future__ import annotations
 
@@ -7,18 +8,18 @@ from typing import Any
 
 import yaml
 
-#: most nesting levels; deeper input could overflow the parser's stack
+#: maximum number of nesting levels; deeper input could overflow the parser's stack
 MAX_DEPTH = 200
 
 
 class _Loader(yaml.CSafeLoader):
-    """A YAML loader for values that JSON has.
+    """A YAML loader that returns only values that JSON supports.
 
-    Times and a bare ``=`` are text. Tags without a type in JSON are ignored.
+    Times and a bare ``=`` are read as text. Tags without a type in JSON are ignored.
     """
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # YAML allows a collection as a key, as in ``{{ .Values.name }}``; JSON does not.
+        # Unlike JSON, YAML allows a collection as a key, as in ``{{ .Values.name }}``.
         node.value = [
             (key if isinstance(key, yaml.ScalarNode) else _stand_for(key), value)
             for key, value in node.value
@@ -76,10 +77,10 @@ def parse_documents(
             if depth > MAX_DEPTH:
                 raise ValueError("exceeded max depth")
             values += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-            if values > max_values:  # Counting comes before construction, which takes longer.
+            if values > max_values:  # Constructing them would take longer than counting.
                 raise _too_many(max_values)
         found = list(yaml.load_all(text, Loader=_Loader))
-    # Text that does not fit its tag raises any of these errors.
+    # Text that does not fit its tag may raise any of these errors.
     except (yaml.YAMLError, TypeError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
@@ -88,11 +89,11 @@ def parse_documents(
 
 
 def count_values(value: Any, most: int) -> tuple[int, str]:
-    """Return the number of values, including those of aliases, and the first one that JSON lacks,
-    if any.
+    """Return the number of values, including the values of aliases, and the first value that JSON
+    does not support, if any.
 
     Aliases can expand to many values, or to a value that contains itself. Keys become text, as in
-    kubectl. Raises ValueError if there are more than ``most``.
+    kubectl. Raises ValueError if there are more than ``most`` values.
     """
     waiting, seen, odd = [value], 0, ""
     while waiting:

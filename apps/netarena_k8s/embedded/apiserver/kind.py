@@ -1,7 +1,7 @@
 """Table of the API's resources, for discovery, paths and authorization.
 
 Source: ``kubectl api-resources`` of Kubernetes 1.34. The embedded server has objects of only some
-of these kinds; lists of the others are empty.
+of these kinds, and lists of the other kinds are empty.
 """
 
 from __future__ import annotations
@@ -171,13 +171,14 @@ def resources() -> tuple[Resource, ...]:
 
 @lru_cache(maxsize=1)
 def by_path() -> dict[tuple[str, str, str], Resource]:
-    """Return (group, version, plural) -> resource."""
+    """Return a map from (group, version, plural) to the resource."""
     return {(one.group, one.version, one.plural): one for one in resources()}
 
 
 @lru_cache(maxsize=1)
 def by_kind() -> dict[str, Resource]:
-    """Return kind -> resource; for a kind in several groups or versions, the first one."""
+    """Return a map from each kind to its resource. If several groups or versions have the kind, the
+    first resource counts."""
     found: dict[str, Resource] = {}
     for one in resources():
         found.setdefault(one.kind, one)

@@ -1,8 +1,9 @@
-"""OpenAPI v3 documents: the requests that accept dry run, and the schemas that ``explain`` shows.
+"""OpenAPI v3 documents, with the requests that accept dry run and the schemas that ``explain``
+shows.
 
-The schemas of network policies and of all objects' metadata are written in full, with descriptions
-of NetArena's own. Those of other kinds are derived from the objects of a deployed world, so they
-name only the fields that occur.
+The schemas of network policies and of all objects' metadata are complete, with descriptions written
+for NetArena. The schemas of other kinds are derived from the objects of a deployed world, so they
+name only the fields that occur there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _REQUIRED: Mapping[str, list[str]] = {
     "LabelSelectorRequirement": ["key", "operator"],
     "OwnerReference": ["apiVersion", "kind", "name", "uid"],
 }
-#: (type, field) -> the values that the field or its items can have
+#: (type, field) -> allowed values of the field or its items
 _ENUMS: Mapping[tuple[str, str], list[str]] = {
     ("NetworkPolicyPort", "protocol"): ["SCTP", "TCP", "UDP"],
     ("NetworkPolicySpec", "policyTypes"): ["Egress", "Ingress"],
@@ -59,9 +60,9 @@ _PLAIN: Mapping[str, Schema] = {
     "integer": {"type": "integer", "format": "int32"},
     "int64": {"type": "integer", "format": "int64"},
 }
-#: types with a name and no fields
+#: types that have a name but no fields
 _LEAVES: Mapping[str, Schema] = {
-    # Without a type, clients show the name.
+    # If there is no type, clients show the name.
     "IntOrString": {
         "oneOf": [{"type": "integer"}, {"type": "string"}],
         "format": "int-or-string",
@@ -95,8 +96,8 @@ def _full(word: str) -> str:
 
 
 def _field(place: tuple[str, str], word: str, about: str) -> Schema:
-    """Return the schema of a field of type ``word``; ``place`` is the (type, field) that it belongs
-    to."""
+    """Return the schema of a field of type ``word``. ``place`` is the (type, field) pair of this
+    field."""
     values = {"enum": _ENUMS[place]} if place in _ENUMS else {}
     if word.endswith("[]"):
         items = {**_named(word.removesuffix("[]")), **values}
@@ -105,7 +106,7 @@ def _field(place: tuple[str, str], word: str, about: str) -> Schema:
     if word.endswith("{}"):
         items = _named(word.removesuffix("{}"))
         return {"type": "object", "description": about, "additionalProperties": items}
-    if values:  # The real server describes no values for lists.
+    if values:  # The real server lists no values in descriptions of lists.
         listed = "".join(f'\n - `"{one}"`' for one in values["enum"])
         about = f"{about}\n\nPossible enum values:{listed}"
     return {**_named(word), **values, "description": about}
@@ -220,24 +221,26 @@ def _paths(one: Resource) -> dict[str, Schema]:
 
 
 def index() -> dict[str, Any]:
-    """Return the answer to /openapi/v3."""
+    """Return the response to /openapi/v3."""
     roots = dict.fromkeys(one.root.lstrip("/") for one in resources())
     return {
         "paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={_HASH}"} for root in roots}
     }
 
 
-#: OpenAPI v2 without definitions, as protobuf (swagger; info with title and version): kubectl asks
-#: it for kinds that version 3 lacks, and expects an answer
+#: OpenAPI v2 document without definitions, as protobuf (swagger; info with title and version).
+#: kubectl requests it for kinds that version 3 lacks, and expects a response.
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OLD_DOCUMENT = b"\x0a\x032.0" + b"\x12\x15" + b"\x0a\x0aKubernetes" + b"\x12\x07v1.34.2"
-#: hash by which clients cache documents; raise it when their content changes
+#: hash that clients use to cache documents; must be raised when the content of the documents
+#: changes
 _HASH = "2"
 
 
 @lru_cache(maxsize=32)
 def document(root: str) -> bytes | None:
-    """Return the document of the group and version at the path ``root``; None if there is none."""
+    """Return the document of the group and version at the path ``root``, or None if they do not
+    exist."""
     listed = [one for one in resources() if one.root == root]
     if not listed:
         return None

@@ -1,7 +1,7 @@
-"""Field ownership: ``metadata.managedFields``, and server-side apply, which depends on it.
+"""Field ownership in ``metadata.managedFields``, and server-side apply, which depends on it.
 
-A *leaf* is owned as a whole: a label, an annotation, or a field of the spec (the lists of a network
-policy and its selector are atomic). Leaves are named as in FieldsV1.
+A *leaf* is owned as a whole. It is a label, an annotation, or a field of the spec (the lists and
+the selector of a network policy are atomic). Leaves are named as in FieldsV1.
 
 Source: ``apimachinery/pkg/util/managedfields`` of Kubernetes 1.34.
 """
@@ -22,7 +22,8 @@ _MAPS = ("labels", "annotations")
 _OTHERS = ("finalizers", "ownerReferences")
 _MAP_LEAVES = (("f:spec",), *(("f:metadata", f"f:{name}") for name in _MAPS))
 _UNOWNED = frozenset({"kind", "apiVersion", "metadata", "status"})
-#: most entries of an object; a real server keeps ten of type Update and merges older ones
+#: Maximum number of entries of an object. A real server keeps ten entries of type Update and merges
+#: older ones.
 _ENTRIES = 32
 
 
@@ -43,8 +44,8 @@ class Owner:
 def leaves(one: Object) -> dict[Leaf, Any]:
     """Return the leaves of an object and their values.
 
-    A map itself is a leaf without a value. So is a field without a value, which an apply may
-    contain.
+    The map itself is also a leaf, without a value. A field without a value, which an apply may
+    contain, is a leaf too.
     """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
@@ -54,7 +55,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
             for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name, []) != []:  # An empty set has no owner; a null has one.
+        if metadata.get(name, []) != []:  # An empty set has no owner, but a null has an owner.
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
@@ -97,7 +98,7 @@ def _read(node: Object, above: Leaf) -> Iterable[Leaf]:
 
 
 def show_owners(owners: Iterable[Owner]) -> list[dict[str, Any]]:
-    """Return owners as managedFields: Apply entries first, then by time."""
+    """Return owners as managedFields, with Apply entries first and then by time."""
     order = sorted(owners, key=lambda one: (one.operation, one.time, one.manager))
     return [
         {
@@ -120,7 +121,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
         for depth, key in enumerate(leaf, start=1):
             known = key in node
             inner = node.setdefault(key, {})
-            # The map is owned, and so are some of its keys.
+            # The map itself and some of its keys are owned.
             if depth < len(leaf) and known and not inner:
                 inner["."] = {}
             node = inner
@@ -130,7 +131,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
 def update(owners: Sequence[Owner], before: Object, after: Object, who: Owner) -> list[Owner]:
     """Return the owners after ``who`` has changed ``before`` to ``after``.
 
-    ``who`` becomes the only owner of what it changed.
+    ``who`` becomes the only owner of the changed leaves.
     """
     old, new = leaves(before), leaves(after)
     changed = {leaf for leaf, value in new.items() if leaf not in old or old[leaf] != value}
@@ -154,7 +155,8 @@ def _disown(
 
 @dataclass(frozen=True)
 class Applied:
-    """The result of an apply: the maps and spec of an object, and the owners of its fields."""
+    """The result of an apply, which is the maps and spec of an object, and the owners of its
+    fields."""
 
     object: dict[str, Any]
     owners: list[Owner]
@@ -163,9 +165,10 @@ class Applied:
 def apply(
     live: Object, config: Object, owners: Sequence[Owner], who: Owner, *, force: bool
 ) -> Applied:
-    """Apply ``config`` by ``who``, server-side. Raises Refused (409) for conflicts."""
+    """Return the result of a server-side apply of ``config`` by ``who``. Raises Refused (409) for
+    conflicts."""
     wanted, there = leaves(config), leaves(live)
-    # An apply of some keys of a map does not own the map.
+    # An apply of some keys of a map does not own the map itself.
     wanted = {leaf: value for leaf, value in wanted.items() if not _is_above(leaf, wanted)}
     earlier = next((one.leaves for one in owners if one.same(who)), frozenset())
     others = [one for one in owners if not one.same(who)]
@@ -190,7 +193,7 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Return ``owners``, where entries with unchanged fields keep their time."""
+    """Return ``owners``, with the earlier time in entries whose fields are unchanged."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
     for one in owners:
@@ -200,8 +203,8 @@ def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
 
 
 def _takes_over(conflicts: Iterable[tuple[Owner, Leaf]], who: Owner) -> bool:
-    """Return whether all conflicts are with kubectl's own client-side apply, which kubectl takes
-    over."""
+    """Return whether all conflicts are with kubectl's own client-side apply, whose fields kubectl
+    takes over."""
     return who.manager == "kubectl" and all(
         (one.manager, one.operation) == ("kubectl-client-side-apply", UPDATE)
         for one, _ in conflicts
@@ -214,7 +217,7 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
         node: Any = result
         for key in leaf[:-1]:
             node = node.get(key.removeprefix("f:"), {})
-        # A map is removed only with its last key.
+        # A map is removed only together with its last key.
         last = leaf[-1].removeprefix("f:")
         if last in _MAPS and leaf[0] == "f:metadata" and node.get(last):
             continue
@@ -223,8 +226,8 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the maps above the leaves; values below are shared, since they are only
-    replaced."""
+    """Return a copy of the maps above the leaves. The values below are shared, because they are
+    only replaced as a whole."""
     if not isinstance(value, Mapping):
         return value
     return {

@@ -1,4 +1,5 @@
-"""Patches: JSON (RFC 6902), merge (RFC 7396), strategic merge, and what apply sends."""
+"""Patches: JSON patch (RFC 6902), merge patch (RFC 7396), strategic merge patch, and the bodies of
+apply."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
-#: most operations in one JSON patch, as in a real API server
+#: maximum number of operations in one JSON patch, as in a real API server
 _OPERATIONS = 10_000
-#: most bytes of a YAML body; its parser is slow, and no policy needs more
+#: maximum number of bytes of a YAML body, because the YAML parser is slow and no policy needs more
 _YAML_BYTES = 128 << 10
-#: lists that a strategic merge patch merges -> the merge key; empty: the items themselves
+#: list that a strategic merge patch merges -> merge key; empty: the items themselves are the keys
 _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
 )
@@ -34,7 +35,7 @@ _INDEX = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
-    """Return ``live`` changed by ``sent``, a decoded patch of any kind except apply.
+    """Return ``live`` after the patch ``sent``, which is a decoded patch of any kind except apply.
 
     The result shares parts with ``live``. Raises Refused.
     """
@@ -49,8 +50,8 @@ def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
 
 
 def read_config(call: Call) -> dict[str, Any]:
-    """Return the object that an apply sends: JSON, or small YAML without aliases. Raises
-    Refused."""
+    """Return the object in the body of an apply, which is JSON, or small YAML without aliases.
+    Raises Refused."""
     try:
         found = json.loads(call.body)
     except (ValueError, RecursionError):
@@ -88,11 +89,12 @@ def _inapplicable() -> Refused:
 
 
 def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
-    """Return a pointer in the form of RFC 6901, and the container of the value that it names.
+    """Return a pointer in the form of RFC 6901, and the container of the value that the pointer
+    names.
 
     A real API server accepts more than the RFC. An index may have a sign or leading zeros. A
-    negative index counts from the end; with ``grows``, from the end of the list with one more item.
-    Text before the first slash is ignored. Raises JsonPointerException.
+    negative index counts from the end. With ``grows``, it counts from the end of the list with one
+    more item. Text before the first slash is ignored. Raises JsonPointerException.
     """
     _, *words = str(path).split("/")
     if not words:
@@ -110,7 +112,7 @@ def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
 
 
 def _lacks(holder: Any, pointer: str) -> bool:
-    """Return whether ``holder`` is an object without the last key of a pointer."""
+    """Return whether ``holder`` is an object that lacks the last key of a pointer."""
     key = jsonpointer.JsonPointer(pointer).parts[-1]
     return isinstance(holder, dict) and key not in holder
 
@@ -127,7 +129,7 @@ def _as_the_rfc_has_it(document: Any, sent: Mapping[str, Any]) -> dict[str, Any]
         one["from"], source = _walk(document, sent.get("from"))
         if operation == "copy" and _lacks(source, one["from"]):
             one["op"] = "add"
-        # A value that is moved within a list leaves the list first.
+        # A value that is moved within a list is first removed from the list.
         grows = grows or source is not _walk(document, sent.get("path"))[1]
     one["path"], holder = _walk(document, sent.get("path"), grows=grows)
     if operation == "replace" and _lacks(holder, one["path"]):
@@ -187,7 +189,8 @@ def _merge(target: Any, sent: Any) -> Any:
 
 
 def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
-    """Apply a strategic merge patch: a merge patch with directives that also merges some lists."""
+    """Apply a strategic merge patch, which is a merge patch that has directives and also merges
+    some lists."""
     if not isinstance(sent, Mapping):
         return _merge_list(target, sent, place) if isinstance(sent, list) else sent
     directive = sent.get("$patch")
@@ -221,8 +224,8 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 
 
 def _without_directives(sent: Any) -> Any:
-    """Return a value that replaces a missing one or one of another type, without nulls and
-    directives.
+    """Return a value without nulls and directives, to replace a missing value or a value of another
+    type.
 
     Source: ``strategicpatch`` of k8s.io/apimachinery.
     """
@@ -239,7 +242,7 @@ def _without_directives(sent: Any) -> Any:
 
 def _merge_list(target: Any, sent: list[Any], place: tuple[str, ...]) -> list[Any]:
     key = _MERGED.get(place)
-    if key is None:  # The list is replaced as a whole; directives in it have no effect.
+    if key is None:  # The list is replaced as a whole, so directives in it have no effect.
         return sent
     items = [one for one in sent if not _is_directive(one)]
     replaces = any(_is_directive(one) and one["$patch"] == "replace" for one in sent)

@@ -1,10 +1,10 @@
-"""Process that serves every episode's API, and the service's interface to it.
+"""Process that serves the APIs of all episodes on behalf of the service.
 
-Requests of the service are lines of JSON over an inherited socket; when that closes, the process
-ends. Each episode has its own thread, port on loopback, tokens and connection limits. The port
-accepts only connections of a running command. The kernel counts the thread's processor time: a
-thread that exceeds its share pauses, whatever the reason, and the others do not wait for it. The
-key of the certificate authority is never written to disk and is discarded at once.
+Requests of the service are lines of JSON over an inherited socket. When this socket closes, the
+process ends. Each episode has its own thread, port on loopback, tokens and connection limits. The
+port accepts only connections of a running command. The kernel counts the thread's processor time. A
+thread that exceeds its share for any reason pauses, and other threads do not wait for it. The key
+of the certificate authority is never written to disk and is discarded at once.
 """
 
 from __future__ import annotations
@@ -42,33 +42,36 @@ from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.world.model import World
 
 HOST = "127.0.0.1"
-#: most open connections of one episode; further ones are closed at once
+#: maximum number of open connections of one episode; further connections are closed at once
 CONNECTIONS = 32
-#: longer than kubectl's own timeout, so that a busy machine does not end connections
+#: longer than kubectl's own timeout, so that the server does not close connections on a busy
+#: machine
 _HANDSHAKE_S = 15.0
-#: An idle connection is closed after this time.
+#: An idle connection is closed after this many seconds.
 _IDLE_S = 60
 #: interval between checks of an episode's processor time
 _TICK_S = 0.05
-#: An episode that must pause for longer than this loses its connections.
+#: The connections of an episode that must pause for longer than this are closed.
 _MOST_REST_S = 10.0
-#: bytes that are parsed at once; in chunks of one byte this takes a third of a second
+#: Maximum number of bytes that are parsed at once. If a body has chunks of one byte, parsing this
+#: many takes a third of a second.
 _SLICE_BYTES = 1 << 14
 #: time after which a thread yields the interpreter to waiting threads
 _SWITCH_S = 0.001
-#: unsent bytes of a connection at which an answer waits
+#: number of unsent bytes of a connection from which a response waits
 _UNTAKEN_BYTES = 1 << 16
-#: most bytes of one order, enough for the manifests of a large world
+#: maximum number of bytes of one order, enough for the manifests of a large world
 _ORDER_BYTES = 64 << 20
 
 T = TypeVar("T")
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol, which signals its end and stops reading for an episode that exceeds its
-    share.
+    """uvicorn's protocol, with an event for the end of the connection, and without reading while
+    the episode exceeds its share.
 
-    A body in chunks of one byte takes a second of processor time for each 50 kB.
+    The pause in reading is needed because a body in chunks of one byte takes a second of processor
+    time per 50 kB.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
@@ -95,8 +98,8 @@ class _Connection(H11Protocol):
 class Listener:
     """The port of one episode.
 
-    Connections that are not the ``caller``'s, or exceed ``CONNECTIONS``, are closed without
-    reading.
+    Connections from other clients than ``caller``, and connections beyond ``CONNECTIONS``, are
+    closed without reading.
     """
 
     def __init__(self, app: Server, context: ssl.SSLContext) -> None:
@@ -111,7 +114,7 @@ class Listener:
         self._config.load()
         self._state = ServerState()
         self._open: set[asyncio.Task[None]] = set()
-        #: None: no connection is accepted
+        #: the only client whose connections are accepted; None: no connection is accepted
         self.caller: Caller | None = None
 
     def hang_up(self) -> None:
@@ -120,7 +123,7 @@ class Listener:
             task.cancel()
 
     async def serve(self, share: Share) -> None:
-        """Serve until cancelled; then close the socket and all connections."""
+        """Serve until cancelled, then close the socket and all connections."""
         try:
             await self._accept(share)
         finally:
@@ -133,7 +136,7 @@ class Listener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._socket)
-            except OSError:  # Out of descriptors; other episodes will close some.
+            except OSError:  # There are no free descriptors, but other episodes will close some.
                 await asyncio.sleep(0.1)
                 continue
             heard = self.caller is not None and self.caller.made(connection)
@@ -165,7 +168,7 @@ class Listener:
 class _Life:
     """The thread of one port, which pauses when it exceeds its share of processor time.
 
-    It executes calls even while it pauses.
+    The thread executes calls even during a pause.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -177,9 +180,9 @@ class _Life:
         threading.Thread(target=self._live, daemon=True).start()
 
     async def call(self, do: Callable[[], T]) -> T:
-        """Return the result of ``do`` in the thread.
+        """Run ``do`` in the thread and return the result.
 
-        Raises what ``do`` raises, or RuntimeError after the end of the thread.
+        Raises the errors of ``do``, or RuntimeError after the end of the thread.
         """
         answer: Future[T] = Future()
 
@@ -214,7 +217,7 @@ class _Life:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _pace(self, share: Share) -> NoReturn:
-        """Pause the whole thread for the time that its episode owes."""
+        """Pause the whole thread whenever its episode has exceeded its share."""
         while True:
             await asyncio.sleep(_TICK_S)
             until = time.monotonic() + share.owed_s()
@@ -222,7 +225,7 @@ class _Life:
                 self._listen(left)
 
     def _listen(self, within_s: float = 0.0) -> None:
-        """Execute one queued call; wait up to ``within_s`` for one."""
+        """Execute one queued call, if one arrives within ``within_s``."""
         with contextlib.suppress(queue.Empty):
             self._calls.get(timeout=within_s)() if within_s else self._calls.get_nowait()()
 
@@ -255,14 +258,13 @@ class Episode:
         self.life = _Life(self._listener)
 
     def admit(self, caller: Caller) -> None:
-        """Accept the connections of a command's caller, and start with an empty record of
-        writes."""
+        """Accept the connections of a command's caller, and start an empty record of writes."""
         self._server.ledger.clear()
         self._listener.caller = caller
         self._server.closed = False
 
     def dismiss(self) -> None:
-        """Accept no connection; cancel requests that are not answered yet."""
+        """Stop accepting connections, and cancel requests without a response."""
         self._server.closed = True
         self._listener.caller = None
         self._listener.hang_up()
@@ -285,11 +287,11 @@ class Episode:
         }
 
     def patch(self, name: str, kind: str, text: str) -> dict[str, Any] | None:
-        """Patch a policy with the operator's rights, without kubectl; return the output and the new
-        state.
+        """Patch a policy with the operator's rights, without kubectl. Return kubectl's output and
+        the new state.
 
-        Returns None if the patch is refused; then nothing has changed, and kubectl would print the
-        reason.
+        Returns None if the patch is refused. In this case nothing has changed, and kubectl would
+        print the reason.
         """
         self._server.ledger.clear()
         try:
@@ -319,12 +321,12 @@ class Episode:
 
 
 class Process:
-    """Executes orders; every answer carries the number of its order."""
+    """Executes orders. Every answer carries the number of its order."""
 
     def __init__(self) -> None:
         self._authority = Authority()
         self._episodes: dict[int, Episode] = {}
-        # Documents that every kubectl requests first are built before a client waits for them.
+        # Documents that kubectl always requests first are built before a client waits for them.
         for core in (True, False):
             discovery.aggregated(core=core)
         for root in dict.fromkeys(one.root for one in resources()):
@@ -334,8 +336,8 @@ class Process:
         """Execute orders until the other end closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        # One episode's thread may take long to answer; orders of other episodes must not wait for
-        # it.
+        # One episode's thread may take long to answer, and orders of other episodes must not wait
+        # for it.
         async with asyncio.TaskGroup() as answering:
             while line := await reader.readline():
                 answering.create_task(self._answer(json.loads(line), writer))

@@ -1,4 +1,5 @@
-r"""Parser for the part of protobuf that access reviews need: named fields of a message.
+r"""Parser for the part of protobuf that access reviews need, which is the named fields of a
+message.
 
 >>> read(b"\x0a\x02hi", {1: Text("word")})
 {'word': 'hi'}
@@ -39,7 +40,7 @@ _VARINT_BYTES = 10
 
 
 def read(data: bytes, fields: Message) -> dict[str, Any]:
-    """Return the values of ``fields`` in ``data``; other fields are skipped. Raises ValueError."""
+    """Return the values of ``fields`` in ``data`` and skip other fields. Raises ValueError."""
     found: dict[str, Any] = {}
     for number, value in _split(data):
         match fields.get(number):

@@ -1,9 +1,9 @@
 """One episode's share of the common process: processor time and memory.
 
-``Share`` counts the time of the calling thread, which includes everything that an episode causes:
-handshakes, parsing, answering. ``Room`` counts bytes in memory. Some bytes are reserved for each
-episode, and more come from a ``Pool`` of all episodes. So the total is limited, and no episode can
-take the memory of another.
+``Share`` counts the time of the calling thread. This time includes all work that an episode causes,
+such as handshakes, parsing and responses. ``Room`` counts bytes in memory. Some bytes are reserved
+for each episode, and more come from a ``Pool`` of all episodes. So the total is limited, and no
+episode can use the memory of another episode.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 
-#: processor seconds that an episode gets per second, and the most that it may use at once. A
+#: Processor seconds that an episode gets per second, and the maximum that it may use at once. A
 #: kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one processor.
 PART, AT_ONCE_S = 0.1, 1.0
 
 
 class Share:
-    """Processor time of one episode; create and query it in the thread whose time is counted."""
+    """Processor time of one episode. Create and query a share in the thread whose time is
+    counted."""
 
     def __init__(
         self,
@@ -31,8 +32,8 @@ class Share:
         self._used_s, self._then_s = processor(), monotonic()
 
     def owed_s(self) -> float:
-        """Return the seconds to pause until the used time is covered by the share; 0 if it is
-        covered."""
+        """Return the seconds to pause until the share covers the used time, or 0 if it already
+        does."""
         used_s, now_s = self._processor(), self._monotonic()
         had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
         self._left_s = had_s - (used_s - self._used_s)
@@ -41,14 +42,14 @@ class Share:
 
 
 class Pool:
-    """A number of bytes that several users share; safe for any thread."""
+    """A number of bytes that several users share. It is safe to use from any thread."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Reserve bytes; return whether enough were left."""
+        """Reserve bytes if enough are left, and return whether they were."""
         with self._lock:
             if size > self._left:
                 return False
@@ -61,9 +62,10 @@ class Pool:
 
 
 class Room:
-    """Memory of one episode: ``own`` bytes at any time, the rest up to ``most`` from ``pool``.
+    """Memory of one episode. ``own`` bytes are always available, and the rest up to ``most`` comes
+    from ``pool``.
 
-    For one thread only.
+    It must be used from one thread only.
     """
 
     def __init__(self, pool: Pool, *, own: int, most: int) -> None:
@@ -73,7 +75,7 @@ class Room:
         self._used = 0
 
     def take(self, size: int) -> bool:
-        """Reserve bytes; return whether they were available."""
+        """Reserve bytes if they are available, and return whether they were."""
         after = self._used + size
         if after > self._most or not self._pool.take(
             self._beyond(after) - self._beyond(self._used)

@@ -1,7 +1,7 @@
 """Authorization, and the access reviews that report it.
 
-The operator has the rights of a Role in the world's namespace, and those of every authenticated
-user: to read what the API offers and to ask about rights.
+The operator has the rights of a Role in the world's namespace. Like every authenticated user, the
+operator may also read the API's discovery documents and request reviews of rights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: prefix of headers with further attributes of an impersonated user, and the API group of these
+#: prefix of headers with additional attributes of an impersonated user, and the API group of these
+#: attributes
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
 
@@ -53,7 +54,7 @@ RULES = (
     Rule("discovery.k8s.io", ("endpointslices",), _READ),
     Rule("apps", ("deployments", "replicasets"), _READ),
 )
-#: rules of every authenticated user, in the whole cluster
+#: rules for every authenticated user, in the whole cluster
 _EVERYONE = (
     Rule(
         "authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), ("create",)
@@ -65,7 +66,8 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """An action that a user wants to perform; without a namespace, in the whole cluster."""
+    """An action that a user wants to perform. Without a namespace, it concerns the whole
+    cluster."""
 
     verb: str
     group: str = ""
@@ -85,8 +87,8 @@ class Impersonated:
 
 
 def _impersonated(name: str) -> Impersonated:
-    """Return the resource of a user name: a user, or the service account that the name stands
-    for."""
+    """Return the resource for a user name, which is a user or the service account that the name
+    stands for."""
     prefix, _, account = name.partition("system:serviceaccount:")
     namespace, _, short = account.partition(":")
     if not prefix and namespace and short and ":" not in short:
@@ -95,7 +97,7 @@ def _impersonated(name: str) -> Impersonated:
 
 
 class Rights:
-    """Authorization of the users of one episode; ``home`` is the namespace of the operator's
+    """Authorization of the users of one episode. ``home`` is the namespace of the operator's
     Role."""
 
     def __init__(self, home: str) -> None:
@@ -119,10 +121,11 @@ class Rights:
 
     @staticmethod
     def check_impersonation(user: User, headers: Headers) -> None:
-        """Refuse a request that impersonates another user, for which the operator has no right.
+        """Refuse a request that impersonates another user, because the operator has no right to do
+        so.
 
-        The user is checked before groups, further attributes and the uid, as in a real API server.
-        Raises Refused (403, or 500 if no user is named).
+        The user is checked before groups, additional attributes and the uid, as in a real API
+        server. Raises Refused (403, or 500 if no user is named).
         """
         asked = [
             *map(_impersonated, filter(None, headers.getlist("impersonate-user"))),
@@ -144,7 +147,7 @@ class Rights:
         raise forbidden(user.name, "impersonate", kind, one.namespace, one.name, subresource)
 
     def review(self, call: Call) -> Answer:
-        """Answer an access review. Raises Refused for an unknown kind of review."""
+        """Return the result of an access review. Raises Refused for an unknown kind of review."""
         answer = _REVIEWS.get(call.resource.kind)
         if answer is None:
             raise bad_request(f"{call.resource.kind} is not served here")
@@ -226,7 +229,7 @@ def _may_path(user: User, verb: str, path: str) -> bool:
     return user.admin or (verb == "get" and known)
 
 
-#: fields of the reviews by number (k8s.io/api/authorization/v1/generated.proto)
+#: fields of the reviews by field number (k8s.io/api/authorization/v1/generated.proto)
 _ATTRIBUTES: Message = {
     1: Text("namespace"),
     2: Text("verb"),

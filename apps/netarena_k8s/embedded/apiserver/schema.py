@@ -13,7 +13,8 @@ _SELECTOR = (
     "A label selector: all of matchLabels and of matchExpressions must hold; an empty one "
     "selects everything."
 )
-#: type -> (description, {field: (type, description)}); a trailing [] is a list, {} a map of strings
+#: type -> (description, {field: (type, description)}); a trailing [] means a list, {} a map of
+#: strings
 Types: TypeAlias = Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]]
 POLICY_TYPES: Types = {
     "NetworkPolicySpec": (

@@ -1,7 +1,8 @@
 """Label and field selectors of lists and watches.
 
-Grammar of label selectors: ``k8s.io/apimachinery/pkg/labels``; of fields: terms ``path=value``,
-``path==value``, ``path!=value`` joined by commas, on the few fields that each resource offers.
+The grammar of label selectors is that of ``k8s.io/apimachinery/pkg/labels``. Field selectors are
+terms ``path=value``, ``path==value`` or ``path!=value``, joined by commas. Each resource offers
+only a few fields.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _OPERATOR = r"\s+(?:in|notin)\s*\([^()]*\)|\s*(?:==|!=|=|>|<)\s*[^,()=!<>\s]*"
-# Each run of spaces matches in only one way, because an agent may send 64 KiB of them.
+# Each run of spaces matches in only one way, because an agent may send 64 KiB of spaces.
 _TERM = re.compile(rf"\s*(?:(!)\s*)?([A-Za-z0-9][A-Za-z0-9._/-]*)({_OPERATOR})?\s*(?:,|$)")
 _SIGN = re.compile(r"\s*(notin|in|==|!=|=|>|<)\s*(.*)", re.DOTALL)
 
 
 def label_test(text: str) -> Test:
-    """Return the test of a label selector. Raises Refused if ``text`` is not one."""
+    """Return the test for a label selector. Raises Refused if ``text`` is not a label selector."""
     tests: list[Callable[[Mapping[str, str]], bool]] = []
     text, place = text.rstrip(), 0
     while place < len(text):
@@ -106,9 +107,10 @@ def _compares(value: str | None, sign: str, bound: int) -> bool:
 
 
 def field_test(text: str, resource: Resource) -> Test:
-    """Return the test of a field selector.
+    """Return the test for a field selector.
 
-    Raises Refused if ``text`` is not one, or names a field that the resource does not offer.
+    Raises Refused if ``text`` is not a field selector, or names a field that the resource does not
+    offer.
     """
     more = _FIELDS.get(resource.full, ())
     terms = []

@@ -1,7 +1,7 @@
-"""The API of one episode: from an HTTP request through authorization to the response.
+"""The API of one episode, from the HTTP request through authorization to the response.
 
-``Server`` is an ASGI application. ``write`` handles writes and ``rbac`` authorization; this module
-handles reads.
+``Server`` is an ASGI application. ``write`` handles writes, ``rbac`` handles authorization, and
+this module handles reads.
 """
 
 from __future__ import annotations
@@ -65,17 +65,18 @@ _PATCHES: Mapping[str, str] = MappingProxyType(
 _REVIEW_GROUPS = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 _WATCH_S = 1800.0
-#: interval in which a watch notices that its client has disconnected
+#: interval at which a watch checks whether its client has disconnected
 _POLL_S = 1.0
-#: requests of one episode per second, and the burst that it may save up
+#: maximum rate of one episode's requests per second, and maximum number of requests in a burst
 _RATE = 100.0
 _BURST = 400.0
-#: bytes of bodies and answers that an episode may hold over all connections: reserved for it, at
-#: most, and shared by all episodes beyond their reserves
+#: Limits in bytes for request and response bodies: reserved for each episode, maximum of one
+#: episode over all connections, and shared by all episodes in addition to their reserves.
 _OWN_BYTES, _MOST_BYTES, _SHARED_BYTES = 1 << 20, 8 << 20, 48 << 20
-#: bytes written to a connection at once
+#: maximum number of bytes written to a connection at once
 _PIECE_BYTES = 1 << 16
-#: bodies above this size are processed one at a time, since their objects take thirty times as much
+#: Bodies above this size are processed one at a time, because their objects take thirty times as
+#: much memory.
 _LARGE_BYTES = 1 << 18
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -85,7 +86,7 @@ _WARNINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-#: memory that episodes use beyond their own reserves
+#: memory that episodes use in addition to their own reserves
 _pool = Pool(_SHARED_BYTES)
 _one_large = threading.Lock()
 
@@ -109,7 +110,7 @@ class Server:
         self._rights = Rights(home)
         #: the writes since the current command began
         self.ledger = Ledger(home)
-        #: True while no command runs; then every request is unauthorized
+        #: True while no command runs, when every request is unauthorized
         self.closed = False
         self._monotonic = monotonic
         self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
@@ -117,7 +118,7 @@ class Server:
         self._last_s = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # There are no websockets: exec and attach are refused earlier.
+        if scope["type"] != "http":  # No websockets: exec and attach are refused.
             return
         request = Request(scope, receive)
         with _Held(self._room) as held:
@@ -131,7 +132,7 @@ class Server:
                 response = _json(refused.code, refused.status)
                 if refused.code == 429:
                     response.headers["Retry-After"] = "1"
-            except Exception as error:  # noqa: BLE001  no request may stop the server
+            except Exception as error:  # noqa: BLE001 no request must stop the server
                 words = f"Internal error occurred: {type(error).__name__}"
                 told = Refused(500, "InternalError", words)
                 response = _json(told.code, told.status)
@@ -184,7 +185,7 @@ class Server:
             raise unauthorized()
 
     def patch(self, user: User, name: str, kind: str, text: str) -> str:
-        """Patch a policy in ``home`` as ``kubectl patch`` of ``user`` does; return kubectl's
+        """Patch a policy in ``home`` as ``kubectl patch`` of ``user`` would, and return kubectl's
         output.
 
         Raises Refused.
@@ -285,14 +286,14 @@ class Server:
 
 
 class _Held:
-    """The memory that one request holds until it is answered."""
+    """The memory that one request holds until its response."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Reserve bytes. Raises Refused if there is no room."""
+        """Reserve bytes. Raises Refused if there is not enough room."""
         if not self._room.take(size):
             raise too_many()
         self._size += size
@@ -305,7 +306,7 @@ class _Held:
 
 
 class _Watch:
-    """One watch: the existing objects if requested, then their changes."""
+    """One watch, which sends the existing objects if requested, and then all changes."""
 
     def __init__(
         self,
@@ -327,19 +328,20 @@ class _Watch:
         self._from_now = self._initial or version in {"", "0"}
         self._version = store.version if self._from_now else int(version)
         if not self._from_now:
-            store.since(self._version)  # Refused before the first line if the version is too old.
+            store.since(self._version)  # Refuses a version that is too old.
         self._within_s = min(_WATCH_S, _number(call, "timeoutSeconds") or _WATCH_S)
 
     async def lines(self, request: Request, monotonic: Callable[[], float]) -> AsyncIterator[bytes]:
         """Yield the lines of the watch.
 
-        It ends early if there is no memory for the next line; clients then watch again.
+        The watch ends early if there is no memory for the next line. Clients then start a new
+        watch.
         """
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # No object is referenced while the client reads, or each watch would keep old objects
-            # in memory.
+            # No object is referenced while the client reads, because otherwise each watch would
+            # keep old objects in memory.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]
@@ -359,7 +361,8 @@ class _Watch:
         return b"".join(found)
 
     async def _next(self, request: Request, monotonic: Callable[[], float]) -> bytes:
-        """Return the next change that the watch sees; empty when the watch is over."""
+        """Return the line of the next change that the watch sees, or no bytes when the watch is
+        over."""
         while (left := self._end - monotonic()) > 0:
             if not await self._store.wait(self._version, min(left, _POLL_S)):
                 if await request.is_disconnected():
@@ -376,8 +379,8 @@ class _Watch:
         return b""
 
     def _changed(self, change: Change) -> bytes | None:
-        """Return a change as this watch sees it; an object may start or stop matching its
-        selectors."""
+        """Return a change as this watch sees it, because an object may start or stop matching the
+        selectors. Return None if the watch does not see the change."""
         if not self._concerns(change.key):
             return None
         was = change.old is not None and self._test(change.old)
@@ -420,7 +423,7 @@ def _json(code: int, body: Object, headers: Mapping[str, str] | None = None) -> 
 
 
 def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
-    """Return the warning header: one line with quotes escaped."""
+    """Return the warning header, which has one line and escaped quotes."""
     own = _WARNINGS.get(resource.full)
     told = [*([own] if own else []), *warnings]
     shown = [
@@ -473,7 +476,7 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces, so that unsent data waits here, where it counts as held memory."""
+    """Send a response in pieces, so that unsent data waits here and counts as held memory."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):
@@ -493,7 +496,7 @@ async def _body(request: Request, held: _Held) -> bytes:
 
 
 def _page(path: str, request: Request) -> Response:
-    """Return a page that is not a resource: discovery, schemas, health or the version."""
+    """Return a page that is not a resource, such as discovery, schemas, health or the version."""
     if request.method not in {"GET", "HEAD"}:
         raise not_allowed()
     if path in _HEALTH:

@@ -1,8 +1,8 @@
 """Conversion of a client's network policies to the API's form, by type.
 
-Unknown fields are dropped and reported. Values of a wrong kind are refused with the messages of the
+Unknown fields are dropped and reported. Values of a wrong type are refused with the messages of the
 API's own decoder. Empty values are omitted as in the API, and defaults are set. Objects of other
-kinds, which only an administrator writes, are accepted unchanged.
+kinds are accepted unchanged, because only an administrator writes them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, Resource
 from netarena_k8s.embedded.apiserver.schema import POLICY_TYPES
 
-#: type -> {field: type}, in the API's order; a trailing [] is a list, {} a map of strings, ``any``
-#: is not examined
+#: type -> {field: type}, in the API's order; a trailing [] means a list, {} a map of strings, and
+#: ``any`` a value that is not examined
 _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "NetworkPolicy": {
@@ -49,7 +49,7 @@ _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-#: (type, field) -> name of the field's type in messages of the decoder
+#: (type, field) -> name of the field's type in the decoder's messages
 _NAMES: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("NetworkPolicySpec", "policyTypes"): "v1.PolicyType",
@@ -72,7 +72,7 @@ _KEPT = frozenset(
         ("LabelSelectorRequirement", "operator"),
     }
 )
-#: type -> fields that are stored as empty if they were not sent
+#: type -> fields that are stored as empty values if they were not sent
 _ALWAYS = MappingProxyType(
     {
         "NetworkPolicy": ("metadata", "spec"),
@@ -81,16 +81,17 @@ _ALWAYS = MappingProxyType(
         "LabelSelectorRequirement": ("key", "operator"),
     }
 )
-#: most messages about unknown fields
+#: maximum number of messages about unknown fields
 _TOLD = 20
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
 class MistypedError(Exception):
-    """A value has a type that its field cannot have; the text is that of the API's JSON decoder.
+    """A value has a type that its field does not allow. The text is the message of the API's JSON
+    decoder.
 
     ``restored`` is the message of the converter that reads the result of a strategic patch.
-    ``typed`` is the message of the schema that reads an apply; empty if the schema accepts the
+    ``typed`` is the message of the schema that reads an apply, or "" if the schema accepts the
     value.
     """
 
@@ -104,8 +105,8 @@ class MistypedError(Exception):
 class Shaped:
     """An object as the API stores it, and the dropped fields, such as ``unknown field "spec.x"``.
 
-    ``hollow``: an empty list or map was dropped from the spec. The API compares before it drops
-    them, so it counts each such request as a change.
+    ``hollow`` is whether an empty list or map was dropped from the spec. The API compares before it
+    drops empty values, so it counts each such request as a change.
     """
 
     object: dict[str, Any]
@@ -145,8 +146,8 @@ def _default(spec: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """The position of a value: with indices for warnings (``shown``), without for the decoder
-    (``path``)."""
+    """The position of a value, with indices for warnings (``shown``) and without indices for the
+    decoder (``path``)."""
 
     struct: str = ""
     field: str = ""
@@ -184,7 +185,7 @@ class _Reading:
                 if read or word in _TYPES or (name, key) in _KEPT:
                     found[key] = read
                 elif name in POLICY_TYPES and word.endswith(("[]", "{}")):
-                    # An empty list of policy types gets its default instead.
+                    # An empty list of policy types gets the default instead.
                     self.hollow |= key != "policyTypes"
         for key in _ALWAYS.get(name, ()):
             found.setdefault(key, {} if types[key] in _TYPES else "")
@@ -233,13 +234,13 @@ def _number(value: Any, type_name: str, target: str) -> int:
             return value
         raise MistypedError(f"json: cannot unmarshal number {str(value)[:40]} into {target}")
     shown = f"number {value}" if isinstance(value, float) else _kind(value)
-    # A port may be a number or a name and has its own decoder.
+    # A port may be a number or a name, so it has its own decoder.
     restored = "" if target.startswith("Go value") else _restored(value, type_name, type_name)
     raise MistypedError(f"json: cannot unmarshal {shown} into {target}", restored)
 
 
 def _restored(value: Any, word: str, shown: str) -> str:
-    """Return the converter's message for a value of a field of type ``word``, displayed as
+    """Return the converter's message for a value in a field of type ``word``, which is displayed as
     ``shown``."""
     names = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice"}
     kind = names.get(type(value), "map")

@@ -1,6 +1,7 @@
-"""Refusals in the API's form: a Status object with a code and a reason.
+"""Refusals in the API's form, which is a Status object with a code and a reason.
 
-Texts are those of Kubernetes 1.34 (``pkg/api/errors``), which agents and kubectl know.
+The texts are the same as in Kubernetes 1.34 (``pkg/api/errors``), because agents and kubectl know
+these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from netarena_k8s.embedded.apiserver.kind import Resource
 
 
 class Refused(Exception):
-    """A failure response; ``status`` is its body."""
+    """A failure response with the body ``status``."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: dict[str, Any] | None = None
@@ -44,7 +45,7 @@ def unauthorized() -> Refused:
 def forbidden(  # noqa: PLR0913, PLR0917  the parts of one message
     user: str, verb: str, resource: Resource, namespace: str, name: str, subresource: str
 ) -> Refused:
-    """Return a 403 response for a user without the right; an empty namespace is the whole
+    """Return a 403 response for a user without the right. An empty namespace means the whole
     cluster."""
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     what = f"{resource.plural}{'/' if subresource else ''}{subresource}"
@@ -100,7 +101,7 @@ def exists(resource: Resource, name: str) -> Refused:
 
 
 def conflict(resource: Resource, name: str, why: str = "") -> Refused:
-    """Return a 409 response; ``why`` defaults to a stale ``resourceVersion``."""
+    """Return a 409 response. By default, the reason ``why`` is a stale ``resourceVersion``."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"
@@ -130,9 +131,9 @@ def unsupported(media: str, allowed: Sequence[str]) -> Refused:
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> Refused:
-    """Return a 422 response; ``causes`` are (reason, message, field), for example:
-    ``("FieldValueInvalid", "Invalid value: 0: must be between 1 and 65535, inclusive", "spec.x")``.
-    """
+    """Return a 422 response. ``causes`` are tuples (reason, message, field), for example:
+    ``("FieldValueInvalid", "Invalid value: 0: must be between 1 and 65535, inclusive",
+    "spec.x")``."""
     told = [f"{field}: {message}" for _, message, field in causes]
     listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
     return Refused(

@@ -1,7 +1,7 @@
 """Objects of one episode, their versions, and recent changes.
 
-Objects are plain JSON and belong to the store: readers must not change them. Every write makes a
-new object with a new ``resourceVersion``, so an identical object is unchanged.
+Objects are plain JSON and belong to the store, so readers must not change them. Every write makes a
+new object with a new ``resourceVersion``, so the same object always has the same content.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from netarena_k8s.embedded.apiserver.kind import Resource, by_kind
 from netarena_k8s.embedded.apiserver.shape import order_metadata
 from netarena_k8s.embedded.apiserver.status import Refused, exists, expired, not_found
 
-#: first version, as in a cluster that has been up for a while
+#: first version, as in a cluster that has been running for a while
 _FIRST_VERSION = 1000
-#: changes kept for watches, and characters of their objects as JSON; a watch that falls further
-#: behind must start again
+#: Maximum number of changes kept for watches, and of characters of their objects as JSON. A watch
+#: that falls further behind must start again.
 _HISTORY, _HISTORY_CHARS = 256, 2_000_000
-#: limits for all objects and for the characters of written ones: far above what a world needs, and
-#: far below what would harm (an object takes up to thirty times its characters in Python)
+#: Maximum number of objects, and of characters of written objects. Both are far above the needs of
+#: a world, and far below a harmful size (an object takes up to thirty times its characters in
+#: Python).
 _OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000
 
 #: plural.group, namespace, name
@@ -32,7 +33,8 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of an object; ``old`` is the previous object, None if it was created."""
+    """One change of an object. ``old`` is the previous object, or None if the object was
+    created."""
 
     version: int
     type: str
@@ -62,8 +64,8 @@ class Store:
         return self._objects.get((resource.full, namespace, name))
 
     def find(self, resource: Resource, namespace: str = "") -> list[tuple[Key, dict[str, Any]]]:
-        """Return the objects of a resource in the order of namespace and name; in all namespaces by
-        default."""
+        """Return the objects of a resource in the order of namespace and name, by default in all
+        namespaces."""
         return sorted(
             (key, one)
             for key, one in self._objects.items()
@@ -99,8 +101,8 @@ class Store:
         return last
 
     def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Add the deployed objects, from which ``touched`` computes changes; no watch exists
-        yet."""
+        """Add the deployed objects, with which ``touched`` compares later states. There must be no
+        watch yet."""
         resources = by_kind()
         for one in objects:
             resource = resources[one["kind"]]
@@ -119,7 +121,7 @@ class Store:
         self._objects[key] = self._fresh[key] = dict(one)
 
     def save(self) -> Store:
-        """Return a copy that keeps the current state; both share the objects, which never
+        """Return a copy with the current state. Both stores share the objects, which never
         change."""
         other = Store()
         other.put_back(self)
@@ -150,7 +152,8 @@ class Store:
         return [one for one in self._history if one.version > version]
 
     async def wait(self, version: int, timeout_s: float) -> bool:
-        """Wait for a change after ``version``; return False after ``timeout_s`` without one."""
+        """Wait for a change after ``version``. Return False if there is none within
+        ``timeout_s``."""
         if self.version > version:
             return True
         news = self._news

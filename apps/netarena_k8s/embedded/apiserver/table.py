@@ -27,7 +27,8 @@ def wants_table(accept: str) -> bool:
 def make_table(
     resource: Resource, objects: Sequence[Object], metadata: Object, include: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the Table; ``include`` is ``includeObject`` of the query: None, Metadata or Object."""
+    """Return the Table. ``include`` is ``includeObject`` of the query, which is None, Metadata or
+    Object."""
     columns = _COLUMNS.get(resource.full, _PLAIN)
     return {
         "kind": "Table",
@@ -63,12 +64,13 @@ def _within(one: Object, include: str) -> Any:
 
 
 def read_time(text: str) -> datetime:
-    """Return the time that ``text`` states in the API's format."""
+    """Return the time that ``text`` gives in the API's format."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration as kubectl shows it: at most two units, and one if the first is large.
+    """Return a duration as kubectl shows it, with at most two units, and only one if the first is
+    large.
 
     >>> [show_age(s) for s in (5, 300, 725, 4000, 100000)]
     ['5s', '5m', '12m', '66m', '27h']

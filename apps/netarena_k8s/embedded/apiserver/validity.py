@@ -17,7 +17,7 @@ from netarena_k8s.world.block import Block
 #: reason, message, field
 Flaw: TypeAlias = tuple[str, str, str]
 Object: TypeAlias = Mapping[str, Any]
-#: most flaws that are reported
+#: maximum number of flaws that are reported
 _TOLD = 100
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _TYPES = ("Ingress", "Egress")
@@ -54,7 +54,8 @@ _SUBDOMAIN = (
 
 
 def find_flaws(policy: Object) -> list[Flaw]:
-    """Return the flaws for which the API rejects a policy; empty if it accepts it."""
+    """Return the flaws for which the API rejects a policy. The list is empty if the API accepts the
+    policy."""
     spec = policy["spec"]
 
     def all_flaws() -> Iterator[Flaw]:
@@ -73,7 +74,8 @@ def find_flaws(policy: Object) -> list[Flaw]:
 
 
 def find_warnings(policy: Object) -> list[str]:
-    """Return the API's warnings about accepted blocks in a non-standard form."""
+    """Return the API's warnings about address blocks that are accepted although their form is not
+    standard."""
     found = []
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for number, rule in enumerate(policy["spec"].get(direction, ())):
@@ -159,7 +161,7 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return flaws for metadata fields that were set although only a deletion may set them."""
+    """Return flaws for metadata fields that were set, but that only a deletion may set."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

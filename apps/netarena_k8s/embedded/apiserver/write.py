@@ -1,8 +1,8 @@
 """Changes of objects: creation, replacement, patches, server-side apply and deletion.
 
 ``write`` executes a call completely or raises Refused without any change. Network policies are read
-by type, defaulted and validated; other objects, which only an administrator may write, are accepted
-unchanged.
+by type, get default values and are validated. Other objects are accepted unchanged, because only an
+administrator may write them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Job:
-    """One write: its call, store and options, and the refusal of a malformed body."""
+    """One write, with its call, store and options, and the refusal for a malformed body."""
 
     call: Call
     store: Store
@@ -143,7 +143,7 @@ def _create(call: Call, store: Store) -> Answer:
 
 
 def _add(job: _Job, sent: Object, owners: list[Owner] | None = None) -> Answer:
-    """Store a new object; ``owners`` are those of an apply."""
+    """Store a new object. ``owners`` are the owners after an apply."""
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -274,10 +274,10 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
 
 
 def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
-    """Return the applied fields: those that were sent, in their read form, without defaults.
+    """Return the applied fields, which are the sent fields as read, without defaults.
 
     Defaults have no owner. A client that sends an empty list, an empty map or a null owns the
-    field, although nothing of it is stored.
+    field, although the field is not stored.
     """
     applied = {key: shaped.get(key) if value else value for key, value in sent.items()}
     for part in ("metadata", "spec"):
@@ -306,8 +306,8 @@ def _change(
 ) -> Answer:
     """Store the new form of ``old``.
 
-    ``owners`` are those of an apply. ``hollow``: an empty list or map was dropped from what was
-    sent.
+    ``owners`` are the owners after an apply. ``hollow`` is whether an empty list or map was dropped
+    from the sent object.
     """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
@@ -347,9 +347,9 @@ def _change(
 
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
-    """Return the owners that a client sent, or the known ones.
+    """Return the owners that a client sent, or else the known owners.
 
-    kubectl rewrites them when it migrates to server-side apply.
+    kubectl sends rewritten owners when it migrates to server-side apply.
     """
     if sent is None:
         return known
@@ -497,8 +497,8 @@ def _check_place(call: Call, metadata: Object) -> None:
 
 
 def _validate(call: Call, one: Object, known: Sequence[Flaw] = ()) -> list[str]:
-    """Check a new object and return warnings. Raises Refused (422); ``known`` are flaws found
-    before."""
+    """Check a new object and return warnings. ``known`` are flaws found earlier. Raises Refused
+    (422)."""
     name = one["metadata"].get("name", "")
     if call.resource != NETWORK_POLICIES:
         if not isinstance(name, str) or not name:

@@ -1,8 +1,8 @@
-"""Record of a command's writes: each change of a policy's spec, in order.
+"""Record of a command's writes, which are the changes of policies' specs in order.
 
-A command line may contain many writes, and each is judged, since the final state does not show all
-effects. A write that leaves the spec unchanged (a label, kubectl's annotation) does not count, nor
-does a dry run.
+A command line may contain many writes. Each write is judged, because the final state does not show
+all effects. Dry runs do not count, and neither do writes that leave the spec unchanged (a label,
+kubectl's annotation).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
-#: most changes of one command, and most characters of their specs as JSON: several times the
-#: policies of a world, and little enough to judge in a second or two
+#: Maximum number of changes of one command, and of characters of their specs as JSON. This is
+#: several times the policies of a world, and little enough to judge in a second or two.
 CHANGES, CHARS = 100, 1 << 20
 #: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})
 
 
 class Ledger:
-    """The writes of one command to the policies of one namespace; ``clear`` it when a command
+    """The writes of one command to the policies of one namespace. Call ``clear`` when a command
     begins."""
 
     def __init__(self, namespace: str) -> None:
@@ -45,7 +45,7 @@ class Ledger:
         self._chars, self.writes = saved[0], [*saved[1]]
 
     def refuse(self, name: str) -> Refused | None:
-        """Return the refusal of one more change; None if there is room for it."""
+        """Return the refusal of one more change, or None if there is room for the change."""
         if len(self.writes) < CHANGES and self._chars < CHARS:
             return None
         why = f"a command may change policies {CHANGES} times at most, {CHARS} characters in all"

@@ -1,9 +1,9 @@
-"""Process with the network namespaces: a network of pods for each episode, and probes.
+"""Process that holds the network namespaces, with one pod network per episode, and runs probes.
 
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
     python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It runs in a user namespace of its own, so its end leaves nothing behind. Requests are lines of
+It runs in its own user namespace, so nothing is left behind when it exits. Requests are lines of
 JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number": 1, "ok":
 ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is ready, or
 what is missing.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import encodings.ascii
 import encodings.idna
-import encodings.latin_1  # noqa: F401 -- codecs are files too, and must be loaded before the rights to read them end
+import encodings.latin_1  # noqa: F401 -- codecs are files, unreadable later
 import json
 import os
 import select
@@ -36,7 +36,7 @@ from pyroute2 import IPRoute
 from netarena.sdk import entered, namespace
 from netarena_k8s.embedded.datapath.rule import Pod, interface, ruleset, translation
 
-#: next hop of the pods' default route; no interface has this address
+#: next hop of the pods' default route, which is not the address of any interface
 _GATEWAY = "169.254.1.1"
 _BACKLOG = 512
 _TOKEN = struct.Struct("=I")
@@ -50,10 +50,11 @@ _TICK_S = 0.005
 
 
 class Network:
-    """The pods of one episode, in network namespaces that end with their descriptors.
+    """The pods of one episode, in network namespaces that the kernel removes when their descriptors
+    are closed.
 
-    ``listen`` are the (protocol, port) at which each pod listens. ``services`` are those of
-    ``rule.translation``.
+    ``listen`` has for each pod the (protocol, port) on which it listens. ``services`` are the same
+    as in ``rule.translation``.
     """
 
     def __init__(
@@ -102,10 +103,10 @@ class Network:
 
     @staticmethod
     def _refuse_at_once() -> None:
-        """Remove the rate limit of ICMP errors in the thread's namespace, so that refused packets
-        are reported at once."""
+        """Remove the rate limit for ICMP errors in the thread's namespace, so that refusals are
+        reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
-            with contextlib.suppress(OSError):  # Older kernels have one limit for all namespaces.
+            with contextlib.suppress(OSError):  # older kernels: a global limit
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
 
     def _listen(self, place: int, protocol: str, port: int) -> None:
@@ -148,10 +149,10 @@ class Network:
         self._listening, self._descriptors = {}, []
 
     def load(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """Put these policies in force by the time of return. Raises OSError."""
+        """Put these policies in force before returning. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
-            self._rules = ""  # In case nft rejects the new rules
+            self._rules = ""  # nft may reject the new rules.
             with entered(self._node):
                 _nft(rules)
             self._rules = rules
@@ -159,9 +160,9 @@ class Network:
     def probe(self, targets: Sequence[tuple[int, str, str, int, int]], wait_s: float) -> list[bool]:
         """Test all (source, protocol, address, port, expected pod) at the same time.
 
-        Each test uses a new connection, or a datagram from a port of its own, and carries a token.
-        It succeeds if the expected pod received the token and its answer came back. ``wait_s``
-        limits the wait for packets that are neither answered nor refused.
+        Each test sends a token through a new connection, or in a datagram from an unused port. A
+        test succeeds if the expected pod received the token and the pod's reply arrived. ``wait_s``
+        limits the wait for packets that get neither a reply nor a refusal.
         """
         return _Round(self._spaces, self._listening, targets).run(wait_s)
 
@@ -233,7 +234,7 @@ class _Round:
                 self._proceed(descriptor, event)
         except BlockingIOError:
             return
-        except OSError:  # Refused by the kernel or by the other side
+        except OSError:  # The kernel or the other side refused the packet.
             self._forget(descriptor)
 
     def _hear(self, descriptor: int) -> None:
@@ -280,8 +281,8 @@ class _Round:
         one.close()
 
     def _drain(self) -> None:
-        """Discard packets and connections of this round, so that the next round does not count
-        them."""
+        """Discard the packets and connections of this round, so that they do not count in the next
+        round."""
         for one, _, _ in self._listening.values():
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -292,7 +293,7 @@ class _Round:
 
 
 class Planes:
-    """The networks of all episodes; handles one order at a time."""
+    """The networks of all episodes. Only one order is executed at a time."""
 
     def __init__(self) -> None:
         self._networks: dict[int, Network] = {}
@@ -328,8 +329,8 @@ def _pod(told: dict[str, Any]) -> Pod:
 def _settle(route: IPRoute, links: Sequence[int]) -> None:
     """Wait until the kernel has processed the carrier of these links.
 
-    Until then, for up to a second, it drops what they send. From Linux 6.4 on, querying a link
-    triggers the processing. Raises OSError.
+    Until then, for up to a second, the kernel drops packets that the links send. From Linux 6.4 on,
+    querying a link triggers the processing. Raises OSError.
     """
     deadline = time.monotonic() + _SETTLE_S
     for index in links:
@@ -357,7 +358,7 @@ def _nft(text: str) -> None:
 
 
 def _try() -> str:
-    """Return why this process, in namespaces of its own, cannot measure; empty if it can."""
+    """Return why this process, in its own namespaces, cannot measure, or "" if it can."""
     pods = [Pod(f"10.244.0.{number}", "shop", {"app": str(number)}) for number in (2, 3)]
     closed = {
         "metadata": {"namespace": "shop"},
@@ -400,13 +401,13 @@ def _serve(control: socket.socket) -> None:
     for order in _orders(control):
         try:
             answer = {"number": order["number"], "ok": planes.do(order)}
-        except Exception as error:  # noqa: BLE001 -- reported to the caller; other episodes continue
+        except Exception as error:  # noqa: BLE001 -- reported to the caller
             answer = {"number": order["number"], "failed": f"{type(error).__name__}: {error}"}
         tell(answer)
 
 
 def main() -> None:
-    """Run the process as the module's description says."""
+    """Run the process as described in the module's docstring."""
     control = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None
     os.chdir("/")
     problem = namespace.lacking()

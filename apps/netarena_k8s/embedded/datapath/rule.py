@@ -1,9 +1,10 @@
 """Network policies as an nftables ruleset on the path of a pod's packets.
 
-It shares only the semantics with ``netarena_k8s.world.policy``. That module computes sets of ports;
-here each rule of a policy becomes lines that the kernel matches packets with. Agreement of both is
-therefore evidence. After a service's address is translated, a packet of a new connection passes the
-chain of the sending pod and that of the receiving one:
+This module shares only the semantics with ``netarena_k8s.world.policy``. There, the evaluator
+computes sets of ports. Here, each rule of a policy becomes lines that the kernel matches packets
+with. If both agree, this is therefore evidence that both are correct. After a service's address is
+translated, a packet of a new connection passes the chains of the sending pod and of the receiving
+pod:
 
 * a pod that no policy of a direction selects has no chain, and everything passes,
 * in a chain, each peer and port of a rule is a line that returns; the rest is rejected with a reset
@@ -26,8 +27,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> initial of its chains, the packet's address of the peer, and the keys of
-#: rules and peers in a spec
+#: policy direction -> first letter of its chains, address field of the peer in a packet, and the
+#: keys of rules and peers in a spec
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
@@ -42,8 +43,8 @@ _MEETS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
 
 @dataclass(frozen=True)
 class Pod:
-    """An endpoint with an address; without ``namespace`` it is outside, and no selector matches
-    it."""
+    """An endpoint with an address. Without ``namespace`` it is outside the cluster, and no selector
+    matches it."""
 
     ip: str
     namespace: str = ""
@@ -89,7 +90,7 @@ def ruleset(
         if direction in jumps:
             forward.append(f"{side} vmap {{ {', '.join(jumps[direction])} }}")
     body = "".join([*chains, _chain("forward", forward)])
-    # Creating the table first lets the deletion succeed.
+    # The table is created first, because deleting a missing table would fail.
     return f"table ip {TABLE} {{ }}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n{body}}}\n"
 
 

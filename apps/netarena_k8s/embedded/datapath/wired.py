@@ -1,12 +1,12 @@
-"""Cluster whose pairs are measured: real connections through rules of the kernel.
+"""Cluster whose pairs are measured with real connections through rules of the kernel.
 
     wired = Wired(Embedded())
     deployed = await wired.deploy(world)
     sight = await deployed.look()
 
 Policies come from the wrapped cluster. A pair works if its pod's namespace can look up a name and
-connect to the service's address. The lookup is a datagram to the name server and its answer. All
-pairs are tested at the same time with new connections, until two rounds agree.
+connect to the service's address. The lookup is a datagram to the name server and the reply to this
+datagram. All pairs are tested at the same time with new connections, until two rounds agree.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ _MODULE = "netarena_k8s.embedded.datapath.plane"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: limit for packets that are neither answered nor refused, which the rulesets of this module never
-#: cause
+#: Maximum wait for packets that get neither a reply nor a refusal. The rulesets of this module
+#: always cause a reply or a refusal.
 _WAIT_S = 1.0
 _SETTLE_S = 10.0
-#: prefix of service addresses here; the cluster addresses that kubectl shows are not routed
+#: Prefix of service addresses in this network. The cluster addresses that kubectl shows are not
+#: routed.
 _SERVICES = "10.96.1"
 _DNS = "kube-system/dns"
 
 
 @dataclass
 class Layout:
-    """The network of a world: endpoints by name, the ports at which they listen, and services.
+    """The network of a world: endpoints by name, the ports on which they listen, and services.
 
     ``strangers`` adds the pods of other namespaces, and ``outside`` adds addresses; tests use both.
     """
@@ -68,7 +69,7 @@ class Layout:
     outside: Sequence[str] = ()
     ends: dict[str, Endpoint] = field(init=False)
     listen: dict[str, list[tuple[str, int]]] = field(init=False)
-    #: application -> protocol, service's address and port, pod's address and port
+    #: application -> protocol, address and port of the service, address and port of the pod
     services: dict[str, tuple[str, str, int, str, int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,16 +124,16 @@ class Layout:
         }
 
     def look_up(self, source: str) -> Target:
-        """Return the target that tests name lookups: a datagram to the name server, and its
-        answer."""
+        """Return the target that tests name lookups with a datagram to the name server and the
+        reply to it."""
         places = self.places
         return places[source], "UDP", self.ends[_DNS].ip, 53, places[_DNS]
 
     def connect(self, pair: Pair) -> Target | None:
-        """Return the target that tests a pair; None if its service has no usable target port.
+        """Return the target that tests a pair, or None if its service has no usable target port.
 
-        TCP uses the service's address. UDP uses the pod's, because a refusal through a service's
-        address is not reported.
+        TCP uses the service's address. UDP uses the pod's address, because a refusal through a
+        service's address is not reported.
         """
         if (service := self.services.get(pair.target)) is None:
             return None
@@ -143,13 +144,12 @@ class Layout:
 
 
 _KINDS = ("TCP", "UDP")
-#: source, protocol, address, port, expected pod: see ``plane.Network.probe``
+#: (source, protocol, address, port, expected pod), as in ``plane.Network.probe``
 Target = tuple[int, str, str, int, int]
 
 
 def lacking() -> str:
-    """Return why this machine cannot measure pairs, in one line; empty if it can. Takes a
-    second."""
+    """Return in one line why this machine cannot measure pairs, or "" if it can. Takes a second."""
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"
     try:
@@ -179,26 +179,27 @@ class Plane:
         return self._servant.pid
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
-        """Send an order to the process. Raises EnvironmentFailed; then the next order restarts the
-        process."""
+        """Send an order to the process. Raises EnvironmentFailed, after which the next order
+        restarts the process."""
         async with self._turn:
             await self._servant.start()
             return await self._servant.ask(do, episode=episode, **arguments)
 
     async def start(self) -> None:
-        """Start the process. Raises EnvironmentFailed with what this machine lacks."""
+        """Start the process. Raises EnvironmentFailed with the reason if this machine cannot run
+        it."""
         await self._servant.start()
 
     async def stop(self) -> None:
-        """End the process and all its networks."""
+        """Stop the process and remove all its networks."""
         async with self._turn:
             await self._servant.stop()
 
 
 class Wired(Cluster):
-    """A cluster that measures pairs; policies and objects come from ``inner``.
+    """A cluster that measures pairs. Its policies and objects come from ``inner``.
 
-    Others may use ``inner`` too, so it is not stopped here.
+    Other clusters may use ``inner`` too, so ``stop`` does not stop it.
     """
 
     def __init__(self, inner: Cluster) -> None:
@@ -233,7 +234,7 @@ class Wired(Cluster):
 
 
 class WiredShop(Deployed):
-    """One world: its objects are on the inner cluster, its pods in network namespaces."""
+    """One world, with its objects on the inner cluster and its pods in network namespaces."""
 
     def __init__(self, inner: Deployed, plane: Plane, number: int, layout: Layout) -> None:
         self._inner = inner
@@ -267,7 +268,7 @@ class WiredShop(Deployed):
 
     async def close(self) -> None:
         await self._inner.close()
-        # If the process has ended, so have the pods.
+        # If the process has ended, the pods no longer exist.
         if self._plane.pid is not None:
             with contextlib.suppress(EnvironmentFailed):
                 await self._plane.ask("close", self._number)
