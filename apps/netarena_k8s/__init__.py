@@ -1,1 +1,2 @@
-"""Kubernetes: an agent restores the intended connections, with one kubectl command per turn."""
+"""Kubernetes application, in which an agent restores the intended connections with one kubectl
+command per turn."""

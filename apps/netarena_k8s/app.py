@@ -1,4 +1,4 @@
-"""Kubernetes as an application: it connects the modules and defines the keys of the records."""
+"""The Kubernetes application, which connects the modules and defines the keys of the records."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _KUBECTL = Tool(
 
 
 class _Baselines(Baselines):
-    """Its scripted agents."""
+    """Scripted agents of the Kubernetes application."""
 
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
 
@@ -107,7 +107,8 @@ class _Baselines(Baselines):
         return guess.blanket(NAMESPACE)
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for Online Boutique, whose intended policies never change, else None."""
+        """Return "blanket" for Online Boutique, because its intended policies never change, or else
+        None."""
         shop = cast("KubernetesConfig", config)
         boutique = shop.world == "standard" and shop.microservice_dir is None
         return "blanket" if boutique else None
@@ -117,7 +118,7 @@ class _Baselines(Baselines):
 
 
 class _Tickets(Tickets):
-    """Its tickets."""
+    """Tickets of the Kubernetes application."""
 
     def prompt(
         self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
@@ -134,12 +135,12 @@ class _Tickets(Tickets):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Replace each cause that is an equally correct answer with the injected cause that it
-        matches."""
+        """Replace each cause that is an equally correct answer with the matching injected cause."""
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
-        """Return the policies that would be wrong by themselves if all others were as intended."""
+        """Return the policies that would break something even if all other policies were as
+        intended."""
         states = [episode.initial_state, *(step.state for step in episode.steps)]
         last = [one for one in states if one is not None][-1:]
         policies = [one.policy for one in query.faults_of(query_)]
@@ -147,7 +148,7 @@ class _Tickets(Tickets):
 
 
 class _Tools(Tools):
-    """Its kinds of actions."""
+    """Kinds of actions of the Kubernetes application."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -159,15 +160,15 @@ class _Tools(Tools):
 
 
 class _Pictures(Pictures):
-    """Its pictures of states."""
+    """Pictures of states of the Kubernetes application."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         return picture.draw(_world(query), episode, number)
 
 
 class Kubernetes(Reactive):
-    """Repair of network policies, reactive: one kubectl command a turn, until every connection is
-    as intended."""
+    """Reactive repair of network policies, with one kubectl command per turn, until every
+    connection is as intended."""
 
     name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
@@ -204,8 +205,8 @@ class Kubernetes(Reactive):
         self._cell = Cell(kubectl.programs())
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
-        # Without the rights to run commands, the agent card is still served. ``check`` reports
-        # what is missing for each task, and each environment tries to start again.
+        # The agent card is served even without the rights to run commands. ``check`` reports the
+        # missing rights for each task, and each environment tries to start again.
         with suppress(EnvironmentFailed):
             await embedded.start()
             await self._cell.start()
@@ -217,8 +218,8 @@ class Kubernetes(Reactive):
         await self._stack.aclose()
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Return configs for the main worlds and families of faults; keys that were set stay
-        fixed."""
+        """Return configs for the main worlds and families of faults. Keys that are set in
+        ``config`` stay fixed."""
         shop, fixed = cast("KubernetesConfig", config), config.model_fields_set
         told = "world" in fixed or shop.microservice_dir is not None
         worlds = [shop.world] if told else ["standard", "varied"]
@@ -244,8 +245,8 @@ class Kubernetes(Reactive):
     def doubts(self, query_: Query) -> Sequence[str]:
         """Return the requirements that the faults do not meet.
 
-        Each fault by itself changes what is measured, every permitted repair order is safe, and
-        masked faults are hidden.
+        The requirements are that each fault by itself changes the measurement, every permitted
+        repair order is safe, and masked faults are hidden.
         """
         return mask.doubts(_world(query_), query.faults_of(query_))
 
@@ -305,7 +306,7 @@ class Kubernetes(Reactive):
             "error_type": query.label,
             "error_detail": [
                 {
-                    # Patches show how a fault is repaired, which records must not contain.
+                    # Records must not contain patches, because these show how a fault is repaired.
                     **fault.fault_of(action).model_dump(mode="json", exclude={"inject", "repair"}),
                     "fault": fault.describe(action),
                 }
@@ -329,7 +330,7 @@ class Kubernetes(Reactive):
         return diagnosis.diagnose()
 
     def diagnose_elsewhere(self) -> Sequence[Check]:
-        """Return checks of the cluster that KUBECONFIG names, which may be unreachable."""
+        """Return checks of the cluster that KUBECONFIG names. The cluster may be unreachable."""
         return real.diagnose(os.environ)
 
     def check(self, config: Config) -> None:
@@ -346,7 +347,7 @@ class Kubernetes(Reactive):
             raise ConfigError("namespace", taken)
 
     def venue(self, config: Config) -> str:
-        """Return the name of the cluster, with the reason if the embedded one replaces that of
+        """Return the name of the cluster, with the reason if the embedded cluster replaces that of
         KUBECONFIG."""
         shop = cast("KubernetesConfig", config)
         if shop.cluster != EMBEDDED:
@@ -375,7 +376,7 @@ class Kubernetes(Reactive):
         return asyncio.run(clean(str(context)))
 
     def _taken(self, shop: KubernetesConfig) -> str | None:
-        """Return why the configured namespace cannot be used, or None.
+        """Return why the configured namespace cannot be used, or None if it can.
 
         Two kinds of workloads in one namespace would remove each other.
         """
@@ -390,8 +391,8 @@ class Kubernetes(Reactive):
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None
     ) -> Cluster:
-        """Return the cluster shared by all episodes with these arguments; it stops with the
-        application.
+        """Return the cluster shared by all episodes with these arguments. The cluster stops with
+        the application.
 
         ``folder`` names the workloads that run in place of the stand-ins.
         """
@@ -422,7 +423,7 @@ def _world(query_: Query) -> World:
 
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
-    """Return one turn in the record format of the reference, extended by its effects."""
+    """Return one turn in the record format of the reference, together with its effects."""
     known = _detail(step)
     findings = step.judgement.findings if step.judgement is not None else ()
     touched: list[JsonValue] = [one.detail for one in findings if one.rule == "object_touched"]
@@ -437,7 +438,7 @@ def _result(world: World, step: Step) -> dict[str, JsonValue]:
 
 
 def _detail(step: Step) -> Mapping[str, Any]:
-    """Return the judgement's detail of a step; empty if the step was not judged."""
+    """Return the detail of a step's judgement, or an empty mapping if the step was not judged."""
     detail = step.judgement.detail if step.judgement is not None else None
     return detail if isinstance(detail, dict) else {}
 

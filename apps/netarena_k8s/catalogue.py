@@ -1,4 +1,4 @@
-"""Documentation of a large world: permitted callers, as groups with exceptions.
+"""Documentation of a large world, which lists permitted callers as groups with exceptions.
 
 Groups are identified by the team and the role in pod labels. A list of applications is written as
 groups, the members of these groups that do not belong to the list, and single names.
@@ -12,9 +12,10 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: least number of a group's members in a list, and most members it may lack for each one present
+#: minimum number of a group's members in a list, and maximum number of missing members per present
+#: member
 _LEAST, _LACKING = 2, 0.5
-#: separates the parts of a list
+#: separator between the parts of a list
 SEPARATOR = "; "
 
 
@@ -27,7 +28,7 @@ class _Part(NamedTuple):
 
 
 def tell_catalogue(world: World, plan: Plan) -> str:
-    """Return the documentation: the inventory, the callers of each service, and further
+    """Return the documentation, which has the inventory, the callers of each service, and other
     connections."""
     teams, roles = (
         sorted({app.labels[key] for app in world.apps}) for key in (plan.team_key, plan.role_key)
@@ -85,7 +86,7 @@ def _tell_key(world: World) -> str:
 def tell_names(
     world: World, plan: Plan, names: Collection[str], without: Collection[str] = ()
 ) -> str:
-    """Return a list of applications in words.
+    """Return a list of applications as text.
 
     Applications in ``without`` are not named as exceptions of a group.
     """
@@ -101,14 +102,14 @@ def tell_names(
 
 
 def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Return a sort key; groups with many members and few exceptions come first."""
+    """Return a sort key that puts groups with many members and few exceptions first."""
     return 2 * len(part.lacking) - len(part.members), tuple(sorted(part.group.labels.items()))
 
 
 def _parts(
     world: World, plan: Plan, names: Collection[str], without: Collection[str]
 ) -> Iterator[_Part]:
-    """Yield the groups to which most members belong to a list."""
+    """Yield the groups whose members mostly belong to a list."""
     marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
     groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
     groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]
@@ -127,7 +128,8 @@ def _tell_group(plan: Plan, group: Group) -> str:
 
 
 def _further(world: World, plan: Plan) -> Iterator[str]:
-    """Yield one line for each grant and all targets that the same sources may reach."""
+    """Yield one line for each set of grants with the same sources, with all targets of these
+    grants."""
     for grant, uses in zip(plan.grants, world.granted, strict=True):
         sources: dict[str, list[str]] = {}
         for use in uses:
@@ -142,7 +144,7 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
-    """Return applications, or one guest or partner, in words."""
+    """Return applications, or one guest or partner, as text."""
     for guest in plan.guests:
         if guest.address in ends:
             labels, spaces = map(_labels, (guest.labels, guest.space_labels))
@@ -154,7 +156,8 @@ def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
 
 
 def read_names(told: str, plan: Plan, apps: Sequence[App]) -> list[str]:
-    """Return the applications of a list in words. Raises ValueError if it is not such a list."""
+    """Return the applications that a list in the documentation names. Raises ValueError if ``told``
+    is not such a list."""
     known = {app.name for app in apps}
     found: list[str] = []
     for part in told.split(SEPARATOR):

@@ -1,9 +1,9 @@
-"""Interface of clusters: a cluster deploys a world for one episode.
+"""Interface of clusters, which deploy a world for each episode.
 
-``Cluster`` is shared by all episodes of a service. ``Deployed`` is one episode's world on it: the
-files of the agent's kubectl, the grader's view, and how faults are written. Implementations are the
-embedded cluster (``embedded``) and any that a kubeconfig names (``real``); callers do not
-distinguish them.
+``Cluster`` is shared by all episodes of a service. ``Deployed`` is the world of one episode on a
+cluster. It gives access to the agent's kubectl, shows the state to the grader, and writes faults.
+Implementations are the embedded cluster (``embedded``) and any cluster of a kubeconfig (``real``).
+Callers do not distinguish them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NAMESPACE: Final = "shop"
 class Sight:
     """The state that the grader reads at one moment.
 
-    ``reached`` is measured: one truth value for each pair of the world. ``others`` describes the
-    other objects that differ from what was deployed. ``disagreement`` names the pairs on which a
-    settled measurement and the evaluator differ; ``predicted`` then has the evaluator's values.
-    ``marks`` are the labels in the cluster; None: those of the embedded cluster. ``writes`` are
-    those of the last command, in order, on a cluster that reports them.
+    ``reached`` has one truth value for each pair of the world, as measured. ``others`` describes
+    other objects that differ from their deployed form. ``disagreement`` names the pairs on which a
+    settled measurement and the evaluator differ, in which case ``predicted`` has the evaluator's
+    values. ``marks`` are the labels in the cluster, or None for the labels of the embedded cluster.
+    ``writes`` are the writes of the last command, in order, on a cluster that reports them.
     """
 
     policies: tuple[Policy, ...]
@@ -46,8 +46,8 @@ class Sight:
 
 @dataclass(frozen=True)
 class Access:
-    """Access for the agent's kubectl: the text of a kubeconfig, and the only address it may
-    reach."""
+    """Access for the agent's kubectl: the text of a kubeconfig, and the only address that kubectl
+    may reach."""
 
     kubeconfig: str
     host: str
@@ -56,7 +56,7 @@ class Access:
 
 
 class Deployed(ABC):
-    """One world on a cluster; closed exactly once."""
+    """One world on a cluster. Call ``close`` exactly once."""
 
     @property
     @abstractmethod
@@ -67,8 +67,8 @@ class Deployed(ABC):
     async def write(self, policies: Sequence[Policy]) -> None:
         """Set the specs of some policies of the world, as an administrator.
 
-        No policy is added or deleted, except that the real cluster creates all of them anew. Other
-        policies keep their intended spec, or the one written before. Raises EnvironmentFailed if
+        No policy is added or deleted, except that the real cluster creates all policies anew. Other
+        policies keep their intended spec, or the spec written earlier. Raises EnvironmentFailed if
         the cluster rejects the specs.
         """
 
@@ -77,16 +77,17 @@ class Deployed(ABC):
         """Return the settled state. Raises EnvironmentFailed if it cannot be read."""
 
     async def healthy(self) -> Sight:
-        """Return the settled state before anything is written, as ``deploy`` saw it if it measured.
+        """Return the settled state before any write. If ``deploy`` measured, this is its
+        observation.
 
         Raises EnvironmentFailed if it cannot be read.
         """
         return await self.look()
 
     def acting(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that is open while a command of the agent runs.
+        """Return a context that the caller holds open while a command of the agent runs.
 
-        Raises EnvironmentFailed if no command may run.
+        Raises EnvironmentFailed if no command is allowed to run.
         """
         return contextlib.nullcontext()
 
@@ -100,12 +101,12 @@ class Deployed(ABC):
         """
 
     async def doubt(self, sight: Sight) -> Sight:
-        """Repeat a measurement that disagrees with the evaluator, until they agree once or the
-        repetitions end.
+        """Repeat a measurement that disagrees with the evaluator, until both agree or the
+        repetitions are used up.
 
-        Before each repetition, the intended policies are applied and the current ones restored.
-        Raises EnvironmentFailed if the intended policies disagree too, since the fault is then the
-        cluster's.
+        Before each repetition, the intended policies are applied and then the current policies
+        restored. Raises EnvironmentFailed if measurement and evaluator disagree on the intended
+        policies too, because the cluster is then at fault.
         """
         return sight
 
@@ -114,7 +115,7 @@ class Deployed(ABC):
         kubectl.
 
         ``kind`` is json, merge or strategic. Returns None if the cluster does not support this or
-        rejects the patch; then nothing has changed. Raises EnvironmentFailed.
+        rejects the patch. In this case nothing has changed. Raises EnvironmentFailed.
         """
         del name, kind, text
         return None
@@ -135,11 +136,11 @@ class Deployed(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Remove the world from the cluster."""
+        """Remove the world from its cluster."""
 
 
 class Cluster(ABC):
-    """A cluster that episodes share; started and stopped once per service."""
+    """A cluster that episodes share. It is started and stopped once per service."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -152,11 +153,11 @@ class Cluster(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop what ``start`` started."""
+        """Stop the cluster that ``start`` started."""
 
 
 def render_kubeconfig(server: Mapping[str, object], namespace: str, user: str, token: str) -> str:
-    """Return a kubeconfig with one context; ``server`` is the content of its cluster entry."""
+    """Return a kubeconfig with one context. ``server`` is the content of its cluster entry."""
     name = "netarena"
     config = {
         "apiVersion": "v1",

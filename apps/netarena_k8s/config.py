@@ -10,17 +10,17 @@ from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validat
 from netarena.sdk import Briefing, FaultConfig, JsonValue, shapes
 from netarena_k8s.source.checkout import digest_checkout
 
-#: name of the cluster that comes with this application; not a context of a kubeconfig
+#: name of the cluster that comes with this application, which is not a context of a kubeconfig
 EMBEDDED: Final = "embedded"
 #: smallest and largest number of applications of a large world
 MIN_LARGE, MAX_LARGE = 20, 60
-#: smallest number in tickets, above which the worlds are too large to be read completely
+#: smallest number in tickets, chosen so that worlds are too large to be read completely
 TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
 
 class KubernetesConfig(FaultConfig):
-    """Config keys of k8s; docs/config.md describes them."""
+    """Config keys of k8s, as described in docs/config.md."""
 
     BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
     IN_TICKETS: ClassVar = {
@@ -31,23 +31,25 @@ class KubernetesConfig(FaultConfig):
 
     #: Online Boutique, or a world drawn with the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
-    #: smallest and largest number of applications of a drawn world with teams and roles; None: a
-    #: small world
+    #: smallest and largest number of applications of a drawn world with teams and roles; None: draw
+    #: a small world
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or a context of the kubeconfig
     cluster: str = EMBEDDED
-    #: whether the embedded cluster is refused
+    #: whether a real cluster is required, so that the embedded cluster is refused
     require_cluster: StrictBool = False
-    #: on a real cluster: one namespace for all episodes in turn; None: one for each episode
+    #: on a real cluster: one namespace that all episodes use in turn; None: a new namespace for
+    #: each episode
     namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-    #: on a real cluster: images of the pods, stand-ins or those of the manifests
+    #: on a real cluster: images that the pods run, either stand-ins or the images in the manifests
     images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
-    #: on the embedded cluster: whether a command that is one patch runs in kubectl, or goes
+    #: on the embedded cluster: whether a command that is a single patch runs in kubectl, or is sent
     #: directly to the API server with the same result and output
     patches: Literal["kubectl", "direct"] = "kubectl"
-    #: a folder of manifests that replaces Online Boutique; its content determines the queries
+    #: a folder of manifests that replaces Online Boutique; the content of the folder determines the
+    #: queries
     microservice_dir: str | None = None
 
     @field_validator("num_apps", mode="before")
@@ -74,7 +76,7 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def parse(cls, values: Any) -> Self:
         if isinstance(values, dict) and values.get("briefing") == Briefing.TICKET:
-            # A given application has a size of its own.
+            # The size of a given application is fixed.
             if values.get("microservice_dir") is not None:
                 values = {"world": "standard", **values}
             if values.get("world") == "standard":

@@ -1,4 +1,4 @@
-"""Declarations: the end of a ticket with the causes that the agent has found.
+"""Declarations, with which an agent ends a ticket and names the causes that it has found.
 
     done
     cart-policy: port
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from netarena.sdk import MAX_CAUSES, Cause, Claim, Move, ReplyRefused, check_causes
 
 DONE = "done"
-#: word -> the mistake in a policy that it means, as the prompt lists it
+#: word -> the mistake in a policy that the word means, as listed in the prompt
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
@@ -73,7 +73,7 @@ _CAUSE = re.compile(r"(?:[-*][ \t]++)?([a-z0-9][a-z0-9.-]{0,252})[ \t]*+:[ \t]*+
 
 
 def read_claim(info: str, body: str) -> str | None:
-    """Return the declaration in a code block, in its canonical form; None if it is not a
+    """Return the declaration in a code block in canonical form, or None if the block is not a
     declaration.
 
     ``info`` is the text after the backticks. Raises ReplyRefused for a malformed declaration.
@@ -103,7 +103,7 @@ def write_claim(causes: Iterable[Cause]) -> str:
 
 
 def claim_of(move: Move) -> Claim | None:
-    """Return the declaration in a move; None if the move is a command."""
+    """Return the declaration in a move, or None if the move is a command."""
     if not isinstance(move, str):
         return None
     first, *lines = move.split("\n")

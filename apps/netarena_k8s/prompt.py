@@ -1,4 +1,4 @@
-"""Prompts: the rules, the intended connections, and those that are wrong.
+"""Prompts with the rules, the intended connections, and the wrong connections.
 
 The texts are files in ``prompts``. The examples use applications that are never drawn.
 """
@@ -31,12 +31,12 @@ from netarena_k8s.world.model import App, World, target_port
 PACKAGE = "netarena_k8s"
 #: keys of a move, in the order in which the history shows them
 KEYS = ("command",)
-#: limits in characters: output of one command (all policies of a world as YAML), history, report of
-#: mismatches
+#: maximum numbers of characters in the output of one command (enough for all policies of a world as
+#: YAML), in the history, and in the report of mismatches
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
-#: most ends that are named in one group of openings
+#: maximum number of ends that are named in one group of openings
 MAX_ENDS = 8
 
 
@@ -48,8 +48,8 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
     steps: Sequence[Step],
     limits: CommandLimits,
 ) -> PromptParts:
-    """Return the parts of the next prompt; ``state`` is the last settled one, ``steps`` the turns
-    so far."""
+    """Return the parts of the next prompt. ``state`` is the last settled state, and ``steps`` are
+    the turns so far."""
     rules = Template(read_text(PACKAGE, "rules")).substitute(
         num_apps=len(world.apps),
         namespace=namespace,
@@ -71,7 +71,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
 
 
 def tell_intent(world: World) -> str:
-    """Return the intended connections, one line per service, and the pods, in words."""
+    """Return as text the intended connections, one line per service, and the pods."""
     return _INTENTS.get(world, lambda: _tell_intent(world))
 
 
@@ -128,8 +128,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """Return a step's changes of connections and its harm, from its judgement; empty without
-    one."""
+    """Return as text a step's changes of connections and its harm, according to its judgement, or
+    "" without a judgement."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
@@ -147,8 +147,8 @@ def _tell_change(step: Step) -> str:
 
 
 def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is exposed now, temporary effects within the step, and changes of other
-    objects."""
+    """Yield text about newly exposed traffic, temporary effects within the step, and changes of
+    other objects."""
     exposed, midway = detail["exposed"], detail.get("midway", [])
     if isinstance(exposed, list):
         yield from (f"exposed: {group}" for group in _group(exposed))
@@ -161,8 +161,8 @@ def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Ite
 
 
 def _group(exposed: Sequence[str]) -> Iterator[str]:
-    """Yield openings (``SOURCE -> TARGET: PORTS``) grouped by source or by target, whichever gives
-    fewer groups."""
+    """Yield openings (``SOURCE -> TARGET: PORTS``) grouped by source or by target, depending on
+    which gives fewer groups."""
     openings = [re.fullmatch(r"(.*?) -> (.*?): (.*)", one, re.DOTALL) for one in exposed]
     groups = []
     for shared, other in ((1, 2), (2, 1)):

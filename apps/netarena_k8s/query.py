@@ -1,4 +1,4 @@
-"""Seeded generator: a world, and the faults in its policies."""
+"""Seeded generator of queries, each with a world and faults in its policies."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from netarena_k8s.world.model import World
 
 _log = logging.getLogger(__name__)
 
-#: raised whenever a change makes some seed draw something else
+#: raised whenever a change makes any seed draw a different query
 VERSION = "3"
-#: worlds that are drawn until one has room for a combination
+#: maximum number of worlds to draw until a world has room for a combination
 _WORLDS = 24
-#: kinds whose forms the policies of a query have
+#: number of kinds whose forms occur among the policies of a query
 _FORMS = 4
-#: draws of a requested combination before it is refused
+#: number of draws of a requested combination before it is refused
 _DRAWS = 3
 
 _TEXT = (
@@ -52,7 +52,7 @@ _TEXT = (
 def labels(config: KubernetesConfig) -> Collection[str]:
     """Return the labels that are drawn.
 
-    By default, combinations for which the policies of a folder have no room are left out. Raises
+    By default, combinations that the policies of a folder have no room for are left out. Raises
     ConfigError for an unknown kind, for requested combinations without room, and if no combination
     is left.
     """
@@ -79,8 +79,8 @@ def labels(config: KubernetesConfig) -> Collection[str]:
 def _fitting(
     folder: str, digest: str, chosen: tuple[str, ...], draws: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels for which the policies of a folder have room, and the others, which are
-    logged once."""
+    """Return the labels for which the policies of a folder have room, and the other labels, which
+    are logged once."""
     del digest
     world = read_checkout(folder)
     # The seed depends only on the label, so that the same labels fit in every assessment.
@@ -111,8 +111,8 @@ def _fits(world: World, label: str, draws: int) -> bool:
 def drawer(config: KubernetesConfig) -> Drawer:
     """Return the function that draws a world and faults in its policies.
 
-    It raises ConfigError for a combination without room. Raises ConfigError for an unreadable
-    checkout.
+    The returned function raises ConfigError for a combination without room. Raises ConfigError for
+    an unreadable checkout.
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
@@ -150,10 +150,10 @@ def drawer(config: KubernetesConfig) -> Drawer:
 
 
 def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) -> list[str]:
-    """Return ``kinds`` and some others of ``among`` in random order.
+    """Return ``kinds`` and some other kinds of ``among`` in random order.
 
-    The policies of a query have the forms of these kinds. They are few, so that several policies
-    have each form. All that are listed could be the kinds of the fault.
+    The policies of a query have the forms of the returned kinds. There are only a few kinds, so
+    that several policies have each form. Each returned kind could be the kind of the fault.
     """
     others = [kind for kind in among if kind not in kinds]
     chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]
@@ -165,7 +165,7 @@ def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 
-#: returns the world of a query in its intended state
+#: function that returns the world of a query in its intended state
 world_of: Callable[[Query], World] = world_reader(World)
 
 

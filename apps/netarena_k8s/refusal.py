@@ -1,9 +1,10 @@
-"""Detection of turns without effect, from the output of their command.
+"""Detection of turns without effect, based on the output of their command.
 
-An exit status other than 0 does not mean failure: ``grep`` found nothing, ``diff`` found
-differences, or a watch was ended after it had printed. A command had no effect in one of three
-cases: it was stopped before it printed, the shell could not run it, or it printed only refusals.
-Refusals come from the API server, or from kubectl for a line that it does not understand.
+An exit status other than 0 does not mean failure. For example, ``grep`` may have found nothing,
+``diff`` may have found differences, or a watch may have been stopped after it printed. A command
+had no effect in one of three cases: it was stopped before it printed, the shell could not run it,
+or it printed only refusals. Refusals come from the API server, or from kubectl for a line that
+kubectl does not understand.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from netarena.sdk import Step
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
 #: exit status of the shell for a program that does not exist or cannot run
 _UNRUN = frozenset({126, 127})
-#: lowest exit status of a command that ``timeout`` or a signal ended
+#: lowest exit status of a command that ``timeout`` or a signal stopped
 _CUT_OFF = 124
-#: a line of refusal; that kubectl waited in vain counts as an answer
+#: A line of refusal. A message that kubectl timed out waiting is no refusal.
 _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
@@ -30,7 +31,7 @@ _REFUSAL = re.compile(
     """,
     re.VERBOSE,
 )
-#: continuation lines of a refusal, and lines that accompany it
+#: continuation lines of a refusal, and lines that accompany a refusal
 _AROUND = re.compile(
     r"\s|\*\ |Warning: |See '|Did you mean|ensure CRDs |A copy of your changes|<klog> |[EWI]\d{4} "
     r"|command terminated with exit code 12[67]|Unable to use a TTY|Defaulted container"

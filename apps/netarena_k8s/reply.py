@@ -1,8 +1,8 @@
-"""Parser of replies: one kubectl command line, or a declaration (``declaration``).
+"""Parser of replies, each with one kubectl command line or a declaration (``declaration``).
 
 The command is the text in the first pair of triple backticks, where a language tag is allowed.
-Without backticks, it is a bare line that starts with ``kubectl``, with its continuation lines.
-Which commands succeed is decided by the cluster.
+Without backticks, the command is a bare line that starts with ``kubectl``, with its continuation
+lines. The parser does not check whether the cluster accepts the command.
 
 Fences follow CommonMark: any info string, more than three backticks, tildes, in a list or a
 quotation. The parser also accepts common variants of language models:
@@ -24,12 +24,13 @@ import textwrap
 from netarena.sdk import Found, ReplyRefused, command_line, is_kept, read_answer
 from netarena_k8s.declaration import read_claim
 
-#: most bytes of one command; Linux limits an argument to 128 KiB
+#: maximum number of bytes of one command; Linux limits an argument to 128 KiB
 MAX_COMMAND_BYTES = 65_536
-#: most characters that are read after the reasoning
+#: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
-#: most lines that end in backticks and are tried as the end of a block, and most bare lines tried
-#: as commands; each try may parse a whole command, which a hostile reply could exploit
+#: Maximum number of lines ending in backticks that are tried as the end of a block, and of bare
+#: lines that are tried as commands. Each try may parse a whole command, which a hostile reply could
+#: exploit.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -40,16 +41,16 @@ _QUOTE_MARK = re.compile(r"[ \t]{0,3}>[ ]?")
 
 _SHELLS = frozenset({"bash", "sh", "shell", "zsh", "ash", "dash", "console", "shell-session"})
 _WRAPPERS = frozenset({"markdown", "md"})
-#: languages in which no command is written
+#: languages that are not used for commands
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-#: secondary prompts of continuation lines. If nothing shows that they are prompts, a redirection to
+#: Secondary prompts of continuation lines. Without evidence that they are prompts, a redirection to
 #: a file named like an option is refused.
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
 _OPTION_FILE = re.compile(r"^>[ \t]++-", re.MULTILINE)
 
-#: kubectl's subcommands from its help; a bare line with another word is prose
+#: kubectl's subcommands according to its help; a bare line with another word counts as prose
 _VERBS = (
     "alpha|annotate|api-resources|api-versions|apply|attach|auth|autoscale|certificate|"
     "cluster-info|completion|config|cordon|cp|create|debug|delete|describe|diff|drain|edit|events|"
@@ -63,15 +64,15 @@ _BARE = re.compile(rf"^[ \t]*+(?:\$ )?(?={_KUBECTL})", re.MULTILINE)
 _INLINE_TAG = re.compile(
     rf"(?:{'|'.join(sorted(_TAGS))})[ \t]++(?=(?:\$ )?kubectl[ \t]|\{{)", re.IGNORECASE
 )
-#: words that occur in few commands and in most sentences
+#: words that occur in most sentences but in few commands
 _PROSE = re.compile(
     r"(?<![^ \t\n,])(?:the|an|this|that|these|those|it|its|I|you|we|they|is|are|was|were|be|been|"
     r"would|will|could|should|can|cannot|may|might|must|has|have|had|does|did|not|and|or|but|"
     r"because|since|which|what|how|why|to|of|with|without|instead|seems|looks|shows|needs|works|"
     r"gives|lets|allows|also|too)(?=[ \t\n,.;:!?]|\Z)|[\w)'\"][.!?:,]++\Z"
 )
-#: separators of commands in a line, programs that usually process kubectl's output, and a further
-#: call of kubectl; sentences seldom continue like this
+#: Separators of commands in a line, programs that usually process kubectl's output, and another
+#: call of kubectl. Sentences seldom continue like this.
 _BETWEEN = re.compile(r"\|[|&]?+|;|&&|(?<![<>])&(?!>)|\n")
 _PROGRAM = re.compile(
     r"\s*+(?:(?:awk|base64|bash|break|cat|cd|column|continue|curl|cut|diff|do|done|echo|egrep|elif|"
@@ -90,7 +91,7 @@ _FLAG = re.compile(
     r"validate|wait|warnings-as-errors|watch|windows-line-endings)"
 )
 _OPTION = re.compile(r"--?[A-Za-z]")
-#: kinds of words; words in quotes, or that the shell generates, are not counted
+#: kinds of words; words in quotes, and words that the shell generates, are not counted
 _WORDS = (
     ("=", re.compile(r"[\w./-]+(?:=.*|-)")),
     ("", re.compile(r"[\W_]*__.*|.*\$.*")),
@@ -98,8 +99,8 @@ _WORDS = (
     ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
 )
 _ONE = "w{0,2}|/+"
-#: words that a bare line may have, for verbs that write. kubectl deletes, edits and labels any
-#: number of names, but names cannot be distinguished from the words of a sentence.
+#: Patterns of the words that a bare line may have after verbs that write. kubectl deletes, edits
+#: and labels any number of names, but names cannot be distinguished from the words of a sentence.
 _TAKES = {
     verb: re.compile(words)
     for verb, words in {
@@ -111,7 +112,7 @@ _TAKES = {
         "create": "w{0,3}",
     }.items()
 }
-#: end of a bare line whose command continues in the next lines
+#: end of a bare line whose command continues on the next lines
 _GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
 _HALF = "the command is incomplete"
 
@@ -137,7 +138,7 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
         if (said := read_claim(info, body)) is not None:
             return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
-        # A declaration in an object or after a prompt
+        # A declaration may be in an object or after a prompt.
         if (said := read_claim("", command)) is not None:
             return Found(said, start, end, whole=False)
     except ReplyRefused as refused:
@@ -159,8 +160,8 @@ class _Block:
         self._indented = inner != "" and _LIST_MARK.fullmatch(inner) is not None
 
     def read(self) -> tuple[str, str, int]:
-        """Return info string, body and end position. Raises ReplyRefused if the block does not
-        end."""
+        """Return the info string, the body and the end position. Raises ReplyRefused if the block
+        does not end."""
         first, place = self._line(self._place)
         fence = self._mark * self._length
         if self._mark == "`" and fence in first:
@@ -187,7 +188,7 @@ class _Block:
         raise ReplyRefused(f"the code block has no closing backticks and may be truncated: {_FORM}")
 
     def _line(self, place: int) -> tuple[str, int]:
-        """Return the line that starts at ``place``, and the start of the next one."""
+        """Return the line that starts at ``place``, and the start of the next line."""
         end = self._part.find("\n", place)
         end = len(self._part) if end < 0 else end
         return self._part[place:end], end + 1
@@ -203,7 +204,7 @@ class _Block:
 
 
 def _untagged(line: str) -> str:
-    """Return a command on the line of its backticks, without a language tag."""
+    """Return the command on the line of its backticks, without a language tag."""
     line = line.strip()
     if tag := _INLINE_TAG.match(line):
         return line[tag.end() :]
@@ -245,7 +246,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
 
 
 def _object(text: str) -> str:
-    """Return the command of an object with no other key."""
+    """Return the command in an object that has no other key."""
     try:
         pairs = json.loads(text, strict=False, object_pairs_hook=list)
     except (ValueError, RecursionError):
@@ -268,7 +269,7 @@ def _unprompted(session: str) -> str:
 def _bare(part: str, *, cut: bool) -> Found[str]:
     """Return the first bare line that is not prose, with its continuation lines.
 
-    ``cut``: the text after ``part`` is not read.
+    ``cut`` is whether the reply continues after ``part`` with text that is not read.
     """
     for tries, begin in enumerate(_BARE.finditer(part)):
         if tries == _MAX_TRIES:
@@ -300,8 +301,8 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
 
 
 def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
-    """Return the calls of kubectl in a bare line, and the parts that do not look like another
-    program."""
+    """Return the calls of kubectl in a bare line, and the other parts that do not look like a call
+    of a program."""
     texts = command_line.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):
@@ -316,8 +317,7 @@ def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]
 
 
 def _writing(call: str) -> bool | None:
-    """Return whether the arguments of a writing call fit its verb; None if the verb does not
-    write."""
+    """Return whether the arguments of a call fit its verb, or None if the verb does not write."""
     _, _, given = call.partition("kubectl")
     words: list[str] = []
     valued = False

@@ -1,7 +1,7 @@
-"""The reference solution: one kubectl command per fault.
+"""The reference solution, with one kubectl command per fault.
 
-A fault is repaired with a JSON patch of the differing parts of the spec, as an operator would send
-it. The commands name no namespace, because the agent's kubeconfig sets it.
+A fault is repaired with a JSON patch of the differing parts of the spec, as an operator would do.
+The commands name no namespace, because the agent's kubeconfig sets it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def look() -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return for each fault the command that repairs it, and the one that reads the policy
-    before."""
+    """Return for each fault the command that repairs the policy, and the command that reads the
+    policy first."""
     healthy = {policy.name: policy.spec for policy in world_of(query).policies}
     return [
         [
@@ -37,7 +37,8 @@ def repairs(query: Query) -> list[list[Repair]]:
 
 
 def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return the command that changes the spec of policy ``name`` from ``there`` to ``wanted``."""
+    """Return the command that changes the spec of the policy ``name`` from ``there`` to
+    ``wanted``."""
     operations = shlex.quote(json.dumps(patch(there, wanted)))
     return f"kubectl patch networkpolicy {name} --type=json -p {operations}"
 

@@ -5,7 +5,7 @@ A state is
     {"policies": [{"name": ..., "spec": {...}}, ...], "reached": "0110…", "others": [line, ...]}
 
 ``reached`` has one digit for each pair of ``World.pairs``. ``others`` describes objects other than
-network policies that differ from what was deployed. Some clusters add keys:
+network policies that differ from their deployed form. Some clusters add keys:
 
 - ``namespace`` and ``marks`` (real): the episode's namespace, and the labels of its pods and
   namespace
@@ -46,21 +46,23 @@ from netarena_k8s.world.model import (
 )
 from netarena_k8s.world.plan import Use
 
-#: Judging a step reads the policies of the states around it repeatedly.
+#: Cached, because judging a step repeatedly reads the policies of the states before and after it.
 _POLICIES: Kept[tuple[Policy, ...]] = Kept(64)
 _BROKE = "must work, worked before this step and is blocked now"
 _LOOSED = "must be blocked, was blocked before this step and works now"
-#: key of a judgement's note that a step removed allowed traffic outside the tested connections
+#: key in a judgement's detail for allowed traffic outside the tested connections that the step
+#: removed
 NARROWED = "narrowed"
-#: most pairs and openings that a judgement names for each rule; it counts all of them
+#: maximum number of pairs and openings that a judgement names for each rule; the judgement counts
+#: all of them
 MAX_NAMED = 60
-#: most list items of policies beyond those of the intended and faulty ones. Above this, openings
-#: are not compared, since the cost grows with the square of the number, and the state counts as
-#: exposed
+#: Maximum number of list items of policies in addition to those of the intended or faulty policies.
+#: Above this number, openings are not compared, because the cost grows with the square of the
+#: number, and the state counts as exposed.
 MAX_ENTRIES = 500
-#: the same limit for all states between the writes of one step together, in units of ``weigh``. It
-#: applies beyond the weight of several intended states, since these are large in a large world. The
-#: computation takes a second or two.
+#: The same limit for all states between the writes of one step together, in units of ``weigh``. It
+#: is added to the weight of several intended states, because intended states are large in a large
+#: world. The computation takes a second or two.
 MAX_WEIGHT = 500_000
 _HEALTHY_STATES = 16
 
@@ -74,7 +76,7 @@ def make_state(sight: Sight) -> State:
     }
     if sight.namespace != NAMESPACE:
         state["namespace"] = sight.namespace
-    if len(sight.writes) > 1:  # A single write is visible in the policies themselves.
+    if len(sight.writes) > 1:  # A single write is visible in the policies and need not be listed.
         state["writes"] = [
             cast("JsonValue", write.model_dump(mode="json")) for write in sight.writes
         ]
@@ -97,7 +99,7 @@ def namespace_of(state: State) -> str:
 
 
 def marks_of(state: State) -> Marks | None:
-    """Return the labels in the namespace of a state; None on the embedded cluster."""
+    """Return the labels in the namespace of a state, or None on the embedded cluster."""
     found = fields(state).get("marks")
     return None if found is None else Marks.model_validate(found)
 
@@ -109,7 +111,7 @@ def policies_of(state: State) -> tuple[Policy, ...]:
 
 
 def fields(state: State) -> dict[str, Any]:
-    """Return a state as a dictionary. Raises TypeError if it is not one."""
+    """Return a state as a dictionary. Raises TypeError if the state is not a dictionary."""
     if not isinstance(state, dict):
         raise TypeError(f"this is not a k8s state: {state!r:.80}")
     return state
@@ -127,12 +129,12 @@ def mismatches(world: World, state: State) -> list[tuple[Pair, bool]]:
 
 
 def count_wrong(world: World, state: State) -> int:
-    """Return the number of connections that are not as intended: pairs and other uses."""
+    """Return the number of pairs and other uses that are not as intended."""
     return len(mismatches(world, state)) + len(unused_in(world, state))
 
 
 def unused_in(world: World, state: State) -> list[Use]:
-    """Return the other uses that should work and do not, as computed by the evaluator."""
+    """Return the other uses that should work but do not, as computed by the evaluator."""
     if not world.uses:
         return []
     where = namespace_of(state), marks_of(state)
@@ -152,7 +154,7 @@ def judge(
     """Judge one step.
 
     The state is correct if every pair is as intended and all other uses work. In a false alarm,
-    every policy must also be as at the start. Findings are:
+    every policy must also be the same as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
     - ``use_broken`` for each other use that no longer works
@@ -160,11 +162,11 @@ def judge(
       policies allow; this includes name lookups at other targets than the name servers
     - ``object_touched`` for each change to another object
 
-    If a step made several writes, each is judged as a step of its own, and its findings name it.
-    ``detail`` holds the pairs that broke, recovered and opened by the end of the step. ``midway``
-    in it holds effects of writes that the end does not show. ``narrowed`` holds traffic outside the
-    tested connections that the intended policies allow and the step removed; it is noted and
-    affects no verdict.
+    If a step made several writes, each write is judged like a step, and its findings name the
+    write. ``detail`` holds the pairs that broke, recovered and opened by the end of the step.
+    ``midway`` in ``detail`` holds effects of writes that the end of the step does not show.
+    ``narrowed`` holds traffic outside the tested connections that the intended policies allow and
+    the step removed. This traffic is noted but affects no verdict.
     """
     was, now = fields(before), fields(after)
     change = _compare(world, was["reached"], now["reached"])
@@ -210,9 +212,9 @@ def judge(
 
 
 def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
-    """Return the policies among ``named`` whose fault is hidden by other policies, one line each.
+    """Return one line for each policy among ``named`` whose fault is hidden by other policies.
 
-    Such a fault would show if all other policies were as intended.
+    Such a fault would be visible if all other policies were as intended.
     """
     now = {policy.name: policy for policy in policies_of(state)}
     found = []
@@ -255,8 +257,8 @@ def _compare(world: World, was: str, now: str) -> _Change:
 
 
 def _midway(world: World, initial: State, before: State, after: State) -> Sequence[Finding]:
-    """Return findings for the writes of a step with several; each finding names the first write
-    that caused it."""
+    """Return findings for the writes of a step that made several writes. Each finding names the
+    first write that caused it."""
     writes = [Write.model_validate(one) for one in fields(after).get("writes", ())]
     if not writes:
         return ()
@@ -272,7 +274,7 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
         reached.append(digits(net.reached))
     reached.append(fields(after)["reached"])
     openings = _opened_midway(world, initial, states, after)
-    #: rule -> element -> text of the finding
+    #: rule -> element -> text of a finding
     rules = ("pair_broken", "pair_opened", "use_broken", "exposed")
     found: dict[str, dict[str, str]] = {rule: {} for rule in rules}
     where = namespace_of(after), marks_of(after)
@@ -299,7 +301,7 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
 def _opened_midway(
     world: World, initial: State, states: Sequence[Sequence[Policy]], after: State
 ) -> Iterable[Sequence[Opening]]:
-    """Return what each of ``states`` except the first opens."""
+    """Return the openings of each of ``states`` except the first."""
     before = (world.policies, policies_of(initial))
     allowed = MAX_WEIGHT + _HEALTHY_STATES * weigh(world, [world.policies])
     if weigh(world, [*before, *states]) <= allowed:
@@ -309,14 +311,14 @@ def _opened_midway(
             opened_by_each(world, before, states, *where),
             strayed_by_each(world, before[1], states, *where),
         )
-    # A few entries may open much traffic, and removals by one write would offset additions by
-    # another. So every state counts as exposed.
+    # Comparing sizes is not enough, because a few entries may open much traffic, and removals by
+    # one write would offset additions by another. So every state counts as exposed.
     return [(_anything(entries_of(policies)),) for policies in states[1:]]
 
 
 def _anything(entries: int) -> Opening:
-    """Return an opening that stands for everything that so many entries may open, which is not
-    computed."""
+    """Return an opening that stands for all traffic that this many entries may allow, because the
+    exact traffic is not computed."""
     return Opening(source="anywhere", target="any", ports=f"what {entries} entries allow")
 
 
@@ -327,21 +329,22 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         where = namespace_of(after), marks_of(after)
         (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
         return _both(opened(world, states[:-1], states[-1], *where), strayed)
-    # Smaller policies: what they still open was counted with the step that opened it.
+    # The policies became smaller, so their openings were already counted with the steps that opened
+    # them.
     if now <= last:
         return ()
     return (_anything(now),)
 
 
 def _both(openings: Sequence[Opening], strayed: Sequence[Opening]) -> Sequence[Opening]:
-    """Return ``openings``, and the strayed name lookups between other ends."""
+    """Return ``openings``, and strayed name lookups between ends without an opening."""
     told = {(one.source, one.target) for one in openings}
     return [*openings, *(one for one in strayed if (one.source, one.target) not in told)]
 
 
 def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
-    """Return the allowed traffic that a step removed; nothing if policies are too large to compare,
-    since no verdict depends on it."""
+    """Return the allowed traffic that a step removed. Policies that are too large to compare give
+    an empty result, because no verdict depends on it."""
     last, now = policies_of(before), policies_of(after)
     if max(entries_of(last), entries_of(now)) - entries_of(world.policies) > MAX_ENTRIES:
         return ()
@@ -349,9 +352,9 @@ def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
 
 
 def _gathered(world: World, openings: Iterable[Opening]) -> list[str]:
-    """Return ``openings`` in words, grouped by application and ports.
+    """Return ``openings`` as text, grouped by application and ports.
 
-    One rule may concern many other pods and addresses; only the first is named.
+    One rule may concern many other pods and addresses, so only the first is named.
     """
     others: dict[tuple[bool, str, str], list[str]] = {}
     for one in openings:
@@ -366,7 +369,8 @@ def _gathered(world: World, openings: Iterable[Opening]) -> list[str]:
 
 
 def report(world: World, state: State) -> str:
-    """Return the connections that are not as intended, one line each, as the agent reads them."""
+    """Return one line for each connection that is not as intended, in the form that the agent
+    reads."""
     lines = [
         f"{pair.source} -> {pair.target}: "
         + ("expected to work, is blocked" if wanted else "expected to be blocked, works")
@@ -393,8 +397,8 @@ def _exposed(openings: Sequence[Opening]) -> Iterator[Finding]:
 def _bounded(
     rule: str, elements: Mapping[str, str], rest: str = "of this step"
 ) -> Iterator[Finding]:
-    """Yield a finding for each of the first ``MAX_NAMED`` elements, and one with the number of the
-    rest."""
+    """Yield a finding for each of the first ``MAX_NAMED`` elements, and a finding with the number
+    of the remaining elements."""
     for element, detail in islice(elements.items(), MAX_NAMED):
         yield Finding(rule=rule, element=element, detail=detail)
     if (more := len(elements) - MAX_NAMED) > 0:
@@ -406,7 +410,7 @@ def _arrow(ends: Pair | Opening) -> str:
 
 
 def _rewritten(initial: State, state: State) -> list[str]:
-    """Return the policies whose spec differs from that at the start."""
+    """Return the policies whose spec differs from their spec at the start."""
     was, now = ({one["name"]: one["spec"] for one in fields(each)["policies"]} for each in
                 (initial, state))  # fmt: skip
     return [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]

@@ -1,4 +1,4 @@
-"""Prompts of tickets: the intended state by groups, and reported symptoms.
+"""Prompts of tickets, with the intended state by groups and with reported symptoms.
 
 The texts are files in ``prompts``.
 """
@@ -31,9 +31,9 @@ from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world.model import Net, Pair, World
 from netarena_k8s.world.plan import Use
 
-#: draws of a pair that is as intended
+#: number of draws of a connection that is as intended
 _TRIES = 40
-#: whether the connection works -> sentences about it
+#: whether a connection works -> sentences about this connection
 _SEEN: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target}.",
@@ -50,7 +50,7 @@ _SEEN: Mapping[bool, Sequence[str]] = {
         "{target} receives requests from {source}.",
     ),
 }
-#: the same for uses other than pairs
+#: the same map for uses other than pairs
 _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target} on port {port}.",
@@ -74,7 +74,7 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """Return the parts of the next prompt; ``rng`` has the same seed in each turn."""
+    """Return the parts of the next prompt. ``rng`` has the same seed in each turn."""
     world = world_of(query)
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
@@ -112,7 +112,7 @@ class _Sights(Sights[_Seen]):
         self._now = Net(world, faulty(world, faults))
 
     def symptoms(self, rng: random.Random) -> list[_Seen]:
-        """Return one connection for each of some faults."""
+        """Return one wrong connection for each of some randomly chosen faults."""
         stopped = {str(use): use for use in self._world.uses}
         found: list[_Seen] = []
         shown = rng.sample(self._faults, len(self._faults))
@@ -132,7 +132,7 @@ class _Sights(Sights[_Seen]):
         return [*self._world.pairs, *self._world.uses]
 
     def beside(self, found: Sequence[_Seen], rng: random.Random) -> Iterator[_Seen]:
-        """Yield connections of the same applications, equally often permitted and not."""
+        """Yield connections of the same applications, about half of them permitted."""
         world = self._world
         near = {name for one in found for name in (one.source, one.target)}
         calls: list[_Seen] = [Pair(source=source, target=target) for source, target in world.calls]

@@ -1,8 +1,8 @@
 """Causes that count as equal to the injected ones in a declaration.
 
 Several policies may select the same application, and a connection may be blocked or opened at
-either end. If the repair of another policy has the same effect, that policy is an equally correct
-answer. So is another word that describes the same fault.
+either end. If the repair of another policy has the same effect, the other policy is an equally
+correct answer. Another word that describes the same fault is equally correct too.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -> list[Cause]:
-    """Return the named causes, each replaced by the injected cause for which it is an equally
-    correct answer."""
+    """Return the named causes. A cause that is an equally correct answer for an injected cause is
+    replaced with the injected cause."""
     own = [Cause(fault.policy, WORD_OF[fault.kind]) for fault in faults]
     wrong = {fault.policy for fault in faults}
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(faults, own, strict=True):
         for one in accepted(world, fault):
-            # Another faulty policy has a cause of its own.
+            # Another faulty policy has its own cause.
             if one.place == fault.policy or one.place not in wrong:
                 known.setdefault(one, cause)
     return [one if one in own else known.get(one, one) for one in named]
 
 
 def accepted(world: World, fault: Fault) -> Iterator[Cause]:
-    """Yield the causes that describe a fault, assuming that it is the only one."""
+    """Yield the causes that describe a fault, assuming that it is the only fault."""
     policies = faulty(world, [fault])
     healthy, now = world.healthy, Net(world, policies)
     uses = [*filter(None, world.needs), *world.uses]
@@ -107,7 +107,8 @@ def _may_stop(
             ends = {use.target if direction == INGRESS else use.source for use in opened}
             if not rules or not ends <= _about(world, policy, direction):
                 continue
-            # An application with unrestricted egress is not restricted for one connection.
+            # Nobody would restrict an application with unrestricted egress because of one
+            # connection.
             if isinstance(rules, list) and {} in rules:
                 continue
             bare = policy.model_copy(update={"spec": {**policy.spec, key: []}})

@@ -1,9 +1,10 @@
-"""Blind program that repairs policies by their form only.
+"""Scripted agent that repairs policies only by their form.
 
-It reads applications and policies, but neither documentation nor ticket, and sends no probe. It
-treats each form that the audit of traces scores (``evidence``) as a fault: a selector that matches
-no pod, a port that no pod serves, rules that are not in force. It repairs the policies with most
-of these forms first. If forms do not show what is wrong, it solves nothing.
+It reads applications and policies, but neither the documentation nor the ticket, and sends no
+probe. It treats each form that the audit of traces scores (``evidence``) as a fault. Examples are a
+selector that matches no pod, a port that no pod serves, and rules that are not in force. It first
+repairs the policies that have most of these forms. If forms do not reveal the faults, it solves no
+query.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from netarena_k8s.world.model import App, Policy, World, target_port
 from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
 
 SpecDict: TypeAlias = dict[str, Any]
-#: function that returns a spec without a form, or None if it does not apply
+#: function that returns a spec without a form, or None if the function does not apply
 Undo: TypeAlias = Callable[[World, SpecDict], SpecDict | None]
 
 
 def repairs(packed: str) -> Iterator[str]:
-    """Yield commands that repair suspicious policies in the output of ``triage.DUMP``, the most
-    suspicious first.
+    """Yield commands that repair suspicious policies in the output of ``triage.DUMP``, starting
+    with the most suspicious policy.
 
     Raises ValueError if the dump is not readable.
     """
@@ -45,12 +46,12 @@ def repairs(packed: str) -> Iterator[str]:
 
 
 def _suspicion(form: Mapping[str, float]) -> float:
-    """Return how many forms of faults a policy has; rare forms count more."""
+    """Return the number of forms of faults that a policy has, with rare forms counting more."""
     return sum(form.get(f"{name}~rank", 0.0) for name in _UNDO if form[name])
 
 
 def _selecting(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec with the selector of the application whose labels are most similar."""
+    """Return the spec with a selector of the application whose labels are most similar."""
     wanted = {*(spec["podSelector"].get("matchLabels") or {}).values()}
     near = max(world.apps, key=lambda app: len(wanted.intersection(app.labels.values())))
     return {**spec, "podSelector": {"matchLabels": dict(near.labels)}}
@@ -122,7 +123,7 @@ def _peers(spec: SpecDict) -> Iterator[SpecDict]:
                 yield from rule.get(peers) or ()
 
 
-#: form -> function that removes it
+#: form -> function that removes the form
 _UNDO: Mapping[str, Undo] = {
     "rule.selects_nothing": _selecting,
     "rule.not_in_force": _in_force,

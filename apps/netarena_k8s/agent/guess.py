@@ -1,7 +1,7 @@
-"""Replies of agents that do not read prompts: random commands, or the standard policies.
+"""Replies of agents that do not read prompts, which are random commands or the standard policies.
 
-Neither knows the query. ``distract`` draws what an operator might type. ``blanket`` writes the
-policies of Online Boutique, the same in every world.
+Neither agent knows the query. ``distract`` draws a command that an operator might type. ``blanket``
+writes the policies of Online Boutique in every world.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from netarena_k8s.solution import fenced
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World, render_policy
 
-#: plausible commands, right and wrong; ``distract`` fills in the fields
+#: plausible commands, right and wrong, whose fields ``distract`` fills in
 _PLAUSIBLE = (
     "kubectl get networkpolicies",
     "kubectl get networkpolicy {policy} -o yaml",
@@ -54,6 +54,6 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket(namespace: str) -> Sequence[str]:
-    """Return a command that replaces all policies by those of Online Boutique."""
+    """Return a command that replaces all policies with the policies of Online Boutique."""
     policies = [json.dumps(render_policy(policy, namespace)) for policy in boutique().policies]
     return [fenced("\n".join(("kubectl replace -f - <<'END'", *policies, "END")))]

@@ -1,10 +1,10 @@
-"""Scripted operator with a checklist: a baseline for the difficulty of queries.
+"""Scripted operator with a checklist, as a baseline for the difficulty of queries.
 
 It knows only the prompts of its conversation and follows a runbook. It lists the policies, takes
 the first wrong connection, and compares the policies at both ends with the documentation. It
-patches the first difference, the receiver's side before the sender's. It reads plain labels and
-port numbers. For label expressions, other namespaces, address blocks, named ports and ranges, it
-only notices that they differ from the form that it would have written.
+patches the first difference, on the receiver's side before the sender's side. It reads plain labels
+and port numbers. For label expressions, other namespaces, address blocks, named ports and ranges,
+it only notices that they differ from the form that it would have written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 from netarena_k8s.solution import fenced
 
 SpecDict: TypeAlias = dict[str, Any]
-#: prints all policies, one per line: name, tab, spec as JSON
+#: command that prints all policies, one per line, as name, tab and spec in JSON
 _DUMP = (
     "kubectl get networkpolicies -o "
     r"""jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec}{"\n"}{end}'"""
 )
 _BOTH = ["Ingress", "Egress"]
-#: name lookups as the prompt states them
+#: name lookups as described in the prompt
 _LOOKUP = {
     "to": [
         {
@@ -48,12 +48,12 @@ class Plan:
 
     #: application -> labels of its pods
     labels: Mapping[str, Mapping[str, str]]
-    #: application -> its tested pod port, as a port entry of a rule
+    #: application -> tested pod port, as a port entry of a rule
     ports: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
-        """Return the plan in ``prompt``. Raises ValueError if it names no application."""
+        """Return the plan in ``prompt``. Raises ValueError if the prompt names no application."""
         labels, ports = {}, {}
         for name, told, service in _APP.findall(prompt):
             labels[name] = dict(pair.split("=", 1) for pair in told.split(", "))
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass
 class Operator:
-    """One conversation: ``reply`` is called with each prompt in turn."""
+    """One conversation. ``reply`` is called with each prompt in turn."""
 
     _sent: set[str] = field(default_factory=set)
 
@@ -106,14 +106,14 @@ class Operator:
         return fenced(_DUMP)
 
 
-#: the name of a policy and its JSON patch
+#: name of a policy, and JSON patch for this policy
 Change: TypeAlias = tuple[str, list[SpecDict]]
 
 
 def _unblock(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """Yield changes that may unblock a connection, the likeliest first."""
+    """Yield changes that may unblock a connection, starting with the likeliest change."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -147,7 +147,8 @@ def _unblock(
 def _block(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """Yield changes that may block a connection: remove the peer that allows it, else its rule."""
+    """Yield changes that may block a connection by removing the peer that allows it, or else the
+    whole rule."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -169,8 +170,8 @@ def _block(
 
 
 def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
-    """Yield changes that make a policy select the application that it is named after, which none
-    selects."""
+    """Yield changes that make a policy select the application that it is named after. No policy
+    selects this application yet."""
     labels = {"matchLabels": dict(plan.labels[app])}
     for name in plan.named_after(policies, app):
         yield name, [{"op": "replace", "path": "/spec/podSelector", "value": labels}]
@@ -200,7 +201,7 @@ def _admits(
     labels: Mapping[str, str],
     port: Mapping[str, Any],
 ) -> bool:
-    """Return whether a rule allows the labels and the port in plain form."""
+    """Return whether a rule in plain form allows the labels and the port."""
     return (not peers or any(_matches(peer, labels) for peer in peers)) and (
         not ports or dict(port) in ports
     )
@@ -213,7 +214,8 @@ def _matches(peer: SpecDict, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = False) -> bool:
-    """Return whether a selector of plain labels matches; with ``by_name`` an empty one does not."""
+    """Return whether a selector of plain labels matches. With ``by_name``, an empty selector does
+    not match."""
     wanted = selector.get("matchLabels", {})
     if "matchExpressions" in selector or (by_name and not wanted):
         return False
@@ -221,7 +223,7 @@ def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = F
 
 
 def _read_policies(prompt: str) -> dict[str, SpecDict]:
-    """Return the policies of the last dump in the prompt, without truncated lines."""
+    """Return the policies in the last dump of the prompt, without truncated lines."""
     found = {}
     for name, text in _POLICY.findall(prompt.rpartition("\nOutput:\n")[2]):
         try:

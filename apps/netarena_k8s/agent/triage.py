@@ -1,4 +1,4 @@
-"""Scripted operator for tickets: a baseline for the difficulty if the prompt names no pair.
+"""Scripted operator for tickets, as a baseline for the difficulty if the prompt names no pair.
 
 It knows only the prompts of its conversation and follows a runbook:
 
@@ -7,8 +7,8 @@ It knows only the prompts of its conversation and follows a runbook:
 - repair the first difference with the narrowest rule, and read the resulting policy
 - repeat until nothing differs, and declare the end with the changed policies
 
-It checks connections, not each side of them. It finds a hidden fault only after it has repaired the
-one that hides it, which is too late if the order matters.
+It checks whole connections, not each side of a connection. It finds a hidden fault only after it
+has repaired the hiding fault, which is too late if the order matters.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan, Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, selects
 
 SpecDict: TypeAlias = dict[str, Any]
-#: most characters of an unpacked dump
+#: maximum number of characters of an unpacked dump
 _MAX_CHARS = 4_000_000
 
 
 def _lines(kind: str, *fields: str) -> str:
-    """Return a command that prints one line per object: first letter of the kind and name, then the
-    fields, separated by tabs."""
+    """Return a command that prints one line per object. Each line has the first letter of the kind
+    followed by the name, and then the fields, separated by tabs."""
     shown = "".join(rf'{{"\t"}}{{{one}}}' for one in fields)
     items = rf'{{range .items[*]}}{kind[0]}{{.metadata.name}}{shown}{{"\n"}}{{end}}'
     return f"kubectl get {kind} -o jsonpath='{items}'"
 
 
-#: length of a part of the output of ``DUMP``, which prints everything in compressed form
+#: length in characters of one part of the output of ``DUMP``, which is compressed
 _PIECE_CHARS = MAX_TICKET_OUTPUT_CHARS - 100
 DUMP = "( {} ) | gzip -9n | base64 -w0".format(
     "; ".join(
@@ -75,7 +75,7 @@ _PARTNER = re.compile(r"(.+) \((\S+), outside the cluster\)")
 
 @dataclass
 class Triage:
-    """One conversation: ``reply`` is called with each prompt in turn."""
+    """One conversation. ``reply`` is called with each prompt in turn."""
 
     _world: World | None = None
     _packed: str = ""
@@ -104,13 +104,13 @@ class Triage:
                 self._sent.add(command)
                 self._causes.setdefault(name, word)
                 return fenced(command)
-        # No repair is known, so the conversation lasts until the turns are used up.
+        # No further repair is known, so the conversation continues until the turns are used up.
         if any(_misfits(self._world, net)):
             return fenced(f"{DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
-        """Read the policy that was patched from the output in the prompt."""
+        """Read the patched policy from the output in the prompt."""
         name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
         name = name.rpartition("\n")[2]
         if name in self._policies:
@@ -124,7 +124,7 @@ def _show(name: str) -> str:
 
 
 def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
-    """Return the world that a dump and the plan in a prompt describe, and the policies.
+    """Return the policies in a dump, and the world that the dump and the plan in a prompt describe.
 
     Raises ValueError.
     """
@@ -180,9 +180,10 @@ def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
 
 
 def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:
-    """Return the intended state in a prompt: further connections as a plan, and the calls.
+    """Return the intended state in a prompt, which consists of a plan with other connections, and
+    the calls.
 
-    Raises ValueError if the prompt has none.
+    Raises ValueError if the prompt has no intended state.
     """
     keys = _KEYS.search(prompt)
     told = prompt.partition("Intended state:")[2].partition("All connections between applications")[
@@ -248,7 +249,8 @@ Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
 def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
-    """Yield the connections that are not as intended, each with whether it should work."""
+    """Yield the connections that are not as intended, each with whether the connection should
+    work."""
     wanted = zip(world.needs, _granted(world), strict=True)
     for use, right in [*wanted, *((use, True) for use in world.uses)]:
         if use is not None and net.allows(use) != right:
@@ -256,7 +258,8 @@ def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
 
 
 def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
-    """Yield repairs: first of blocked connections, the receiver's side before the sender's."""
+    """Yield repairs, first of blocked connections, and on the receiver's side before the sender's
+    side."""
     lacking: dict[tuple[str, str], list[Use]] = {}
     opened = []
     for use, right in _misfits(world, net):
@@ -282,7 +285,8 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     name: str,
     uses: Sequence[Use],
 ) -> Iterator[Repair]:
-    """Yield repairs that allow exactly these uses, in policies for only this application."""
+    """Yield repairs that allow exactly these uses, in policies that select only this
+    application."""
     key, peers = ("ingress", "from") if direction == INGRESS else ("egress", "to")
     rules = [
         {
@@ -316,7 +320,7 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
 def _shut(world: World, policies: Mapping[str, SpecDict], use: Use) -> Iterator[Repair]:
     """Yield repairs that remove the peers that wrongly let a client in.
 
-    Peers that match several applications are replaced by the permitted ones.
+    Peers that match several applications are replaced with peers for the permitted applications.
     """
     labels = world.by_name[use.source].labels
     for policy, spec in policies.items():
@@ -360,7 +364,8 @@ def _selects(peer: SpecDict, labels: Mapping[str, str]) -> bool:
 
 
 def _about(world: World, spec: SpecDict) -> list[str]:
-    """Return the applications that a policy selects; none for a policy that selects all."""
+    """Return the applications that a policy selects, or an empty list for a policy that selects all
+    pods."""
     selector = spec.get("podSelector") or {}
     return [app.name for app in world.apps if selector and selects(selector, app.labels)]
 
