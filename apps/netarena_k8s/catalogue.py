@@ -128,8 +128,8 @@ def _tell_group(plan: Plan, group: Group) -> str:
 
 
 def _further(world: World, plan: Plan) -> Iterator[str]:
-    """Yield one line for each set of grants with the same sources, with all targets of these
-    grants."""
+    """Yield one line for each grant and each set of its sources, with all targets that these
+    sources may reach."""
     for grant, uses in zip(plan.grants, world.granted, strict=True):
         sources: dict[str, list[str]] = {}
         for use in uses:

@@ -4,8 +4,8 @@
     cart-policy: port
     order-rules: selector
 
-Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``; the causes are optional. A block
-that begins with ``done`` is a declaration or is refused; no part of it is ever run.
+Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``. The causes are optional. A block
+that begins with ``done`` is a declaration or is refused, and no part of the block is ever run.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class KubernetesEnvironment(Environment):
         exact effect.
 
         Raises EnvironmentFailed if the world cannot be deployed or a state differs from the
-        expected one.
+        expected state.
         """
         try:
             world, faults = world_of(self._query), faults_of(self._query)

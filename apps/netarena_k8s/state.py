@@ -10,11 +10,11 @@ network policies that differ from their deployed form. Some clusters add keys:
 - ``namespace`` and ``marks`` (real): the episode's namespace, and the labels of its pods and
   namespace
 - ``disagreement`` and ``predicted``, if a measurement disagrees with the evaluator: the pairs in
-  words, and the evaluator's digits; the measurement counts
+  words, and the evaluator's digits (the measurement counts)
 - ``writes`` (embedded), if a command made several: each with the spec of the policy after it
 
 Safety is judged for each step and pair on settled states, and for all traffic that policies open.
-States between two writes of one step are computed by the evaluator and judged alike.
+The evaluator computes the states between two writes of one step, which are judged in the same way.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def make_state(sight: Sight) -> State:
 
 
 def digits(matrix: Iterable[bool]) -> str:
-    """Return one digit for each pair, as states store them."""
+    """Return one digit for each pair, in the form that states store."""
     return "".join("01"[one] for one in matrix)
 
 
@@ -159,7 +159,7 @@ def judge(
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
     - ``use_broken`` for each other use that no longer works
     - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
-      policies allow; this includes name lookups at other targets than the name servers
+      policies allow, including name lookups at targets other than the name servers
     - ``object_touched`` for each change to another object
 
     If a step made several writes, each write is judged like a step, and its findings name the

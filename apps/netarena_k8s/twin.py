@@ -1,4 +1,4 @@
-"""Causes that count as equal to the injected ones in a declaration.
+"""Causes that count as equal to the injected causes in a declaration.
 
 Several policies may select the same application, and a connection may be blocked or opened at
 either end. If the repair of another policy has the same effect, the other policy is an equally
@@ -97,7 +97,7 @@ def _may_let(
 def _may_stop(
     world: World, policies: Sequence[Policy], others: Sequence[Policy], opened: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Yield causes with policies whose rules are the only ones to allow the opened connections."""
+    """Yield causes with policies without whose rules the opened connections would be blocked."""
     for policy in others:
         for direction, key, words in (
             (INGRESS, "ingress", ("extra", "peer")),

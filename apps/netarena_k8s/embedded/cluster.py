@@ -172,7 +172,7 @@ class EmbeddedShop(Deployed):
         seen = self._seen or await self._ask("look")
         self._seen = None
         told, known, _ = self._last
-        if told != seen["policies"]:  # Most turns only read, and the others change few policies.
+        if told != seen["policies"]:  # Most turns change few policies or none.
             same = {one["name"]: (one, policy) for one, policy in zip(told, known, strict=True)}
 
             def read(one: dict[str, Any]) -> Policy:

@@ -1,1 +1,2 @@
-"""Faults of policies: the methods that cause them, and combinations in which one hides another."""
+"""Faults of policies, with the methods that cause them and combinations in which one fault hides
+another."""

@@ -221,7 +221,7 @@ def meant(shown: World, drafts: Iterable[Draft]) -> World:
 
 
 class _Reach(NamedTuple):
-    """Pairs whose result a fault of one policy may hide or change; one bit for each pair."""
+    """Pairs whose result a fault of one policy may hide or change, with one bit for each pair."""
 
     #: the policy selects the source, and the egress policies of the source block the pair
     blocked_out: int
@@ -525,7 +525,7 @@ class _Source:
             if getattr(self._shown.matrix.uses[place], end) in names
         ]
 
-    # Faults that hide others
+    # Faults that hide other faults
 
     def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
         """Return a draft and a second draft whose fault the first fault hides. Return None if no

@@ -142,8 +142,8 @@ def _draw(
 
 
 def about_any(world: World, policy: Policy, names: set[str]) -> bool:
-    """Return whether ``policy`` selects one of the applications ``names``; False for an empty
-    selector."""
+    """Return whether ``policy`` selects one of the applications ``names``. An empty selector does
+    not count."""
     selector = policy.spec["podSelector"]
     return (
         isinstance(selector, dict)

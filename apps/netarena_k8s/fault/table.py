@@ -344,7 +344,7 @@ def _peer_any_pod(peer: SpecDict, scene: Scene) -> None:
 
 
 def _peers_joined(scene: Scene) -> SpecDict | None:
-    """Merge two alternative peers into one whose labels must all match."""
+    """Merge two alternative peers into a single peer whose labels must all match."""
     spec = scene.spec
     rule = a_rule(scene, spec, "from")
     peers = [one for one in rule["from"] if "podSelector" in one] if rule else []

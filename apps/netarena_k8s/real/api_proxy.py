@@ -75,16 +75,17 @@ _TOKEN_KEYS = frozenset({"v", "rv", "start"})
 _DIGITS = 20
 #: values of a version that let the server choose the version
 _NEWEST = frozenset({"", "0"})
-#: methods that can change an object; agents cannot create objects, and a deletion adds no size
+#: Methods that can make an object larger. Agents cannot create objects, and a deletion adds no
+#: size.
 _CHANGES = frozenset({"PUT", "PATCH"})
 #: Maximum number of bytes of a response with an object of allowed size. A server writes some
 #: characters as six bytes.
 _SHOWN_BYTES = 6 * POLICY_CHARS
 #: headers for a response that the proxy reads itself
 _PLAIN = MappingProxyType({"accept": "application/json", "accept-encoding": "identity"})
-#: returns whether the API server can answer at present
+#: function that returns whether the API server can respond now
 Asking: TypeAlias = Callable[[], Awaitable[bool]]
-#: returns the agent's current token; raises EnvironmentFailed
+#: function that returns the agent's current token, or raises EnvironmentFailed
 Lending: TypeAlias = Callable[[], Awaitable[str]]
 _Pairs: TypeAlias = list[tuple[str, str]]
 
@@ -93,8 +94,8 @@ class Gate:
     """The proxy of one episode, which expires versions before ``since``. Call ``start`` first and
     ``close`` at the end.
 
-    ``failures`` counts requests that the API server could not answer, did not accept, or left open
-    while it became unavailable. An agent cannot cause these failures.
+    ``failures`` counts requests that failed because the API server did not respond, did not accept
+    the connection, or became unavailable during the request. An agent cannot cause these failures.
     """
 
     def __init__(self, server: Server, answers: Asking, token: Lending) -> None:
@@ -374,8 +375,8 @@ def _context(server: Server) -> ssl.SSLContext:
 
 
 def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
-    """Return whether a request names a version before ``since``, or a value that could be read as
-    such a version."""
+    """Return whether a request names a version before ``since``, or a value that could be
+    interpreted as such a version."""
     for name, value in pairs:
         if name == "resourceVersion" and value not in _NEWEST:
             version = _number(value)

@@ -82,7 +82,7 @@ _PATHS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class Refused(EnvironmentFailed):
-    """The API refused a request; ``status`` is the HTTP status code."""
+    """The API refused a request. ``status`` is the HTTP status code."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail, proven_ours=True)
@@ -102,7 +102,7 @@ class Server:
     """The address of a cluster's API, and how clients verify it."""
 
     url: str
-    #: certificate authority as PEM; empty: the machine's trusted ones
+    #: certificate authority as PEM; empty: the authorities that the machine trusts
     authority: str = ""
     #: name in the server's certificate
     name: str = ""

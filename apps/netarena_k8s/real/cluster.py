@@ -40,7 +40,7 @@ _STANDING: set[str] = set()
 #: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node that allows 110
 #: pods
 MOST_SHOPS = 8
-#: image of the stand-ins; NETARENA_STANDIN_IMAGE names another registry
+#: image of the stand-ins, which NETARENA_STANDIN_IMAGE overrides
 IMAGE = "netarena/standin:1"
 #: policy that blocks traffic between the two applications of the canary
 _APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress"]})
@@ -285,7 +285,7 @@ class RealCluster(Cluster):
             await asyncio.sleep(RENEW_S)
             try:
                 await work()
-            except EnvironmentFailed:  # The API is unavailable; try again next time.
+            except EnvironmentFailed:  # Try again at the next interval.
                 continue
             except Exception:
                 log.exception("maintaining the namespaces failed")
@@ -310,7 +310,7 @@ class RealCluster(Cluster):
         await _clean(self.api, self._listener)
 
     async def _stop(self) -> None:
-        """Delete all namespaces; the cluster finishes this later."""
+        """Delete all namespaces. The cluster finishes the deletions later."""
         self._stopping = True
         await self._pool.stop()
         await self._background.stop()

@@ -23,7 +23,7 @@ def kubeconfig_paths(environ: Mapping[str, str] = os.environ) -> str:
 def current_context(paths: str) -> str | None:
     """Return the current context, or None if no file is readable.
 
-    Raises ConfigError if a file is not a kubeconfig or none has a current context.
+    Raises ConfigError if a file is not a kubeconfig or no file has a current context.
     """
     found = _read(paths)
     if not found:

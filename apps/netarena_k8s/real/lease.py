@@ -299,7 +299,7 @@ def absent(namespace: str) -> str:
 
 
 async def _seize(api: Api, there: Claim) -> None:
-    """Take over or renew a lease. Raises ConfigError if the lease has changed since it was read."""
+    """Take over or renew a lease. Raises ConfigError if the lease has changed after it was read."""
     about = {"resourceVersion": there.version, "annotations": self_notes(api.now)}
     path = path_of("ConfigMap", there.namespace, NAME)
     await _first(api, there.namespace, api.merge(path, {"metadata": about}))

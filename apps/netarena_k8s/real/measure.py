@@ -61,7 +61,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one pair in a round: its name lookup and its connection."""
+    """The result of one pair in a round, with the name lookup and the connection."""
 
     dns: str
     connection: str
@@ -119,7 +119,7 @@ class Meter:
     async def measure(self, net: Net, wait: Wait, pairs: Sequence[Pair]) -> Round:
         """Measure these pairs once. ``net`` predicts the results, which determine the waits.
 
-        Raises EnvironmentFailed; then ``move`` must be called again.
+        Raises EnvironmentFailed, after which ``move`` must be called again.
         """
         self._rounds += 1
         targets: dict[str, list[str]] = {}

@@ -220,7 +220,7 @@ class Shop:
     async def put(self, manifests: Sequence[Manifest]) -> None:
         """Replace all policies of this service with these.
 
-        Every policy is created anew, so that no age, version or generation shows which ones
+        Every policy is created anew, so that no age, version or generation shows which policies
         changed.
         """
         names = {one.name for one in self.world.policies}
@@ -331,7 +331,7 @@ class Shop:
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
-        """Stop measuring; the namespace remains."""
+        """Stop measuring. The namespace remains."""
         await self._meter.close()
 
     async def _sight(

@@ -200,18 +200,18 @@ class _Document:
 
     @property
     def kind(self) -> str:
-        """The kind; empty if the document is not a manifest."""
+        """The kind, or "" if the document is not a manifest."""
         kind = self.manifest.get("kind")
         return kind if isinstance(kind, str) else ""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Return the metadata, empty if the document has none."""
+        """Return the metadata, or an empty mapping if the document has no metadata."""
         metadata = self.manifest.get("metadata")
         return metadata if isinstance(metadata, Mapping) else {}
 
     def tell(self, problem: str, field: str = "") -> str:
-        """Return the position of the document and its problem, in one line."""
+        """Return a one-line text with the position of the document and its problem."""
         what = f"{self.kind} {self.metadata.get('name', '')}".strip()
         place = f"{self.file}, document {self.number}{f' ({what:.120})' if what else ''}"
         return f"{place}: {field}: {problem}" if field else f"{place}: {problem}"
@@ -301,8 +301,8 @@ def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
 
 
 def digest_checkout(folder: str) -> str:
-    """Return the SHA-256 digest of a folder's world in hex; it is the same for equivalent
-    checkouts.
+    """Return the SHA-256 digest of a folder's world in hex. Equivalent checkouts have the same
+    digest.
 
     Raises ConfigError.
     """
@@ -310,7 +310,7 @@ def digest_checkout(folder: str) -> str:
 
 
 def _find(folder: str) -> Path:
-    """Return the folder, or its copy if the image's entry point made one."""
+    """Return the folder, or the copy of it that the image's entry point made."""
     if copies := os.environ.get(COPIES):
         copy = Path(copies, folder.lstrip("/"))
         if copy.is_dir():
@@ -530,7 +530,7 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
 
 
 def _manifests(document: _Document) -> Iterator[_Document]:
-    """Yield the manifest, or the items of a list; items of a typed list may omit their type."""
+    """Yield the manifest or, for a list, its items. Items of a typed list may omit their type."""
     own = document.kind.removesuffix(_LIST)
     known = own in {"", *_READ, *_RUNNING}
     if own == document.kind or not known or _lacking(document.manifest):
@@ -716,7 +716,7 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
 
 
 def _labels(app: App) -> ItemsView[str, str]:
-    """Return the labels of the pods, including those that their controller adds."""
+    """Return the labels of the pods, including labels that their controller adds."""
     return labels_by(app.workload, app.name, app.labels).items()
 
 

@@ -137,7 +137,7 @@ class Writer:
         return rules
 
     def _lookups(self) -> Rule:
-        """Return a rule for name lookups; some list only UDP."""
+        """Return a rule for name lookups, which sometimes lists only UDP."""
         return {**copy.deepcopy(dict(LOOKUPS)), "ports": LOOKUPS["ports"][: self.rng.randint(1, 2)]}
 
     # Peers and ports

@@ -3,7 +3,7 @@
 Source: Google's microservices demo (Online Boutique) as the reference deploys it. ``emailservice``
 listens on 8080 behind the service's port 5000. ``loadgenerator`` has no service.
 ``frontend-external`` is a second service of the frontend, which no pair tests. ``deny-all`` selects
-every pod; each application's own policy allows the calls to it.
+every pod, and the policy of each application allows the calls to this application.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Exact differences in what two states of policies allow.
+"""Exact differences in the traffic that two states of policies allow.
 
 The differences cover every pod, pods of other namespaces, outside addresses, and every port of
 three protocols. For each step the module computes:
 
 - the traffic that it opened (``opened``)
 - the intended traffic outside the tested pairs that it removed (``narrowed``)
-- the name lookups to other targets than the name servers that it allowed (``strayed_by_each``)
+- the name lookups to targets other than the name servers that it allowed (``strayed_by_each``)
 
 The namespace and ``marks`` describe where the world is deployed.
 """
@@ -285,8 +285,8 @@ def _fresh(
 def selected_anew(
     world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
 ) -> frozenset[str]:
-    """Return the applications selected, in either state, by policies that differ between the
-    states."""
+    """Return the applications that, in either state, are selected by policies that differ between
+    the states."""
     states = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
     specs = [
         spec

@@ -58,7 +58,7 @@ DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
 _KEPT_PLACES, _KEPT_NETS = 8, 8
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
-#: Headless: the name resolves to the pods' addresses, because the service has none of its own
+#: ``Headless`` means that the service has no address, so its name resolves to the pods' addresses.
 ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headless"]
 
 
@@ -215,7 +215,8 @@ class World(Record):
 
     @cached_property
     def all_services(self) -> tuple[Service, ...]:
-        """The tested services in the order of the applications, then the additional ones."""
+        """The tested services in the order of the applications, and then the additional
+        services."""
         tested = (
             Service(name=app.served_as, app=app.name, ports=app.service, type=app.service_type)
             for app in self.apps
@@ -528,8 +529,8 @@ class _Place(NamedTuple):
     nets: Kept[Net]
 
 
-#: Cached results take about 10 MB for a large world, so only few worlds are cached. No other object
-#: may hold a reference to them.
+#: Cached results take about 10 MB for a large world, so only a few worlds are cached. No other
+#: object may hold a reference to the cached results.
 _PLACES: Kept[Memo[tuple[object, ...], _Place]] = Kept(16)
 
 

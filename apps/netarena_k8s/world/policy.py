@@ -5,7 +5,7 @@ datagram) from one endpoint reaches a port of another endpoint. The source's egr
 ingress must both allow the connection, at the port of the destination pod. A service has already
 translated its own port to this pod port.
 
-Rules that are often misread, each with a test of its own:
+The following rules are often misread, and each has a separate test:
 
 - ``policyTypes`` absent: Ingress, and Egress too only if there is an egress rule.
 - ``ingress: []`` allows nothing; ``[{}]``, ``from: []`` and ``ports: []`` allow all.
@@ -412,7 +412,7 @@ def _holds(expression: Manifest, labels: Labels) -> bool:
 
 
 def in_block(block: Manifest, ip: str) -> bool:
-    """Return whether an address lies in an ``ipBlock`` and in none of its exceptions."""
+    """Return whether an address lies in an ``ipBlock`` but not in any of its exceptions."""
     address = _address(ip)
     if address not in network_of(block["cidr"]):
         return False

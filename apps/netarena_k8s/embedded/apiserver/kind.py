@@ -111,7 +111,7 @@ resource.k8s.io/v1
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource in one version; ``group`` is empty for the core group."""
+    """One resource in one version. ``group`` is empty for the core group."""
 
     group: str
     version: str

@@ -231,7 +231,7 @@ class _Life:
 
 
 class Episode:
-    """The API of one world: its objects, port and tokens.
+    """The API of one world, with its objects, port and tokens.
 
     Everything except the port and tokens is used only in its thread.
     """
@@ -333,7 +333,7 @@ class Process:
             openapi.document(root)
 
     async def run(self, control: socket.socket) -> None:
-        """Execute orders until the other end closes the socket."""
+        """Execute orders until the service closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
         # One episode's thread may take long to answer, and orders of other episodes must not wait
@@ -394,7 +394,7 @@ class Process:
 
 
 def main(descriptor: int) -> None:
-    """Serve until the other side closes the socket ``descriptor``."""
+    """Serve until the service closes the socket ``descriptor``."""
     control = socket.socket(fileno=descriptor)
     sys.setswitchinterval(_SWITCH_S)
     with contextlib.suppress(ConnectionError):

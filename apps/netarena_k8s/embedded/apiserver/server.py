@@ -434,7 +434,7 @@ def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
 
 
 def _split(request: Request) -> list[str]:
-    """Return the path segments as sent, so that an escaped slash does not split one."""
+    """Return the path segments as sent, so that an escaped slash does not split a segment."""
     raw = request.scope.get("raw_path") or request.url.path.encode()
     return [unquote(one) for one in raw.split(b"?")[0].decode("latin-1").split("/") if one]
 
@@ -523,7 +523,7 @@ def _page(path: str, request: Request) -> Response:
 def _test(call: Call) -> Test:
     labels = label_test(call.query.get("labelSelector", ""))
     fields = field_test(call.query.get("fieldSelector", ""), call.resource)
-    name = call.name  # set for a watch on one object
+    name = call.name  # Set by clients for a watch on one object.
     return lambda one: labels(one) and fields(one) and (not name or one["metadata"]["name"] == name)
 
 

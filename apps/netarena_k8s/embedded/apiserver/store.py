@@ -52,7 +52,7 @@ class Store:
         self.version = _FIRST_VERSION
         self._objects: dict[Key, dict[str, Any]] = {}
         self._history: deque[Change] = deque()
-        #: versions up to this one are no longer in the history
+        #: newest version that is no longer in the history
         self._forgotten = 0
         #: characters of each written object, and of all objects in the history
         self._sizes: dict[Key, int] = {}
@@ -111,7 +111,7 @@ class Store:
             self._objects[key] = self._fresh[key] = _versioned(one, self.version)
 
     def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
-        """Replace an object as if it had been deployed as ``one``, with the version of ``one``.
+        """Replace an object as if ``one``, with its version, had been deployed.
 
         No trace of the previous object remains. Raises Refused if it does not exist.
         """
@@ -135,7 +135,8 @@ class Store:
         self._sizes = {**saved._sizes}
 
     def touched(self) -> list[tuple[str, Key]]:
-        """Return the objects that differ from the deployed ones: (what happened, key), sorted."""
+        """Return the objects that differ from the deployed objects, as a sorted list of (kind of
+        change, key)."""
         found = [
             ("deleted" if key not in self._objects else "changed", key)
             for key, one in self._fresh.items()

@@ -288,7 +288,8 @@ def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
 
 
 def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:
-    """Return ``old`` with kubectl's last-applied annotation updated, if it has one."""
+    """Return ``old`` with kubectl's last-applied annotation updated, if ``old`` has this
+    annotation."""
     annotations = old["metadata"].get("annotations", {})
     if owner.manager != "kubectl" or LAST_APPLIED not in annotations:
         return old

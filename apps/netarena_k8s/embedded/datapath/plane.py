@@ -42,7 +42,7 @@ _BACKLOG = 512
 _TOKEN = struct.Struct("=I")
 _STREAM, _DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 _KINDS = {"TCP": _STREAM, "UDP": _DATAGRAM}
-#: SO_LINGER value that closes without waiting for the other side
+#: SO_LINGER value with which a socket closes without waiting for the other side
 _LINGER = struct.pack("=ii", 1, 0)
 _NFT_S = 30.0
 _SETTLE_S = 10.0

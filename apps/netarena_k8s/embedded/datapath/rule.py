@@ -7,10 +7,10 @@ translated, a packet of a new connection passes the chains of the sending pod an
 pod:
 
 * a pod that no policy of a direction selects has no chain, and everything passes,
-* in a chain, each peer and port of a rule is a line that returns; the rest is rejected with a reset
-  or ICMP, so that a refused connection need not time out,
-* replies, and packets of an established TCP connection, are accepted first; a datagram is always
-  judged, since one of an earlier round may have had the same ports.
+* in a chain, each peer and port of a rule is a line that returns. Other packets get a reset
+  or ICMP error, so that a refused connection does not have to time out,
+* replies, and packets of an established TCP connection, are accepted first. A datagram is always
+  judged, because an earlier round's datagram may have had the same ports.
 
 The table is replaced in one transaction.
 """

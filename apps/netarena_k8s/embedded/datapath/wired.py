@@ -60,7 +60,8 @@ _DNS = "kube-system/dns"
 class Layout:
     """The network of a world: endpoints by name, the ports on which they listen, and services.
 
-    ``strangers`` adds the pods of other namespaces, and ``outside`` adds addresses; tests use both.
+    ``strangers`` adds the pods of other namespaces, and ``outside`` adds addresses. Only tests use
+    these two arguments.
     """
 
     world: World
@@ -169,8 +170,8 @@ class Plane:
             stop_s=_STOP_S,
             answer_s=_ANSWER_S,
         )
-        # The process handles one order at a time. The wait for other orders must not count against
-        # a timeout.
+        # The process handles one order at a time. The time spent waiting for other orders must not
+        # count towards a timeout.
         self._turn = asyncio.Lock()
 
     @property
