@@ -664,8 +664,7 @@ class _Source:
         )
 
     def _shows(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> bool:
-        """Return whether the faults that remain after ``repaired`` have been repaired are
-        visible."""
+        """Return whether the remaining faults are visible once ``repaired`` have been repaired."""
         return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:

@@ -51,7 +51,7 @@ class Fault(Record):
     repair: tuple[dict[str, JsonValue], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     opened: tuple[tuple[str, str], ...] = ()
-    #: intended connections other than pairs that stop while this is the only fault
+    #: intended connections, other than pairs, that stop working while this is the only fault
     stopped: tuple[str, ...] = ()
     #: policies whose faults do not show while this fault is present
     masks: tuple[str, ...] = ()

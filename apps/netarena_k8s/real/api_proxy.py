@@ -94,8 +94,9 @@ class Gate:
     """The proxy of one episode, which expires versions before ``since``. Call ``start`` first and
     ``close`` at the end.
 
-    ``failures`` counts requests that failed because the API server did not respond, did not accept
-    the connection, or became unavailable during the request. An agent cannot cause these failures.
+    ``failures`` counts requests that failed because the API server was unreachable or became
+    unavailable during the request, or because there was no token. An agent cannot cause these
+    failures.
     """
 
     def __init__(self, server: Server, answers: Asking, token: Lending) -> None:

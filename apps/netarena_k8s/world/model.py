@@ -63,7 +63,7 @@ ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headl
 
 
 class ServicePort(Record):
-    """A port of a service. ``target`` is a number or the name of a container's port."""
+    """A port of a service. ``target`` is the number or the name of a container's port."""
 
     port: int
     target: int | str

@@ -58,7 +58,7 @@ class Grant(Record):
 
     source: Group | str
     target: Group | str
-    #: None: the pod port behind the first port of each target's service
+    #: port of the target; None: the pod port behind the first port of each target's service
     port: int | None = None
     protocol: Protocol = "TCP"
 
