@@ -23,11 +23,12 @@ from netarena.cli.model import Model, price_of, tokenizer
 from netarena.cli.screen import show_table
 from netarena.cli.terminal import json_text
 from netarena.config import Config, PromptStyle
-from netarena.errors import ConfigError
-from netarena.model import Episode, Outcome, Query
+from netarena.errors import AssessmentFailed, ConfigError
+from netarena.model import Episode, Outcome, Query, Usage
 from netarena.report.markdown import duration
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct, with_size_of_file
+from netarena.run.shard import Shard
 from netarena.task.application import Application, indices_of
 from netarena.task.prompt import render
 
@@ -62,8 +63,8 @@ class Earlier:
     """Means per reply and episode of an earlier run, which replace assumptions."""
 
     turns: float
-    #: Null if the earlier run's agents reported no tokens.
-    output_tokens: float | None
+    #: By ``prompt_type``, for agents of the earlier run that reported tokens.
+    output_tokens: Mapping[str, float]
     source: str
 
 
@@ -93,9 +94,12 @@ class Sample:
         return round(self.disk_bytes / max(1, self.steps) * episodes * turns)
 
 
-def read_earlier(folder: Path) -> Earlier:
-    """Return the means of a run. Raises ConfigError if it graded no episode."""
+def read_earlier(folder: Path, app: Application) -> Earlier:
+    """Return the means of a run of ``app``. Raises ConfigError if it graded no episode."""
     runs = read_run(folder)
+    name = runs[0].application.recorded_name
+    if name != app.recorded_name:
+        raise ConfigError("--estimate-from", f"{folder} is a run of {name}, not of {app.name}")
     graded = [
         one
         for run in runs
@@ -104,20 +108,27 @@ def read_earlier(folder: Path) -> Earlier:
     ]
     if not graded:
         raise ConfigError("--estimate-from", f"{folder} has no graded episode")
-    usages = [episode.usage for episode in graded if episode.usage]
-    replies = sum(usage.replies for usage in usages)
-    output = sum(usage.output_tokens for usage in usages) / replies if replies else None
+    usages: dict[str, Usage] = {}
+    for one in graded:
+        if one.usage and one.usage.replies:
+            usages[one.prompt_type] = usages.get(one.prompt_type, Usage()) + one.usage
+    output = {style: usage.output_tokens / usage.replies for style, usage in usages.items()}
     return Earlier(fmean(episode.iterations for episode in graded), output, str(folder))
 
 
 def take_sample(app: Application, config: Config) -> Sample:
-    """Play one query of each label, at most ``SAMPLE``, in a folder that is removed."""
-    labels = len(app.labels(config))
+    """Play one query of each label, at most ``SAMPLE``, in a folder that is removed.
+
+    Of more labels, each n-th one in seeded order is in the sample. Raises ConfigError if no query
+    can be played.
+    """
+    of = -(-len(app.labels(config)) // SAMPLE)
+    shard = Shard(0, of) if of > 1 else None
     small = config.model_copy(
         update={
             "num_queries": 1,
-            "start_index": 0,
-            "end_index": min(labels, SAMPLE),
+            "start_index": None,
+            "end_index": None,
             "repeats": 1,
             "resume": False,
             "benchmark_path": None,
@@ -134,11 +145,15 @@ def take_sample(app: Application, config: Config) -> Sample:
 
     async def play() -> None:
         async with app:
-            await conduct(app, small, {app.role: agent}, out=folder, reporter=watch)
+            await conduct(app, small, {app.role: agent}, out=folder, reporter=watch, shard=shard)
 
     with tempfile.TemporaryDirectory(prefix="netarena-estimate-") as place:
         folder = Path(place)
-        run_until_stopped(play)
+        try:
+            run_until_stopped(play)
+        except AssessmentFailed as error:
+            why = f"no query of the sample could be played on this machine: {error}"
+            raise ConfigError("--estimate", why) from None
         (stored,) = read_run(folder)
         episodes = [one for one in stored.episodes() if one.outcome is not Outcome.INVALID]
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -203,8 +218,6 @@ def estimate(
     config = with_size_of_file(app, agents[0].config)
     queries = len(indices_of(app, config)) * config.repeats
     sample = take_sample(app, config)
-    if not sample.episodes:
-        raise ConfigError("--estimate", "no query of the sample could be played on this machine")
     rows = []
     for agent in agents:
         limit = app.turns(agent.config)
@@ -214,8 +227,8 @@ def estimate(
         count, own = tokenizer(agent.model)
         first, growth, reply = _tokens(app, agent.config, sample, count)
         output = reply + REASONING[agent.config.prompt_type]
-        if earlier is not None and earlier.output_tokens is not None:
-            output = earlier.output_tokens
+        if earlier is not None:
+            output = earlier.output_tokens.get(agent.config.prompt_type, output)
         tokens_in = queries * (turns * first + growth * turns * (turns - 1) / 2)
         tokens_out = queries * turns * output
         price = price_of(agent.role, agent.model, stated)
@@ -295,7 +308,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _assumptions(told: Mapping[str, Any]) -> str:
     if told["earlier"]:
-        return f"Turns and output tokens: means of {told['earlier']}."
+        return f"Turns, and output tokens of its prompt_type: means of {told['earlier']}."
     words = ", ".join(f"{style} +{tokens}" for style, tokens in REASONING.items())
     return (
         f"Assumed: {100 * SOLVED:.0f} % of queries are solved, in {100 * SOLVED_TURNS:.0f} % of "

@@ -214,7 +214,7 @@ def _estimate(
     choice = choose(choice, "oracle")
     choice.check()
     asked = Asked(app.role, choice.model(), check_config(config))
-    earlier = None if plan.earlier is None else read_earlier(plan.earlier)
+    earlier = None if plan.earlier is None else read_earlier(plan.earlier, app)
     show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
 
 

@@ -176,7 +176,7 @@ def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[st
         Asked(party.role, _model(party), config.with_own(party.role, party.config))
         for party in scenario.participants
     ]
-    earlier = None if plan.earlier is None else read_earlier(plan.earlier)
+    earlier = None if plan.earlier is None else read_earlier(plan.earlier, app)
     return estimate(app, agents, plan.prices, earlier)
 
 

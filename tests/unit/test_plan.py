@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netarena_toy import Toy
+from stage import Fragile, fail_at
 
 from netarena.agent.interface import AGENT_GROUP
 from netarena.cli import main
+from netarena.cli.estimate import Asked, estimate, take_sample
 from netarena.cli.model import Model, find_model, price_of, read_prices, tokenizer
 from netarena.cli.plan import Plan
 from netarena.errors import ConfigError
@@ -149,6 +152,40 @@ def test_estimate_from_an_earlier_run_uses_its_turns(capsys: pytest.CaptureFixtu
     (row,) = told["agents"]
     assert row["turns"] == round(stored["avg_iterations"], 2) <= 2
     assert row["output_tokens"] == pytest.approx(77 * row["calls"], rel=0.01)
+
+
+def test_earlier_run_gives_output_tokens_only_to_agents_with_its_prompts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usage = json.dumps({"usage": {"input_tokens": 9, "output_tokens": 7777}})
+    Path("agent.sh").write_text(f"echo '{usage}' >&2; echo open v1")
+    command = ["run", "toy", "--agent-exec", "sh agent.sh", "--out", "run", "--num-queries", "1"]
+    assert main([*command, "--set", "prompt_type=react", "--set", "max_iterations=1"]) == 0
+    capsys.readouterr()
+    path = write("a.toml", ("plain", "x", "", "zeroshot_base"), ("react", "x", "", "react"))
+    plain, react = estimated([path, "--estimate-from", "run"], capsys)["agents"]
+    assert plain["output_tokens"] < 100 * plain["calls"]
+    assert react["output_tokens"] == pytest.approx(7777 * react["calls"], rel=0.01)
+    # another application has other turns and replies
+    assert main(["run", "malt", "--estimate-from", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--estimate-from: run is a run of toy, not of malt" in line
+
+
+def test_sample_of_many_labels_is_drawn_from_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.cli.estimate.SAMPLE", 1)
+    labels = set()
+    for seed in range(1, 5):
+        (one,) = take_sample(Toy(), Toy.config_type.parse({"seed": seed, "end_index": 1})).episodes
+        labels.add(one.label)
+    assert len(labels) > 1
+
+
+def test_estimate_without_a_playable_query_is_refused() -> None:
+    broken = Fragile(fail_at("open", tries=9))
+    config = Toy.config_type.parse({"seed": 7})
+    with pytest.raises(ConfigError, match="--estimate: no query of the sample could be played on"):
+        estimate(broken, [Asked("toy_operator", Model(), config)], {})
 
 
 def test_max_cost_ends_a_series_which_is_resumed(capsys: pytest.CaptureFixture[str]) -> None:
