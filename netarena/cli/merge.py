@@ -117,11 +117,14 @@ def _agent(run: Run, origin: dict[str, Any]) -> list[str]:
     """Return the options that select the agent."""
     options = {"agent": "--agent", "command": "--agent-cmd", "program": "--agent-exec"}
     words = [
-        word for key, option in options.items() if origin.get(key) for word in (option, origin[key])
+        word
+        for key, option in options.items()
+        if origin.get(key)
+        for word in (option, str(origin[key]))
     ]
     if origin.get("over_a2a"):
         words.append("--over-a2a")
-    name = run.participants[run.application.role]
+    name = next(iter(run.participants.values()))
     return words if name in words else [*words, "--name", name]
 
 

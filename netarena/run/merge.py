@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from heapq import merge as merge_sorted
 from math import fsum
@@ -65,6 +66,9 @@ _SAME = (
     "config",
     "shape",
 )
+
+#: Folder in OUT for the files of a merge that has not ended.
+_STAGING = ".merge"
 
 Told = Callable[[Outline], None]
 
@@ -385,7 +389,8 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
     """Write the folder of the whole run; return its summaries by role.
 
     ``shards`` has no gaps. ``told`` is called with each episode. An earlier run in ``out`` is moved
-    to ``earlier-N/``. Raises ConfigError, and AssessmentFailed if the whole run would have failed.
+    to ``earlier-N/``; it stays as it is if merging fails. Raises ConfigError, and AssessmentFailed
+    if the whole run would have failed.
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
@@ -394,20 +399,38 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
     config = run.config.model_copy(update={"output_dir": str(out), "resume": False})
     header = make_header(run.application, config, Secrecy.OPEN)
     try:
-        with lock_folder(out):
-            keep_earlier(out)
-            replace_file(out / QUERIES_NAME, _queries(shards))
+        with lock_folder(out), _staged(out) as staging:
+            replace_file(staging / QUERIES_NAME, _queries(shards))
             summaries = {
-                role: _merge_role(shards, config, role, out, told) for role in run.participants
+                role: _merge_role(shards, config, role, staging, told) for role in run.participants
             }
             had: dict[str, Any] = {"agent": dict(run.origin)} if run.origin else {}
             if run.own:
                 had["participant_config"] = dict(run.own)
             names = dict(run.participants)
-            write_json(out / CONFIG_NAME, with_seed_text({**header, "participants": names, **had}))
+            write_json(
+                staging / CONFIG_NAME, with_seed_text({**header, "participants": names, **had})
+            )
     except OSError as error:
         raise ConfigError("OUT", f"{out} cannot be written: {error.strerror}") from None
     return summaries
+
+
+@contextmanager
+def _staged(out: Path) -> Generator[Path]:
+    """Yield an empty folder; at the end move its files into ``out``, in place of an earlier run."""
+    staging = out / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)  # of a merge that was killed
+    staging.mkdir()
+    try:
+        yield staging
+        keep_earlier(out)
+        made = [path.relative_to(staging) for path in staging.rglob("*") if path.is_file()]
+        for name in sorted(made, key=lambda name: name == Path(CONFIG_NAME)):  # the config last
+            (out / name).parent.mkdir(exist_ok=True)
+            (staging / name).replace(out / name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _queries(shards: Shards) -> Iterator[str]:

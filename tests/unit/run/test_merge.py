@@ -151,6 +151,35 @@ def test_agent_that_fails_one_whole_shard_counts_as_in_one_run(tmp_path: Path) -
     assert summary["graded"] == 3
 
 
+@pytest.mark.parametrize("roles", [1, 2])
+def test_merge_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path, roles: int) -> None:
+    folders, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "m"
+    run(out, roles=roles, num_queries=1)
+    before = contents(out)
+    for number, folder in enumerate(folders):
+        run(folder, f"{number}/2", roles=roles, num_queries=1)
+    shards = read_shards(folders)
+    # the last role fails, after the others
+    journal = next(iter([*folders[1].glob("role_1/journal.jsonl"), folders[1] / "journal.jsonl"]))
+    whole = journal.read_text()
+    journal.write_text(whole.replace('"query_id"', '"query_no"'))
+    with pytest.raises(ConfigError, match="is of another version"):
+        merge(shards, out)
+    assert contents(out) == before
+    journal.write_text(whole)
+    merge(shards, out)
+    assert {path.name for path in out.iterdir()} >= {"config.json", "earlier-1"}
+    assert not (out / ".merge").exists()
+
+
+def test_command_of_a_shard_is_printed_whatever_its_config_holds(tmp_path: Path) -> None:
+    run(tmp_path / "a", "0/2")
+    path = tmp_path / "a" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "agent": {"agent": 7}}))
+    shards = read_shards([tmp_path / "a"])
+    assert "--agent 7 --name" in _command(shards, shards.gaps[0])
+
+
 @pytest.mark.parametrize("name", ["malt", "k8s", "route"])
 def test_shards_draw_the_queries_of_the_whole_run_and_no_other(name: str) -> None:
     app = load(name)
