@@ -6,6 +6,7 @@ are parsed once per line, and the line's offset is stored.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -181,6 +182,8 @@ class Run:
         self._queries_path = home / QUERIES_NAME
         #: Positions of queries by the shown id.
         self._queries: dict[str, Place] = {}
+        #: ``Query.content`` by the id that is shown.
+        self._contents: dict[str, str] = {}
         #: Sealed id of each query of a public run.
         self._sealed: dict[str, str] = {}
         #: Texts of episodes by ``Ask``, and of tasks by query id.
@@ -347,6 +350,7 @@ class Run:
                     shown = self.shown_id(query.id)
                     if shown not in self._queries:
                         self._queries[shown] = Place(offset, len(line))
+                        self._contents[shown] = _content(line)
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
@@ -363,6 +367,7 @@ class Run:
             self._entries.clear()
             self._names.clear()
         self._queries.clear()
+        self._contents.clear()
         self._corpus.clear()
         self._read_queries()
         self.problems.clear()
@@ -396,7 +401,9 @@ class Run:
             old = self._entries.get(episode.ask)
             entry = Entry(
                 run=self,
-                outline=episode.outline(),
+                outline=replace(
+                    episode.outline(), content=self._contents.get(episode.query_id, "")
+                ),
                 number=old.number if old else len(self._entries),
                 name=self._name(episode.ask),
                 agent=sys.intern(episode.agent.name),
@@ -414,6 +421,15 @@ class Run:
             stands = list(self._queries).index(name) if name in self._queries else self._lines
             name = f"~{stands}" if name in self._queries else f"~~{stands}"
         return name if ask.repeat == 1 else f"{name}~{ask.repeat}"
+
+
+def _content(line: bytes) -> str:
+    """Return ``Query.content`` of a line of ``queries.jsonl`` without parsing it.
+
+    Text, initial state and actions are its last keys.
+    """
+    _, key, rest = line.rstrip().partition(b'"text":')
+    return hashlib.sha256(b"{" + key + rest).hexdigest()[:16] if key else ""
 
 
 class Library:

@@ -118,6 +118,7 @@ def query(number: int, **values: Any) -> Query:
             "label": ("leak", "drought", "flood")[number % 3],
             "level": f"level{1 + number % 2}",
             "text": "Open all valves.",
+            "initial": {"number": number},
             "actions": (Action(kind="close", parameters={"valve": "v1"}),),
             **values,
         }

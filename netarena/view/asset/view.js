@@ -92,8 +92,8 @@ function show_tally(chosen) {
   RATES.forEach((name, place) => {
     const clusters = new Map();
     for (const entry of counted) {
-      const [right, size] = clusters.get(entry.query) || [0, 0];
-      clusters.set(entry.query, [right + entry.right[place], size + 1]);
+      const [right, size] = clusters.get(entry.same) || [0, 0];
+      clusters.set(entry.same, [right + entry.right[place], size + 1]);
     }
     const [low, high] = clustered([...clusters.values()]).map((bound) => 100 * bound);
     const box = one(`[data-rate="${name}"]`, tally);

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from netarena.analysis.stats import rate_all
 from netarena.config import with_seed_text
 from netarena.errors import ConfigError
-from netarena.model import Episode, Outline
+from netarena.model import Episode, Outline, Query
 from netarena.report.story import why
 from netarena.run.assessment import QUERIES_NAME
 from netarena.run.journal import JOURNAL_NAME, lock_folder, read_journal
 from netarena.view.index import Library, _Episode
+from netarena.view.selection import tally
+from netarena.view.site import Site
 from tests.fake import gallery
 
 pytestmark = pytest.mark.usefixtures("toy")
@@ -37,13 +40,35 @@ def test_outlines_agree_with_the_whole_journal(tmp_path: Path) -> None:
     (run,) = read(folder).runs
     whole = list(read_journal(folder / JOURNAL_NAME, slim=False).episodes.values())
     assert [entry.outline.ask for entry in run.entries] == [episode.ask for episode in whole]
+    lines = (folder / QUERIES_NAME).read_text().splitlines()
+    queries = {one.id: one for one in map(Query.model_validate_json, lines)}
     for entry, episode in zip(run.entries, whole, strict=True):
         assert run.read(entry) == episode
         # evidence is read with the page
-        assert entry.outline == replace(episode.outline(), evidence=())
+        outline = episode.outline(queries[episode.query_id])
+        assert entry.outline == replace(outline, evidence=())
         assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "⟨ESC⟩")
     assert [run.find(entry.name) for entry in run.entries] == run.entries
     assert (run.asked, run.complete, run.agent) == (13, False, "plumber")
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_rates_cluster_equal_queries_as_a_report_does(tmp_path: Path, public: bool) -> None:
+    queries = [gallery.query(number, initial=number % 2) for number in range(8)]
+    kinds = (gallery.solved, gallery.lost)
+    folder = gallery.write_run(
+        tmp_path / "run", queries, [kinds[one.index % 2](one) for one in queries]
+    )
+    library = Library([folder], public=public)
+    library.catch_up()
+    shown = tally(library.entries)["rates"]
+    whole = read_journal(folder / JOURNAL_NAME, slim=False).episodes.values()
+    outlines = [one.outline(queries[one.index]) for one in whole]
+    assert shown["solved_safely"] == rate_all(outlines)["solved_safely"]
+    low, high = shown["solved_safely"]["interval"]
+    assert high - low > 0.85  # of two queries, not of eight
+    # pages with filters have numbers, from which nobody learns the content
+    assert [one["same"] for one in Site(library, live=False)._entries()["entries"]] == [0, 1] * 4
 
 
 def test_every_field_of_an_outline_is_read() -> None:
