@@ -15,11 +15,11 @@ from netarena.training.reward import PRESETS
 @click.argument("application", metavar="APP")
 @click.option(
     "--host", default="127.0.0.1", envvar="NETARENA_HOST", show_default=True, show_envvar=True,
-    help="Address to listen at.",
+    help="Address to listen on.",
 )  # fmt: skip
 @click.option(
     "--port", default=8000, type=click.IntRange(0, 65_535), show_default=True,
-    help="Port to listen at; 0 takes a free one. The URL is printed when the server is ready.",
+    help="Port to listen on; 0 chooses a free port. The URL is printed when the server is ready.",
 )  # fmt: skip
 @click.option(
     "--sessions", default=16, type=click.IntRange(1, 1024), show_default=True, metavar="N",
@@ -32,11 +32,11 @@ from netarena.training.reward import PRESETS
 )  # fmt: skip
 @click.option(
     "--rewards", default="default", type=NameChoice(tuple(PRESETS)), show_default=True,
-    help="Rewards of a step: a preset (docs/training.md).",
+    help="Preset for the rewards of each step (docs/training.md).",
 )  # fmt: skip
 @click.option(
     "--set", "pairs", multiple=True, metavar="KEY=VALUE",
-    help="Any config key; VALUE is read as JSON where it parses, else as text.",
+    help="Any config key; VALUE is read as JSON if it is valid JSON, otherwise as text.",
 )  # fmt: skip
 def command(  # noqa: PLR0913 -- one argument per option
     *,
@@ -48,9 +48,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     rewards: str,
     pairs: tuple[str, ...],
 ) -> None:
-    """Serve sessions of APP, on queries for training, to clients of OpenEnv, until SIGTERM.
+    """Serve sessions of APP with training queries to OpenEnv clients, until SIGTERM.
 
-    It has no access control: whoever reaches the port takes sessions.
+    The server has no access control: anyone who can reach the port can use sessions.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     from netarena.a2a.service import bound_url, listen, serving

@@ -46,7 +46,7 @@ def config_options(command: F) -> F:
             "pairs",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any config key; VALUE is read as JSON where it parses, else as text.",
+            help="Any config key; VALUE is read as JSON if it is valid JSON, otherwise as text.",
         ),
     )
     return _with(options, command)
@@ -61,7 +61,7 @@ def address_options(command: F) -> F:
             envvar="NETARENA_HOST",
             show_default=True,
             show_envvar=True,
-            help="Address to listen at.",
+            help="Address to listen on.",
         ),
         click.option(
             "--port",
@@ -69,14 +69,14 @@ def address_options(command: F) -> F:
             type=click.IntRange(0, 65_535),
             show_default=True,
             help=(
-                "Port to listen at; 0 takes a free one. The URL is printed when the service is "
+                "Port to listen on; 0 chooses a free port. The URL is printed when the service is "
                 "ready."
             ),
         ),
         click.option(
             "--card-url",
             metavar="URL",
-            help="URL that the agent card names.  [default: as the request's Host header says]",
+            help="URL in the agent card.  [default: from the request's Host header]",
         ),
     )
     return _with(options, command)

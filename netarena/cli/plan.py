@@ -45,7 +45,8 @@ def plan_options(command: F) -> F:
             "limit_usd",
             type=click.FloatRange(0, min_open=True),
             metavar="USD",
-            help="Stop the run before its replies cost more; --resume continues it.",
+            help="Stop the run before its replies cost more than this amount; --resume continues "
+            "the run.",
         ),
         click.option(
             "--price",

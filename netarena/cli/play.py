@@ -42,7 +42,10 @@ _FENCE = "```"
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
-    "--query", "query_id", metavar="ID", help="Play the query with this id, as in a record."
+    "--query",
+    "query_id",
+    metavar="ID",
+    help="Play the query with this id; result records contain the ids.",
 )
 @click.option(
     "--name", default="person", show_default=True, help="Name of the player in the results."

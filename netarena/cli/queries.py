@@ -19,15 +19,19 @@ from netarena.task.identity import Secrecy, seal
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
-    "--query", "query_id", metavar="ID", help="Print only the query with this id, as in a record."
+    "--query",
+    "query_id",
+    metavar="ID",
+    help="Print only the query with this id; result records contain the ids.",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help=f"With --query: folder of a run that asked this query, or its parent. [default: {RUNS}]",
+    help="With --query: folder of a run that asked this query, or the parent of such a folder. "
+    f"[default: {RUNS}]",
 )
-@click.option("--public", is_flag=True, help="Leave ground truth out.")
+@click.option("--public", is_flag=True, help="Omit ground truth.")
 def command(  # noqa: PLR0913 -- one argument per option
     *,
     application: str,

@@ -70,18 +70,18 @@ Examples:
     show_default="oracle",
     metavar="NAME|URL",
     help="A named agent (oracle, noop, random, hostile, blanket, parser, heuristic, …) or the URL "
-    "of one.",
+    "of an agent.",
 )
 @click.option(
     "--agent-cmd",
     metavar="COMMAND",
-    help="Command that starts your agent; it is stopped after the run. {port} is a free port, at "
+    help="Command that starts your agent; it is stopped after the run. {port} is a free port, on "
     "which the agent must serve its card.",
 )
 @click.option(
     "--agent-exec",
     metavar="COMMAND",
-    help="Program that is the agent. It is started for each turn, reads the prompt from standard "
+    help="Program to run as the agent. It is started for each turn, reads the prompt from standard "
     "input and writes the reply to standard output.",
 )
 @click.option(
@@ -89,7 +89,10 @@ Examples:
 )
 @config_options
 @click.option(
-    "--query", "query_id", metavar="ID", help="Ask only the query with this id, as in a record."
+    "--query",
+    "query_id",
+    metavar="ID",
+    help="Ask only the query with this id; result records contain the ids.",
 )
 @click.option("--verbose", is_flag=True, help="Show the conversation during the run.")
 @click.option(
@@ -146,9 +149,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
     **planned: Any,
 ) -> None:
-    """Examine an agent on APP and show how it did; or all that SCENARIO.toml names.
+    """Examine an agent on APP and show its results, or run the assessment in SCENARIO.toml.
 
-    A second run in the same folder keeps the first below earlier-N/.
+    A second run in the same folder moves the files of the first to earlier-N/.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     values = read_pairs(
@@ -168,7 +171,8 @@ def command(  # noqa: PLR0913 -- one argument per option
         if agent_name or agent_cmd or agent_exec or over_a2a or query_id or called or points:
             raise ConfigError(
                 "scenario",
-                "sets its agents: omit --agent, --query, --name and --until-interval",
+                "already defines the agents and the number of queries: omit --agent, --query, "
+                "--name and --until-interval",
             )
         from netarena.cli.scenario import run_scenario  # its A2A client is slow to import
 

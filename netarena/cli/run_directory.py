@@ -31,7 +31,7 @@ def place(
     seed = config.seed
     if seed is None and config.resume:
         if folder is None:
-            raise ConfigError("--resume", "needs --out DIR or --seed S to say which run")
+            raise ConfigError("--resume", "needs --out DIR or --seed S to identify the run")
         seed = _stored_seed(folder)
     if config.resume:
         run = folder or _default_folder(application, seed, shard)
@@ -121,8 +121,8 @@ def choose_query(
         words = application.versions()[version]
         raise ConfigError(
             "--query",
-            f"{query_id} was drawn with other keys, and no run below {RUNS} has it: give --set as "
-            "when it was drawn"
+            f"{query_id} was drawn with other keys, and no run below {RUNS} has this query: "
+            "repeat the --set options with which it was drawn"
             + (f" (version {version} is that of {words} in this release)" if words else ""),
         )
     if asked.seed is not None:
@@ -164,9 +164,8 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
             return shape, seed, index
     raise ConfigError(
         "--query",
-        f"{query_id} does not contain a seed, and no run below {RUNS} has it: give --seed, or "
-        "--out with a "
-        f"folder whose {CONFIG_NAME} has it",
+        f"{query_id} does not contain a seed, and no run below {RUNS} has this query: give "
+        f"--seed, or --out with a folder whose {CONFIG_NAME} contains the seed",
     )
 
 

@@ -64,7 +64,10 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     """
     series = read_series(path)
     if shard is not None and series:
-        raise ConfigError("--shard", f"is for one scenario: run the files that {path} names")
+        raise ConfigError(
+            "--shard",
+            f"can be used with only one scenario: run the files that {path} names one by one",
+        )
     if not series:
         scenario = read_scenario(path)
         if plan.estimate:
@@ -137,7 +140,7 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
         )
     refuse_with_service(plan)
     if shard is not None:
-        raise ConfigError("--shard", "is for scenarios whose green agent is an application")
+        raise ConfigError("--shard", "can be used only if the green agent is an application")
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",

@@ -34,7 +34,7 @@ from netarena.training.sft import (
     metavar="N,N,N",
     default=",".join(map(str, PAPER_SIZES.values())),
     show_default=True,
-    help="Number of queries of level 1, 2 and 3; the file mix contains all of them.",
+    help="Numbers of queries of levels 1, 2 and 3; the file mixed.jsonl contains all of them.",
 )
 @click.option(
     "--seed",
@@ -47,7 +47,7 @@ from netarena.training.sft import (
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Any config key; VALUE is read as JSON where it parses, else as text.",
+    help="Any config key; VALUE is read as JSON if it is valid JSON, otherwise as text.",
 )
 @click.option(
     "--from",
@@ -60,7 +60,8 @@ from netarena.training.sft import (
     "--against",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Run whose queries are compared with the training set.  [default: those of the same seed]",
+    help="Run whose queries are compared with the training set.  [default: an assessment with the "
+    "same keys, sizes and seed]",
 )
 @click.option(
     "--out",
@@ -80,8 +81,9 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Write chat JSONL for APP: prompts as an agent sees them, each with its reference reply.
 
-    A file for each level and one that mixes them. Queries are drawn for training: no assessment
-    has them; how many worlds with faults recur in one all the same is told.
+    There is one file for each level, and one file that mixes the levels. The queries are drawn for
+    training, so no assessment asks them. The number of pairs of world and fault that also occur in
+    an assessment is printed.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     app = load_for(application, training=True)
@@ -133,7 +135,7 @@ def _tell(told: Told, folder: Path, again: int | None) -> None:
     if told.examined:
         click.echo(
             f"netarena: warning: {told.examined} lines are from queries of an assessment: do not "
-            "examine a model trained on them with the same seed",
+            "examine a model trained on them with that assessment's seed",
             err=True,
         )
     if again is not None:
