@@ -113,13 +113,13 @@ def command(  # noqa: PLR0913 -- one argument per option
     markdown: Path | None,
 ) -> int:
     """Draw queries of APP over all labels, levels and variants of the config that are not set, and
-    prove each valid in its real world.
+    verify in its real world that each is valid.
 
-    Its effect shows, doing nothing does not solve it, the reference solution solves it safely,
-    and its record is sound. Exit status 1 if any is not. Of an audit that is ended early (Ctrl-C)
-    what it found until then is told.
+    A query is valid if its faults have an effect, doing nothing does not solve it, the reference
+    solution solves it safely, and its record is sound. Exit status 1 if a query is invalid. After
+    Ctrl-C, the results so far are printed.
 
-    With --traces, learners try to find what is wrong without diagnosis. Exit status 1 if one does.
+    With --traces, learners try to find the fault without diagnosis. Exit status 1 if one succeeds.
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)

@@ -56,7 +56,7 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
 @timeout_option(280.0, "For one reply, as agent_timeout_s in a run.")
 @json_option("the checks")
 def command(*, url: str, application: str | None, timeout_s: float, as_json: bool) -> int:
-    """Check the agent at URL: card, protocol, replies, timing. It is asked a few real questions.
+    """Check the card, protocol, replies and timing of the agent at URL with a few real questions.
 
     Exit status 1 if an assessment would fail.
     """

@@ -12,9 +12,9 @@ from netarena.task.application import load
 @click.command("clean")
 @click.argument("application", metavar="APP")
 def command(*, application: str) -> None:
-    """Remove what services of APP that are no more left outside this machine.
+    """Remove resources that stopped services of APP left outside this machine.
 
-    Such as namespaces on the cluster of KUBECONFIG. What a running service uses stays.
+    Examples are namespaces on the cluster in KUBECONFIG. Resources of running services are kept.
     """
     app = load(application)
     done = app.clean(os.environ)

@@ -20,8 +20,8 @@ from netarena.errors import ConfigError
     metavar="[ROLE=]IMAGE",
     multiple=True,
     help=(
-        "Image of ROLE (green_agent for the green agent), or of all agents without one in the "
-        "file; repeatable."
+        "Image of ROLE (green_agent for the green agent), or of all agents that have no image in "
+        "the file; repeatable."
     ),
 )
 @file_option

@@ -93,4 +93,4 @@ def _show(title: str, *texts: str) -> None:
     for line in lines[:MOST_LINES]:
         click.echo(f"   {harmless_line(line)}", err=True)
     if len(lines) > MOST_LINES:
-        click.echo(f"   … {len(lines) - MOST_LINES} more lines, which the journal has", err=True)
+        click.echo(f"   … {len(lines) - MOST_LINES} more lines, stored in the journal", err=True)

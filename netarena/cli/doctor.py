@@ -52,9 +52,9 @@ _WORDS = {
 @click.argument("application", metavar="[APP]", required=False)
 @json_option("the checks")
 def command(*, application: str | None, as_json: bool) -> int:
-    """Say what this machine can and cannot run, for APP or for every application installed.
+    """Report what this machine can and cannot run, for APP or for every installed application.
 
-    Exit status 1 if something blocks.
+    Exit status 1 if a problem prevents a run.
     """
     if application is not None and application not in application_names():
         load(application)  # the error lists the installed ones

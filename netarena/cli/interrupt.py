@@ -34,7 +34,7 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
         # a run that was in the folder before is not this run, except if it is resumed
         if not resumed and seen() in {before, None}:
             return ""
-        return f"what was graded is kept; {command} continues"
+        return f"graded episodes are kept; {command} continues the run"
 
     return hint
 

@@ -43,7 +43,7 @@ _HOST = "127.0.0.1"
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
-    "--http", is_flag=True, help="Serve on loopback instead of standard input and output."
+    "--http", is_flag=True, help="Serve over HTTP on loopback instead of standard input and output."
 )
 @click.option(
     "--port",
@@ -70,10 +70,10 @@ def command(  # noqa: PLR0913 -- one argument per option
     name: str,
     out: Path | None,
 ) -> None:
-    """Serve the tasks of APP by the Model Context Protocol: an agent that calls tools is examined.
+    """Serve the tasks of APP over the Model Context Protocol, to examine an agent that calls tools.
 
-    With --http a client sends a token: that of NETARENA_MCP_TOKEN, else one that is drawn and told
-    on standard error.
+    With --http, clients must send the token in NETARENA_MCP_TOKEN; if it is not set, a random token
+    is printed on standard error.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     try:
@@ -104,7 +104,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                 with suppress(asyncio.CancelledError):
                     await assessing
 
-    run_until_stopped(serve, hint=lambda: "what was graded is kept")
+    run_until_stopped(serve, hint=lambda: "graded episodes are kept")
     if (folder / RESULTS_NAME).is_file():
         click.echo(f"netarena: {folder / RESULTS_NAME}", err=True)
 

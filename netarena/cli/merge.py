@@ -47,7 +47,7 @@ def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
     """
     shards = read_shards(folders)
     for folder in shards.empty:
-        click.echo(f"netarena: warning: {folder} holds no run and is ignored", err=True)
+        click.echo(f"netarena: warning: {folder} contains no run and is ignored", err=True)
     if shards.gaps:
         _refuse_gaps(shards, out, as_json=as_json)
     with Meter("merge") as meter:

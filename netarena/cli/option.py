@@ -33,7 +33,7 @@ def config_options(command: F) -> F:
             "--num-queries",
             type=click.IntRange(1),
             metavar="N",
-            help="Queries per label or error type; the total in audit.",
+            help="Number of queries per label or error type; in audit, the total number.",
         ),
         click.option(
             "--seed",

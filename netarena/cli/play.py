@@ -66,9 +66,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     name: str,
     out: Path | None,
 ) -> None:
-    """Be the agent of APP yourself: at one query, drawn from all that the config draws.
+    """Answer one query of APP yourself; it is chosen at random from the queries of the config.
 
-    The task is shown once, then what each command leads to. Ctrl-D gives up.
+    The task is shown once, then the output of each command. Ctrl-D gives up.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)

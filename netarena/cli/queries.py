@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     out: Path | None,
     public: bool,
 ) -> None:
-    """Print queries of APP as JSONL, each with its reference solution: the replies, one a turn."""
+    """Print queries of APP as JSONL, each with its reference solution (one reply per turn)."""
     app = load(application)
     values = read_pairs(pairs, num_queries=num_queries, seed=seed)
     if out is not None:

@@ -26,9 +26,10 @@ SHOWN = 50
 )
 @json_option("the differences")
 def command(*, directory: Path, write: bool, as_json: bool) -> int:
-    """Judge every step in the journal of the run in DIR again, and say what differs.
+    """Judge every step in the journal of the run in DIR again, and print the differences.
 
-    Exit status 1 if a verdict does. Nothing is written without --write, the journal never.
+    Exit status 1 if a verdict differs. Files are written only with --write; the journal is never
+    changed.
     """
     results = [regrade(stored) for stored in read_run(directory)]
     kept = [write_results(result) for result in results] if write else []

@@ -43,12 +43,12 @@ def command(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Report on the runs in DIR, or on result files: who stands where, rates with intervals,
-    what was lost and why, invalid queries, times.
+    """Report on the runs in DIR, or on result files: ranking, rates with intervals, reasons of
+    failed episodes, invalid queries, times.
 
-    A folder is reported from its journal, as far as the run got; a result file, as the stock
-    client, the leaderboard and `netarena request` have them, as far as its records tell. Runs
-    that asked alike are compared.
+    The report of a folder is made from its journal, even if the run has not finished; the report of
+    a result file (of the stock client, the leaderboard or `netarena request`) from its records.
+    Runs with the same queries are compared.
     """
     if html and as_json:
         raise ConfigError("--html", "cannot be combined with --json")
@@ -57,7 +57,11 @@ def command(  # noqa: PLR0913 -- one argument per option
     entrants = read_entrants(sources)
     if pairs:
         if html or len(entrants) != 2:
-            raise ConfigError("--pairs", f"takes two runs, not {len(entrants)}, and no --html")
+            raise ConfigError(
+                "--pairs",
+                f"requires exactly two runs (there are {len(entrants)}) "
+                "and cannot be combined with --html",
+            )
         from netarena.report.pair import make_pairs, render_pairs
 
         found = make_pairs(*entrants)

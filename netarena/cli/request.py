@@ -37,7 +37,7 @@ MOST_SAID = 300
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     show_default=True,
-    help="Folder for results.json; several participants get a folder each below it.",
+    help="Folder for results.json; with several participants, each has its own folder below it.",
 )
 @click.option(
     "--id",

@@ -136,7 +136,8 @@ def choose_query(
     number = index // len(application.labels(found)) + 1
     if number > MOST_QUERIES:
         raise ConfigError(
-            "--query", f"{query_id} is query {number:,} of its label; the last is {MOST_QUERIES:,}"
+            "--query",
+            f"{query_id} is query {number:,} of its label; the maximum is {MOST_QUERIES:,}",
         )
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
     if found.output_dir is None or _asked_more(Path(found.output_dir), own):

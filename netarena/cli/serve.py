@@ -64,8 +64,8 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Serve the green agent of APP until SIGTERM or Ctrl-C.
 
-    NETARENA_SEED (a secret text) makes every task's seed; without it, netarena_seed in
-    GREEN_SECRETS_JSON does. NETARENA_HEADERS_<ROLE> holds headers for a participant.
+    The seed of every task is derived from NETARENA_SEED (a secret text) or, without it, from
+    netarena_seed in GREEN_SECRETS_JSON. NETARENA_HEADERS_<ROLE> contains a participant's headers.
     """
     open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
     tell_more("netarena")

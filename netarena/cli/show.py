@@ -36,9 +36,9 @@ _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yell
     "--repeat",
     type=click.IntRange(1),
     metavar="K",
-    help="Repetition K of a query that was asked several times.",
+    help="Show repetition K of a query that was asked several times.",
 )
-@click.option("--role", metavar="ROLE", help="Participant, if the run has several.")
+@click.option("--role", metavar="ROLE", help="Show only this participant, if the run has several.")
 @click.option("--prompt", is_flag=True, help="Print the prompts too.")
 @click.option("--full", is_flag=True, help="Do not shorten outputs and differences.")
 @json_option("the lines")
@@ -53,12 +53,12 @@ def command(  # noqa: PLR0913 -- one for each option
     full: bool,
     as_json: bool,
 ) -> None:
-    """Show the lost episodes of the run in DIR, one line each: what broke, was exposed or is still
-    wrong, and at which step.
+    """Show the failed episodes of the run in DIR, one line each: the reason (a broken or exposed
+    connection, or a remaining difference) and the step.
 
-    With ID (of a query, or its index) the transcript of that episode: what was asked for, its
-    output, what broke, healed and was exposed, or the differences with the right values.
-    It holds ground truth.
+    With ID (a query's id or index), show the transcript of that episode: each request, its output,
+    and the connections that broke, healed or were exposed, or the differences with the right
+    values. The transcript contains ground truth.
     """
     run = [stored for stored in read_run(directory) if role in {None, stored.header.role}]
     if not run:
@@ -154,7 +154,7 @@ def _show(out: Console, stored: Stored, story: Story, *, prompt: bool, full: boo
     for action in story.actions:
         _print(out, f"ground truth: {action}", full=full)
     if story.why:
-        out.print(Text(f"lost: {plain(story.why)}", style="red"))
+        out.print(Text(f"failed: {plain(story.why)}", style="red"))
     _pictures(out, story.pictures, (), full=full)
     before = story.pictures
     for turn in story.turns:
@@ -245,4 +245,4 @@ def _print(out: Console, text: str, *, full: bool, lead: str = "") -> None:
         cut = words if full or len(words) <= WIDTH else f"{words[:WIDTH]}…"
         out.print(Text(f"{lead}{cut}"), soft_wrap=True)
     if not full and len(lines) > SHOWN:
-        out.print(Text(f"… {len(lines) - SHOWN} lines more (--full)", style="dim"))
+        out.print(Text(f"… {len(lines) - SHOWN} more lines (--full)", style="dim"))

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--episode",
     metavar="ID",
-    help="With --static: one HTML file OUT of this episode; ID~K for its K-th repeat.",
+    help="With --static: write only this episode, to the HTML file OUT; ID~K is its K-th "
+    "repetition.",
 )
 @click.option("--public", is_flag=True, help="Omit ground truth and everything that reveals it.")
 def command(  # noqa: PLR0913 -- each is an option
@@ -51,11 +52,11 @@ def command(  # noqa: PLR0913 -- each is an option
     episode: str | None,
     public: bool,
 ) -> None:
-    """Serve pages to read the trajectories of the runs in each DIR by, until Ctrl-C.
+    """Serve pages with the trajectories of the runs in each DIR, until Ctrl-C.
 
-    Each DIR is a run, one of its participants, or holds runs. Runs that go on are followed, and
-    runs that begin later in DIR appear. The printed address holds a token, without which nothing is
-    shown. The pages hold ground truth, unless --public is given.
+    Each DIR is the folder of a run, of one of its participants, or of several runs. The pages
+    follow unfinished runs and show runs that begin later in DIR. The printed URL contains a token,
+    which is required to read the pages. The pages contain ground truth unless --public is given.
     """
     try:
         import netarena.view.site  # noqa: F401 -- imports the packages of the extra
@@ -66,7 +67,7 @@ def command(  # noqa: PLR0913 -- each is an option
     from netarena.view.index import Library
 
     if episode is not None and out is None:
-        raise ConfigError("--episode", "needs --static OUT, the file to write")
+        raise ConfigError("--episode", "requires --static OUT, the file to write")
     library = Library(directories, watch=out is None, public=public)
     if out is not None:
         if not public:

@@ -418,7 +418,7 @@ def test_stopped_run_can_be_resumed(fake, number, status, capsys):
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
     last = err.splitlines()[-1]
-    assert last.startswith("netarena: stopped: what was graded is kept")
+    assert last.startswith("netarena: stopped: graded episodes are kept")
     assert "--out run --resume" in last
     assert "Traceback" not in err
     assert run_lamp(*settings, "--resume", "--json") == 0

@@ -51,7 +51,7 @@ def test_runs_that_cannot_be_paired_are_refused(runs: Path, capsys) -> None:
     assess(Toy(), Scripted(open_all), runs / "other", seed=99)
     good = str(runs / "good")
     assert main(["report", "--pairs", good, str(runs / "bad"), str(runs / "other")]) == 2
-    assert "--pairs: takes two runs, not 3" in capsys.readouterr().err
+    assert "--pairs: requires exactly two runs (there are 3)" in capsys.readouterr().err
     assert main(["report", "--pairs", str(runs / "bad"), str(runs / "other")]) == 2
     assert "--pairs: " in capsys.readouterr().err
 
