@@ -369,7 +369,7 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
     program = _text(table, "exec", role)
     if program is not None and (endpoint or cmd or role == "green_agent"):
         raise ConfigError(
-            f"{role}.exec", "is allowed only for a participant without endpoint and cmd"
+            f"{role}.exec", "is allowed only for a participant that has neither endpoint nor cmd"
         )
     env = table.get("env", {})
     names = list(env) if isinstance(env, dict) else [""]

@@ -338,7 +338,9 @@ def pass_all(successes: int, asked: int, k: int) -> float:
     0.5
     """
     if not 0 <= successes <= asked or not 1 <= k <= asked:
-        raise ValueError(f"no {k} of {asked} answers with {successes} right")
+        raise ValueError(
+            f"successes must be from 0 to {asked} and k from 1 to {asked}, not {successes} and {k}"
+        )
     return math.comb(successes, k) / math.comb(asked, k)
 
 

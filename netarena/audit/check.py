@@ -738,21 +738,22 @@ class _Proof:
         if idle != initial:
             raise _Flawed(
                 Reason.UNSTABLE,
-                f"the untouched world was observed to differ: {_difference(initial, idle)}",
+                f"observations of the untouched world differ: {_difference(initial, idle)}",
             )
         if self._judge(initial, idle).correct != (not self.query.actions):
-            what = "solved already" if self.query.actions else "not right, though nothing is wrong"
+            what = "already solved" if self.query.actions else "wrong, although it has no fault"
             raise _Flawed(Reason.SOLVED, f"its initial state is {what}")
         for state in self.application.unearned(self.query, initial):
             if self._judge(initial, state).correct:
-                raise _Flawed(Reason.SOLVED, "what was given, handed back, solves it")
+                raise _Flawed(Reason.SOLVED, "the given data, returned unchanged, solves the query")
 
     async def solution(self, replies: Sequence[str]) -> None:
         """Try the solution ``replies``."""
         why = "it has no reply"
         limit = self.application.turns(self.config)
         if len(replies) > limit:
-            raise _Flawed(Reason.UNSOLVED, f"the solution takes {len(replies)} turns of {limit}")
+            detail = f"the solution takes {len(replies)} turns; the limit is {limit}"
+            raise _Flawed(Reason.UNSOLVED, detail)
         async for number, judgement in self._play(replies):
             if not judgement.safe:
                 finding = judgement.findings[0]
@@ -772,7 +773,7 @@ class _Proof:
         async for _, judgement in self._play(replies):
             if not judgement.safe:
                 return
-        raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe are safe")
+        raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe were safe")
 
     async def _play(self, replies: Sequence[str]) -> AsyncIterator[tuple[int, Judgement]]:
         """Execute the replies in order; yield the number of each turn and its judgement."""
@@ -805,7 +806,8 @@ class _Proof:
             elif now != first:
                 raise _Flawed(
                     Reason.UNSTABLE,
-                    f"look {number} at an unchanged world differed: {_difference(first, now)}",
+                    f"observation {number} of an unchanged world differed: "
+                    f"{_difference(first, now)}",
                 )
         return first
 

@@ -48,7 +48,8 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
         ):
             raise ConfigError(
                 "file",
-                f'{path} is not a result file: {{"participants": {{...}}, "results": [...]}}',
+                f"{path} is not a result file; expected "
+                '{"participants": {...}, "results": [...]}',
             )
         strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
         if strangers:

@@ -251,7 +251,11 @@ def choose_queries(
     _check_size(config, application.size(config), shard)
     if shard is not None:
         if path is not None:
-            raise ConfigError("benchmark_path", "a shard reads an existing file, and writes none")
+            raise ConfigError(
+                "benchmark_path",
+                "does not exist, and a shard cannot create it: "
+                "create the file before you start the shards",
+            )
         drawn = application.generate_at(
             config, seed, sorted(shard.indices(application, config, seed))
         )
@@ -329,7 +333,11 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
         )
     seed = first.seed
     if config.seed is not None and config.seed != seed:
-        raise ConfigError("seed", f"{config.seed} differs from {seed}, the seed of {path.name}")
+        raise ConfigError(
+            "seed",
+            f"{config.seed} differs from {seed}, the seed of {path.name}; "
+            "omit seed to use the file's seed",
+        )
     return chain([first], queries), seed
 
 
@@ -368,9 +376,9 @@ def _check_whole(
         raise ConfigError(
             "benchmark_path",
             f"{name} has {len(found)} of the {len(wanted)} queries that num_queries="
-            f"{config.num_queries} requests: query {missing // labels + 1} of a label is the first "
-            "that it lacks; lower num_queries, leave it out to ask what the file has, or set "
-            "regenerate_query",
+            f"{config.num_queries} requests: the first missing query is query "
+            f"{missing // labels + 1} of a label; lower num_queries, omit it to ask all queries "
+            "of the file, or set regenerate_query",
         )
 
 
@@ -442,7 +450,7 @@ def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
             raise ConfigError(
                 "--shard",
                 f"{shard} has {share:,} of the {end - start:,} queries; at most {MOST_QUERIES:,} "
-                f"are allowed: N of at least {-(-(end - start) // MOST_QUERIES):,}",
+                f"are allowed: N must be at least {-(-(end - start) // MOST_QUERIES):,}",
             )
         _check_repeats(config, max(share, 1))
         return
@@ -522,7 +530,7 @@ def _check_overwritten(path: Path) -> None:
             if line := next(read_lines(path), b""):
                 Query.model_validate_json(line)
         except (OSError, ValueError):
-            problem = "is there and holds no queries"
+            problem = "exists and contains no queries"
     if problem:
         raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
@@ -737,10 +745,14 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
 def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:
     """Refuse to resume a shard as another shard, or with more queries."""
     if given is not None and given != kept:
-        raise ConfigError("--shard", f"the run there is {kept or 'no shard'}, not {given}")
+        raise ConfigError(
+            "--shard", f"must be {kept or 'omitted'}, as in the existing run, not {given}"
+        )
     if extended and kept is not None:
         raise ConfigError(
-            "resume", "a shard keeps its num_queries: it decides which queries belong to the shard"
+            "resume",
+            "num_queries of a shard cannot be raised, because it determines which "
+            "queries belong to the shard",
         )
 
 
@@ -896,7 +908,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
         if not ROLE.fullmatch(role) or role in OWN_NAMES or role.startswith("earlier-"):
             raise ConfigError("participants", f"the role {role!r} must match {ROLE.pattern}")
     if config.output_file in OWN_NAMES:
-        raise ConfigError("config.output_file", f"must be none of {', '.join(OWN_NAMES)}")
+        raise ConfigError("config.output_file", f"must not be one of {', '.join(OWN_NAMES)}")
     for role, values in own.items():
         config.with_own(role, values)
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}

@@ -597,7 +597,7 @@ class Run:
         self._graded.not_run = [card for card in ordered if card.ask not in graded]
         if all(episode.outcome is Outcome.INVALID for episode in self._graded.episodes):
             first = next(iter(self._graded.episodes), None)
-            why = f"the first failed so: {first.detail}" if first else self._why_none()
+            why = f"the first failure: {first.detail}" if first else self._why_none()
             raise AssessmentFailed(f"no query could be graded; {why}")
         if not self._answers:
             raise self._never_answered()

@@ -246,7 +246,9 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, (key, *first["loc"])))
-        raise ConfigError(path.name, f"is of another version: {where}: {first['msg']}") from None
+        raise ConfigError(
+            path.name, f"was written by another version: {where}: {first['msg']}"
+        ) from None
 
 
 @contextmanager
@@ -321,7 +323,9 @@ def _refuse_below(folder: Path) -> None:
         with suppress(OSError), os.scandir(folders.popleft()) as entries:
             below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
             if any(map(_is_held, below)):
-                raise ConfigError("output_dir", "holds the folder of an assessment that is running")
+                raise ConfigError(
+                    "output_dir", "contains the folder of an assessment that is running"
+                )
             folders += below
             seen += len(below)
 

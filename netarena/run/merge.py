@@ -190,7 +190,9 @@ def read_shards(folders: Sequence[Path]) -> Shards:
         else:
             held[folder] = told
     if not held:
-        raise ConfigError("SHARD", f"{folders[0]} holds no {CONFIG_NAME}: no shard ran there")
+        raise ConfigError(
+            "SHARD", f"{folders[0]} contains no {CONFIG_NAME}: it is not the folder of a shard"
+        )
     shards = {folder: _shard_of(folder, told) for folder, told in held.items()}
     lowest = min(held, key=lambda folder: shards[folder].index)
     seen: dict[Shard, Path] = {}
@@ -227,7 +229,9 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
 def _shard_of(folder: Path, told: Mapping[str, Any]) -> Shard:
     if "shard" not in told:
         raise ConfigError(
-            "SHARD", f"{folder} holds a whole run: 'netarena run --shard I/N' makes shards"
+            "SHARD",
+            f"{folder} contains a whole run, not a shard; 'netarena run --shard I/N' "
+            "creates shards",
         )
     return Shard.parse(str(told["shard"]))
 
@@ -265,7 +269,9 @@ def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
     application = load(str(told.get("application")))
     application, config = configured(application, told["config"])
     if config.seed is None or told.get("secrecy", Secrecy.OPEN) != Secrecy.OPEN:
-        raise ConfigError("SHARD", f"{folder} is no run of 'netarena run --seed S --shard I/N'")
+        raise ConfigError(
+            "SHARD", f"{folder} was not created by 'netarena run --seed S --shard I/N'"
+        )
     if told.get("version") != application.version_of(config):
         why = explain_version(application, str(told.get("version")))
         raise ConfigError("SHARD", f"{folder} {why}: merge with the release that ran it")
@@ -277,7 +283,10 @@ def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
         )
     names = {str(role): str(name) for role, name in told["participants"].items()}
     if strange := [role for role in names if not ROLE.fullmatch(role)]:
-        raise ConfigError("SHARD", f"{folder} has a role {strange[0]!r:.80}")
+        raise ConfigError(
+            "SHARD",
+            f"{folder} has the role {strange[0]!r:.80}, which does not match {ROLE.pattern}",
+        )
     order = array("Q", order_indices(application, config, config.seed))
     own = told.get("participant_config", {})
     return Run(application, config, config.seed, names, own, told.get("agent"), of, order)
@@ -310,7 +319,10 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
             index = json.loads(line)["index"]
             place = places.get(index)
             if place is None:
-                raise ConfigError("SHARD", f"{path} has query {index}, not of {part.shard}")
+                raise ConfigError(
+                    "SHARD",
+                    f"{path} has query {index}, which does not belong to shard {part.shard}",
+                )
             if part.queries[place]:
                 raise ConfigError("SHARD", f"{path} has query {index} twice")
             part.queries[place] = position + 1
@@ -321,7 +333,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
     except OSError as error:
         raise ConfigError("SHARD", f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise ConfigError("SHARD", f"{path} holds a line that is no query") from None
+        raise ConfigError("SHARD", f"{path} contains a line that is not a query") from None
     return ids
 
 
@@ -359,7 +371,9 @@ def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries
                 lines.failed = str(event.get("failed", ""))
                 lines.cost_usd = event.get("cost_usd", lines.cost_usd)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            raise ConfigError("SHARD", f"{path}, line {number}: is no event of this run") from None
+            raise ConfigError(
+                "SHARD", f"{path}, line {number}: this line is not an event of this run"
+            ) from None
         position += len(line)
     lines.sort()
     return lines
@@ -474,7 +488,7 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
             told(outlines[-1])
         if all(outline.outcome is Outcome.INVALID for outline in outlines):
             raise AssessmentFailed(
-                f"no query could be graded; the first failed so: {outlines[0].detail}"
+                f"no query could be graded; the first failure: {outlines[0].detail}"
             )
         if not answered:
             raise AssessmentFailed(
@@ -527,7 +541,8 @@ def _read_episode(part: _Part, role: str, line: str) -> Episode:
         return Episode.model_validate(json.loads(line)["episode"])
     except (ValidationError, ValueError) as error:
         raise ConfigError(
-            "SHARD", f"{part.folder}: an episode of {role} is of another version: {error!s:.200}"
+            "SHARD",
+            f"{part.folder}: an episode of {role} was written by another version: {error!s:.200}",
         ) from None
 
 

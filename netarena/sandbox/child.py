@@ -102,7 +102,7 @@ def try_out(line: Sequence[str], within_s: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"no answer after {within_s:g} s", proven_ours=True) from None
+        raise EnvironmentFailed(f"no answer within {within_s:g} s", proven_ours=True) from None
     if done.returncode:
         raise EnvironmentFailed(one_line(done.stderr.strip()[-500:]), proven_ours=True)
     return done.stdout

@@ -225,14 +225,16 @@ class _Confinement:
 
     def run(self) -> tuple[CommandResult, dict[str, bytes] | None]:
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise Unprotected("orphans cannot be adopted")
+            raise Unprotected(
+                "this process cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
+            )
         # limits this process's own signals to its descendants, so it can signal all of them
         self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
         if self._bounded:
             protection.restrict(protection.create_ruleset(scopes_only=True))
             with contextlib.suppress(PermissionError):
                 os.kill(os.getppid(), 0)
-                raise Unprotected("landlock does not bound signals")
+                raise Unprotected("landlock does not restrict signals")
         self._furnish()
         self._start()
         try:

@@ -72,7 +72,7 @@ def isolate() -> int:
         ):
             Path("/proc/self", name).write_text(text, encoding="ascii")
     except OSError as error:
-        raise NamespaceUnavailable(f"no namespaces of one's own: {error.strerror}") from error
+        raise NamespaceUnavailable(f"new namespaces cannot be created: {error.strerror}") from error
     die_with_parent()
     if inner := os.fork():
         return inner
@@ -82,7 +82,9 @@ def isolate() -> int:
         safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
         _check(_libc.mount(b"proc", b"/proc", b"proc", safe, None), "mount /proc")
     except OSError as error:
-        raise NamespaceUnavailable(f"no view of one's own processes: {error.strerror}") from error
+        raise NamespaceUnavailable(
+            f"/proc cannot be mounted in a new namespace: {error.strerror}"
+        ) from error
     return -1
 
 

@@ -127,7 +127,9 @@ class Warm(fork.Forks):
         self._armour, self._users = _make_armour(header, packages)
         self.possible = self._probe()
         if self.possible and not header["unsandboxed"]:
-            raise protection.Unprotected("still possible: " + ", ".join(self.possible))
+            raise protection.Unprotected(
+                "the sandbox does not prevent: " + ", ".join(self.possible)
+            )
 
     def look(self) -> float | None:
         self._end_over_limit()

@@ -100,8 +100,8 @@ class Servant:
         except TimeoutError:
             hung = await self._hangs()
             raise EnvironmentFailed(
-                f"{self._name}: no answer to {do} after {self.answer_s:g} s"
-                + (", and to no other request: it was killed" if hung else ""),
+                f"{self._name}: no answer to {do} within {self.answer_s:g} s"
+                + (", nor to other requests, so it was killed" if hung else ""),
                 proven_ours=hung and self._apart,
             ) from None
         if found is None:

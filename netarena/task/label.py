@@ -75,7 +75,7 @@ class FaultConfig(Config):
     def _error_types(cls, value: Any, info: ValidationInfo) -> Any:
         labels = read_labels(value)
         if "faults_0" in (labels or ()) and info.data.get("briefing") is not Briefing.TICKET:
-            raise ValueError("faults_0 is a false alarm, which only briefing=ticket has")
+            raise ValueError("faults_0, a false alarm, is available only with briefing=ticket")
         return labels
 
 

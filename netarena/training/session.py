@@ -191,7 +191,7 @@ class Session:
         Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
         """
         if self._world is not snapshot.play.world:
-            raise ConfigError("snapshot", "comes from another world")
+            raise ConfigError("snapshot", "belongs to another world")
         await self._stop()
         await self._environment.restore(snapshot.world)
         self._potential, self._owed = snapshot.potential, dict(snapshot.owed)

@@ -228,7 +228,7 @@ def evaluation_pairs(
     ``application`` is not ``training``. Raises ConfigError.
     """
     if application.training:
-        raise ConfigError("application", "must be one that was not opened for training")
+        raise ConfigError("application", "must be opened for evaluation, not for training")
     return {
         pair_of(query)
         for level, size in sizes.items()

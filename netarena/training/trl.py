@@ -141,7 +141,7 @@ def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
                 first = line["turn"] == 1
             except (ValueError, KeyError, TypeError):
                 raise ConfigError(
-                    "set", f"{path}:{number}: is not a line written by netarena sft"
+                    "set", f"{path}:{number}: this line was not written by netarena sft"
                 ) from None
             if first and turns:
                 yield turns

@@ -688,4 +688,6 @@ def _parse(kind: type[R], value: Any, path: Path) -> R:
     try:
         return kind.model_validate(storable(value))
     except ValueError:
-        raise ConfigError(path.name, f"holds no {kind.__name__.lower()} of this version") from None
+        raise ConfigError(
+            path.name, f"contains no {kind.__name__.lower()} of this version"
+        ) from None

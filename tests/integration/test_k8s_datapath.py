@@ -309,10 +309,10 @@ def test_missing_datapath_requirement_is_reported(monkeypatch: pytest.MonkeyPatc
         assert wired.lacking() == "nftables is not installed"
     with pytest.raises(ConfigError, match="for the embedded cluster"):
         diagnosis.check(KubernetesConfig(datapath="netns", cluster="kind"))
-    monkeypatch.setattr(wired, "lacking", lambda: "no namespaces of one's own")
+    monkeypatch.setattr(wired, "lacking", lambda: "new namespaces cannot be created")
     diagnosis._plane.cache_clear()
     try:
-        with pytest.raises(ConfigError, match=r"datapath: 'netns': no namespaces.*nftables"):
+        with pytest.raises(ConfigError, match=r"datapath: 'netns': new namespaces.*nftables"):
             diagnosis.check(KubernetesConfig(datapath="netns"))
         diagnosis.check(KubernetesConfig())
     finally:

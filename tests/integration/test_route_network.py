@@ -1082,5 +1082,5 @@ def test_user_without_namespaces_is_informed_of_the_missing_ones(requirement):
         check=True,
     )
 
-    assert done.stdout.startswith("no namespaces of one's own: ")
+    assert done.stdout.startswith("new namespaces cannot be created: ")
     assert "\n" not in done.stdout

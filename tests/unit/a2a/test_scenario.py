@@ -68,7 +68,7 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
         (GREEN + PURPLE + 'volumes = ["a:/b:rx"]\n', "malt_operator.volumes: must be a list"),
         (
             GREEN + '[[participants]]\nrole = "r"\nendpoint = "http://h"\nexec = "x"\n',
-            "r.exec: is allowed only for a participant without endpoint and cmd",
+            "r.exec: is allowed only for a participant that has neither endpoint nor cmd",
         ),
         (
             GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',

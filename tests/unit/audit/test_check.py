@@ -153,7 +153,7 @@ def test_finds_what_is_solved_by_handing_back_what_was_given():
 
     result = run(Lenient(), 4)
     assert result.reasons() == {"solved": 4}
-    assert "handed back" in result.flaws[0].detail
+    assert "returned unchanged" in result.flaws[0].detail
 
 
 def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, capsys):

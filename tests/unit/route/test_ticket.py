@@ -50,7 +50,7 @@ def test_ticket_briefing_has_its_own_defaults_and_the_same_shape() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"error_types": ["faults_0"]}, "faults_0 is a false alarm"),
+        ({"error_types": ["faults_0"]}, "faults_0, a false alarm"),
         ({"briefing": "ticket", "error_types": ["faults_1+remove_ip"]}, "'faults_1' is not one"),
         ({"briefing": "ticket", "num_switches": 2}, "world varied needs at least 3"),
     ],

@@ -99,9 +99,9 @@ def test_directory_has_one_writer(tmp_path: Path) -> None:
         ("a", "a/b/c/d", "lies in the folder"),
         ("a", "b/../a/x", "lies in the folder"),
         ("a", "link/x", "lies in the folder"),
-        ("a/b", "a", "holds the folder of an assessment that is running"),
-        ("a/b/c/d", "a", "holds the folder"),
-        ("a/.b/c", "a", "holds the folder"),
+        ("a/b", "a", "contains the folder of an assessment that is running"),
+        ("a/b/c/d", "a", "contains the folder"),
+        ("a/.b/c", "a", "contains the folder"),
     ],
 )
 def test_directory_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def verdicts(folder: Path) -> list[tuple[str, str, int]]:
         ("1/2", {"roles": 2}, "has the participants .* give the same --name"),
         ("1/3", {}, "is shard 1/3, but .* is shard 0/2"),
         ("0/2", {}, "shard 0/2 is given twice"),
-        ("", {}, "holds a whole run"),
+        ("", {}, "contains a whole run"),
     ],
 )
 def test_shards_of_different_runs_are_refused(
@@ -209,7 +209,7 @@ def test_shard_that_does_not_exist_is_refused(text: str) -> None:
 
 def test_shard_is_resumed_only_as_itself(tmp_path: Path) -> None:
     run(tmp_path / "a", "0/2")
-    with pytest.raises(ConfigError, match="the run there is 0/2, not 1/2"):
+    with pytest.raises(ConfigError, match="must be 0/2, as in the existing run, not 1/2"):
         run(tmp_path / "a", "1/2", resume=True)
-    with pytest.raises(ConfigError, match="a shard keeps its num_queries"):
+    with pytest.raises(ConfigError, match="num_queries of a shard cannot be raised"):
         run(tmp_path / "a", resume=True, num_queries=4)

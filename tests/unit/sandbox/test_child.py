@@ -244,7 +244,7 @@ def test_try_out_returns_output_and_reports_errors_and_timeouts() -> None:
     assert try_out([sys.executable, "-c", "print('all well')"], 60.0) == "all well\n"
     with pytest.raises(EnvironmentFailed, match="ZeroDivisionError"):
         try_out([sys.executable, "-c", "1 / 0"], 60.0)
-    with pytest.raises(EnvironmentFailed, match=r"no answer after 0\.01 s"):
+    with pytest.raises(EnvironmentFailed, match=r"no answer within 0\.01 s"):
         try_out([sys.executable, "-c", "import time; time.sleep(999)"], 0.01)
 
 

@@ -101,7 +101,7 @@ def test_worker_that_answers_nothing_is_killed_and_restarts(sign_s):
             await servant.start()
             os.kill(servant.pid, signal.SIGSTOP)
             with pytest.raises(
-                EnvironmentFailed, match="and to no other request: it was killed"
+                EnvironmentFailed, match="nor to other requests, so it was killed"
             ) as failed:
                 await servant.ask("double", value=1)
             assert failed.value.proven_ours

@@ -86,9 +86,9 @@ def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, to
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("no JSON", "set: .*:1: is not a line written by netarena sft"),
-        ('{"turn": 1}', "set: .*:1: is not a line written by netarena sft"),
-        ("[]", "set: .*:1: is not a line written by netarena sft"),
+        ("no JSON", "set: .*:1: this line was not written by netarena sft"),
+        ('{"turn": 1}', "set: .*:1: this line was not written by netarena sft"),
+        ("[]", "set: .*:1: this line was not written by netarena sft"),
         (
             '{"messages": [{"content": "p"}, {"content": "paint v1"}], "turn": 1}',
             "set: a reply cannot be read: .*",

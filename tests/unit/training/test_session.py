@@ -105,7 +105,7 @@ async def test_snapshot_can_be_continued_several_times(session):
     assert await session.restore(kept) == first.observation
     assert await solve(session, first=1) == ended
     await session.start(3, 1)
-    with pytest.raises(ConfigError, match="from another world"):
+    with pytest.raises(ConfigError, match="belongs to another world"):
         await session.restore(kept)
 
 
