@@ -489,8 +489,8 @@ class Provider:
             detail = "the answer ended before its first word: max_tokens is too small"
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
         if stream.tools:
-            raise _Broken("the model called a tool, and there are none")
-        raise _Broken("the answer holds no text")
+            raise _Broken("the model called a tool, but there are no tools")
+        raise _Broken("the answer contains no text")
 
     def _account(self, usage: Usage, stream: _Stream) -> None:
         told = stream.usage

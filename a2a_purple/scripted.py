@@ -294,7 +294,7 @@ class Eager(_Scripted):
         if brief.config.briefing is not Briefing.TICKET:
             raise ConfigError(
                 "agent",
-                "eager needs --set briefing=ticket, because only tickets have an end to declare",
+                "eager needs --set briefing=ticket, because only a ticket ends with a declaration",
             )
 
     def _answer(self, context: str, prompt: str) -> str:

@@ -47,7 +47,7 @@ class BackboneConfig(FaultConfig):
             for key, value in inherited.items():
                 if values.get(key, value) != value:
                     raise ConfigError(
-                        f"config.{key}", "world 'backbone' has no such key, but routers"
+                        f"config.{key}", "is not a key of world 'backbone': set routers instead"
                     )
             values = {key: value for key, value in values.items() if key not in inherited}
         return super().parse(values)

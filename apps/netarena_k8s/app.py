@@ -339,8 +339,8 @@ class Kubernetes(Reactive):
         if shop.require_cluster and shop.cluster == EMBEDDED:
             raise ConfigError(
                 "config.require_cluster",
-                f"refuses {self.venue(shop)}; name a context with cluster, or serve with "
-                "KUBECONFIG set to a file that can be read",
+                f"does not allow {self.venue(shop)}; set cluster to a context, or set KUBECONFIG "
+                "to a readable file before netarena serve",
             )
         real.check(shop)
         if (taken := self._taken(shop)) is not None:
@@ -370,7 +370,7 @@ class Kubernetes(Reactive):
         """Delete leftover namespaces of services that have ended, on the cluster of KUBECONFIG."""
         context = self.defaults(environ).get("cluster")
         if context is None:
-            raise ConfigError("KUBECONFIG", "must name a kubeconfig that can be read")
+            raise ConfigError("KUBECONFIG", "must be the path of a readable kubeconfig")
         from netarena_k8s.real.cluster import clean
 
         return asyncio.run(clean(str(context)))

@@ -52,7 +52,9 @@ def check(config: KubernetesConfig) -> None:
         read_checkout(config.microservice_dir)
     if config.datapath == "netns":
         if config.cluster != EMBEDDED:
-            raise ConfigError("datapath", "'netns' is for the embedded cluster: leave it out")
+            raise ConfigError(
+                "datapath", "'netns' works only on the embedded cluster: omit datapath"
+            )
         if problem := _plane():
             raise ConfigError("datapath", f"'netns': {problem}; {_PLANE_REMEDY}")
     for one in _needs():

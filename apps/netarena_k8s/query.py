@@ -70,7 +70,7 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     if others and (given or not found):
         raise ConfigError(
             "config.error_types",
-            f"the policies of {KEY} do not support the kinds {', '.join(others)}: leave them out",
+            f"the policies of {KEY} do not support the kinds {', '.join(others)}: omit them",
         )
     return found
 
@@ -88,9 +88,8 @@ def _fitting(
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
         _log.warning(
-            "microservice_dir %s: its policies do not support the kinds %s: %d of %d combinations "
-            "are "
-            "drawn; name error_types for others",
+            "microservice_dir %s: its policies do not support the kinds %s, so %d of %d "
+            "combinations are drawn; set error_types to choose the combinations",
             Path(folder).name,
             ", ".join(others),
             len(found),

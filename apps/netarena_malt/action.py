@@ -136,9 +136,9 @@ class Condition(Record):
         }
         if len(given) != 1 or not given <= _COMPARISONS[self.measure]:
             allowed = " or ".join(sorted(_COMPARISONS[self.measure]))
-            raise ValueError(f"{self.measure} is compared by {allowed}, once")
+            raise ValueError(f"{self.measure} must be compared with exactly one of {allowed}")
         if (self.kind is not None) != (self.measure == "children"):
-            raise ValueError("kind must be given with measure children, and only then")
+            raise ValueError("kind must be given if measure is children, and only then")
         return self
 
 

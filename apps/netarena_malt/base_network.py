@@ -355,7 +355,9 @@ def base_of(initial: Any) -> Base:
     base = base_of_file(key["path"], key["sha256"])
     if base.size != key["nodes"]:
         name = Path(key["path"]).name
-        raise ConfigError("topology", f"{name} has {base.size} nodes; a query says {key['nodes']}")
+        raise ConfigError(
+            "topology", f"{name} has {base.size} nodes, but a query expects {key['nodes']}"
+        )
     return base
 
 
@@ -410,7 +412,7 @@ def _check_sums(graph: Graph) -> None:
         raise ConfigError(
             "topology",
             f"port capacities: sums of {len(bps)} capacities up to {max(bps):g} bps in steps of "
-            f"{step} bps are not exact; give rounder ones",
+            f"{step} bps are not exact; use rounder capacities",
         )
 
 

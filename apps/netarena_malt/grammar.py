@@ -234,7 +234,7 @@ class _Reader:
         absent = {entry[:-1] for entry in self.signatures[symbol] if entry.endswith("?")}
         needs = frozenset(self._mentions(symbol, part.parts)) & absent
         if not needs:
-            raise ValueError("brackets must contain an operand that may be absent")
+            raise ValueError("brackets must contain an operand that can be absent")
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
@@ -269,7 +269,7 @@ class _Reader:
         names = _names(entry)
         out, within = (sum(count[name] for name in names) for count in (outside, inside))
         if within and not entry.endswith("?"):
-            raise ValueError(f"{{{entry}}} may not stand in brackets: it is never absent")
+            raise ValueError(f"{{{entry}}} must not be in brackets, because it is never absent")
         if out + within != 1:
             raise ValueError(f"{{{entry}}} must be mentioned once, not {out + within} times")
 

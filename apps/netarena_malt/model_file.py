@@ -65,8 +65,8 @@ class _Model:
     def add_node(self, name: Any, attributes: dict[str, Any], offset: int) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise _Wrong(
-                f"node names: {name!r:.80} is no name of up to 64 letters, digits and . _ : / @ "
-                "+ - with a letter or digit at both ends",
+                f"node names: {name!r:.80} is not valid; a name has at most 64 letters, digits "
+                "and . _ : / @ + - and begins and ends with a letter or digit",
                 offset,
             )
         if name not in self.nodes:
@@ -78,7 +78,9 @@ class _Model:
                 node["type"] += value
             elif key in node and node[key] != value:
                 raise _Wrong(
-                    f"entity {name!r}: {key} is {node[key]!r:.80} and {value!r:.80}", offset
+                    f"entity {name!r}: {key} has the two values {node[key]!r:.80} and "
+                    f"{value!r:.80}",
+                    offset,
                 )
             else:
                 node[key] = value
@@ -140,7 +142,10 @@ def _read_text(text: str, model: _Model) -> None:
             raise _Wrong(f"{key} must be a message: {key} {{ ... }}", offset)
         known[key](tokens.message(key), offset)
     if not model.nodes:
-        raise _Wrong("no entity: neither a model in the text format nor node-link JSON", 0)
+        raise _Wrong(
+            "the file contains no entity; it must be a model in the text format or node-link JSON",
+            0,
+        )
 
 
 class _Tokens:
@@ -161,11 +166,11 @@ class _Tokens:
                 self._take()
                 return
             if token.lastgroup != "word":
-                raise _Wrong(f"{token.group()[:80]!r} where a field must begin", token.start())
+                raise _Wrong(f"{token.group()[:80]!r} is not the name of a field", token.start())
             self._take()
             yield token.group(), token.start()
         if closed_by:
-            raise _Wrong(f"the file ends before a message does: {closed_by} is missing", self._end)
+            raise _Wrong(f"the file ends within a message: {closed_by} is missing", self._end)
 
     def opens(self) -> bool:
         """Return whether a message comes next."""
@@ -177,7 +182,9 @@ class _Tokens:
         """Return a message: numbers as floats, words and texts as text, messages as dicts."""
         mark = self._take()
         if depth > _MAX_DEPTH:
-            raise _Wrong(f"{name}: more than {_MAX_DEPTH} messages in one another", mark.start())
+            raise _Wrong(
+                f"{name}: messages are nested more than {_MAX_DEPTH} levels deep", mark.start()
+            )
         found: dict[str, Any] = {}
         for key, offset in self.fields(_CLOSED_BY[mark.group()]):
             value = self.message(key, depth + 1) if self.opens() else self._value(key)
@@ -198,14 +205,14 @@ class _Tokens:
                 return float(text)
             except ValueError:
                 pass
-        raise _Wrong(f"{key}: {text[:80]!r} is no value", token.start())
+        raise _Wrong(f"{key}: {text[:80]!r} is not a value", token.start())
 
     def _take(self) -> re.Match[str]:
         token = self._ahead
         if token is None:
             raise _Wrong("the file ends within a field", self._end)
         if token.lastgroup == "wrong":
-            raise _Wrong(f"{token.group()!r} is no part of the text format", token.start())
+            raise _Wrong(f"{token.group()!r} is not valid in the text format", token.start())
         self._ahead = next(self._found, None)
         return token
 
@@ -217,9 +224,13 @@ def _add_entity(model: _Model, message: Mapping[str, Any], offset: int) -> None:
         if key == "id":
             continue
         if not key.endswith("_attr") or not isinstance(value, dict):
-            raise _Wrong(f"entity {name!r}: {key!r:.80} is neither id nor attributes", offset)
+            raise _Wrong(
+                f"entity {name!r}: {key!r:.80} is neither id nor a message of attributes "
+                "(NAME_attr)",
+                offset,
+            )
         if value.keys() & {"name", "type"}:
-            raise _Wrong(f"entity {name!r}: name and type stand in id, not in {key:.80}", offset)
+            raise _Wrong(f"entity {name!r}: name and type belong in id, not in {key:.80}", offset)
         attributes |= value
     if kind in model.nodes.get(name, {}).get("type", ()):
         raise _Wrong(f"entity {name!r}: {kind} of this name already exists", offset)
@@ -228,7 +239,7 @@ def _add_entity(model: _Model, message: Mapping[str, Any], offset: int) -> None:
 
 def _add_relationship(model: _Model, message: Mapping[str, Any], offset: int) -> None:
     if unknown := message.keys() - {"kind", "a", "z"}:
-        raise _Wrong(f"relationship: {min(unknown)!r:.80} is none of kind, a, z", offset)
+        raise _Wrong(f"relationship: {min(unknown)!r:.80} is not one of kind, a, z", offset)
     kind = message.get("kind")
     ends = [_identify(message.get(end), f"relationship: {end}", offset)[0] for end in "az"]
     _add_edge(model, ends[0], ends[1], kind, offset)
@@ -254,7 +265,7 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
         )
     for end in (source, target):
         if not isinstance(end, str):
-            raise _Wrong(f"edges join nodes: {end!r:.80} is no name", offset)
+            raise _Wrong(f"edges join nodes: {end!r:.80} is not a name", offset)
     model.edges.append((source, target, kind, offset))
 
 
@@ -270,7 +281,7 @@ def _read_json(text: str, model: _Model) -> None:
         raise _Wrong(f"not JSON: {error}", 0) from None
     places = _Places(text)
     if data.get("directed") is False:
-        raise _Wrong("directed is false; a network is a directed graph", 0)
+        raise _Wrong("directed is false; it must be true, because a network is a directed graph", 0)
     for entry in _entries(data, "nodes"):
         name = entry.get("id", entry.get("name"))
         offset = places.of(name)
@@ -278,11 +289,13 @@ def _read_json(text: str, model: _Model) -> None:
             raise _Wrong(f"entity {name!r:.80} is listed twice", offset)
         attributes = {key: value for key, value in entry.items() if key not in {"id", "name"}}
         if entry.get("name", name) != name:
-            raise _Wrong(f"node names: {name!r:.80} has the name {entry['name']!r:.80}", offset)
+            raise _Wrong(
+                f"node names: id {name!r:.80} and name {entry['name']!r:.80} differ", offset
+            )
         types = attributes.get("type")
         attributes["type"] = [types] if isinstance(types, str) else types
         if not isinstance(attributes["type"], list):
-            raise _Wrong(f"node kinds: {name!r:.80} has no list of kinds as type", offset)
+            raise _Wrong(f"node kinds: the type of {name!r:.80} must be a list of kinds", offset)
         model.add_node(name, attributes, offset)
     for entry in _entries(data, "edges" if "edges" in data else "links"):
         source, target = entry.get("source"), entry.get("target")
@@ -291,7 +304,7 @@ def _read_json(text: str, model: _Model) -> None:
         if surplus:
             raise _Wrong(
                 f"attributes of an edge: {source!r:.80} -> {target!r:.80} has {min(surplus)!r:.80};"
-                " an edge has none but type",
+                " the only attribute of an edge is type",
                 offset,
             )
         _add_edge(model, source, target, entry.get("type"), offset)
@@ -304,10 +317,10 @@ def _no_number(name: str) -> float:
 def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
     entries = data.get(key)
     if not isinstance(entries, list):
-        raise _Wrong(f"node-link JSON has a list of {key}", 0)
+        raise _Wrong(f"node-link JSON must have a list of {key}", 0)
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise _Wrong(f"{key}[{number}] is no object", 0)
+            raise _Wrong(f"{key}[{number}] is not an object", 0)
         yield entry
 
 
@@ -344,7 +357,7 @@ def _checked(model: _Model) -> Graph:
             if end not in nodes:
                 raise _Wrong(f"edges join nodes: there is no entity {end!r:.80}", offset)
         if rows[source].get(target, relations[kind]) is not relations[kind]:
-            raise _Wrong(f"edge kinds: {source!r} -> {target!r} is of two kinds", offset)
+            raise _Wrong(f"edge kinds: {source!r} -> {target!r} has two kinds", offset)
         # equal names are one object
         above, below = nodes[source]["name"], nodes[target]["name"]
         rows[above][below] = columns[below][above] = relations[kind]
@@ -354,11 +367,11 @@ def _checked(model: _Model) -> Graph:
         for finding in structure(network, name):
             raise _Wrong(f"{finding.rule}: {finding.detail}", model.places[name])
         if not all(map(_is_plain, nodes[name].values())):
-            raise _Wrong(f"attributes of a kind: {name!r} has a value that is no plain one",
+            raise _Wrong(f"attributes of a kind: a number of {name!r} is not finite",
                          model.places[name])  # fmt: skip
         if not nodes[name].get(CAPACITY, 0.0).is_integer():
-            raise _Wrong(f"port capacities: {name!r} has {nodes[name][CAPACITY]} bps; sums are "
-                         "exact for whole numbers only", model.places[name])  # fmt: skip
+            raise _Wrong(f"port capacities: {name!r} has {nodes[name][CAPACITY]} bps; use a whole "
+                "number, so that sums are exact", model.places[name])  # fmt: skip
     return graph
 
 

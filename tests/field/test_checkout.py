@@ -131,16 +131,16 @@ ROWS = (
     Row("mikefarah/yq#1860", "line ends of Windows", {"web.yaml": WEB.replace("\n", "\r\n")}),
     Row("fabric8io/kubernetes-client#5466", "a tab that indents",
         {"web.yaml": changed(WEB, "  selector: {matchLabels", "\tselector: {matchLabels")},
-        Refused("web.yaml: no YAML: line 6")),
+        Refused("web.yaml is not YAML: line 6")),
     Row("kgateway-dev/kgateway#1453", "a template of a chart",
         {"templates.yaml": "{{- if .Values.on }}\nkind: Deployment\n{{- end }}\n"},
-        Refused("templates.yaml: no YAML")),
+        Refused("templates.yaml is not YAML")),
     # namespaces
     Row("kubernetes-sigs/kustomize#880", "a namespace object that nothing lives in",
         {name: text.replace("metadata: {name:", "metadata: {namespace: shop, name:")
          for name, text in SHOP.items()}
         | {"ns.yaml": f"{SPACE.format('shop')}---\n{SPACE.format('monitoring')}"},
-        told="no object of the application lives in it"),
+        told="no object of the application is in this namespace"),
     Row("kubernetes-sigs/kustomize#880", "a service of another namespace that selects nothing here",
         {"web.yaml": WEB.replace("metadata: {name:", "metadata: {namespace: shop, name:"),
          "dns.yaml": DNS}, told="no workload of the manifests has these labels"),
@@ -162,8 +162,8 @@ ROWS = (
         told="a/policy.yaml, document 1"),
     Row("kubernetes/kubernetes#26202", "a selector that a later file changes",
         {"web2.yaml": WEB.replace("app: web", "app: front")},
-        Refused("web2.yaml, document 1 (Deployment web): spec.selector: a cluster does not change "
-                "it: web.yaml, document 1 has the same object")),
+        Refused("web2.yaml, document 1 (Deployment web): spec.selector: a cluster does not allow "
+                "changes of this field: web.yaml, document 1 contains the same object with another value")),
     Row("kubernetes/kubernetes#49908", "a pod's ports that a later file changes",
         {"batch2.yaml": changed(BATCH, "{name: batch}]", "{name: batch, ports: "
                                 "[{containerPort: 1}]}]")}, Refused("spec: a cluster does not")),
@@ -218,7 +218,7 @@ ROWS = (
          .replace("targetPort: http", "targetPort: 8080")}),
     Row("goauthentik/helm#104", "a port by a name that no container has",
         {"web.yaml": changed(WEB, "targetPort: http", "targetPort: web")}, "web>db",
-        "(Service web): spec.ports.0.targetPort: 'web' is no TCP port of Deployment web"),
+        "(Service web): spec.ports.0.targetPort: 'web' is not a TCP port of Deployment web"),
     # workloads
     Row("metalbear-co/mirrord#2770", "a workload that selects by expressions alone",
         {"web.yaml": changed(WEB, "selector: {matchLabels: {app: web}}",

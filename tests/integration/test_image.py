@@ -404,7 +404,7 @@ class TestKubernetes:
             assert summary["avg_solved_safely"] == 1.0
             assert "api" in json.dumps(records[0]["error_detail"])
             missing = replace(image, config={**config, "microservice_dir": "/data/nosuch"})
-            told = "config.microservice_dir: nosuch is not there, or no folder"
+            told = "config.microservice_dir: nosuch does not exist or is not a folder"
             assert told in refusal(url, missing)
             tmp_path.chmod(0o700)  # when root has become the service's user
             told = "microservices-demo cannot be read: Permission denied (user 9009)"

@@ -294,7 +294,8 @@ def test_namespace_with_foreign_objects_is_refused_unchanged(cluster):
             standing(one.api, theirs("theirs"), theirs("frontend"), theirs("deny-all")),
         ):
             with pytest.raises(
-                ConfigError, match="NetworkPolicy deny-all that NetArena did not create: delete it"
+                ConfigError,
+                match="NetworkPolicy deny-all that NetArena did not create: delete that",
             ):
                 async with real(cluster, "default"):
                     pass
@@ -326,13 +327,13 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
             async with real(cluster, "default") as fixed:
                 deployed = await fixed.deploy(SMALL)
                 with pytest.raises(
-                    ConfigError, match="another NetArena service is using namespace"
+                    ConfigError, match="another NetArena service is currently using namespace"
                 ):
                     await asyncio.to_thread(start_another, cluster)
                 # of somebody else, in the middle of an episode: no verdict, and it stays
                 async with standing(one.api, theirs("theirs")):
                     with pytest.raises(
-                        EnvironmentFailed, match="theirs that NetArena did not create: delete it"
+                        EnvironmentFailed, match="NetArena did not create the NetworkPolicy theirs"
                     ) as told:
                         await deployed.look()
                     assert told.value.proven_ours
@@ -494,7 +495,7 @@ def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(clust
     [
         ("open", "does not enforce network policies: source -> target should be closed"),
         # silence proves no enforcement where nothing was ever heard
-        ("silent", "does not become healthy: source -> target should be open"),
+        ("silent", "did not become healthy: source -> target should be open"),
     ],
 )
 def test_cluster_that_enforces_no_policies_is_refused_with_the_reason(

@@ -307,7 +307,7 @@ def test_missing_datapath_requirement_is_reported(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr(wired, "surroundings", lambda: {"PATH": "/nowhere"})
         assert wired.lacking() == "nftables is not installed"
-    with pytest.raises(ConfigError, match="for the embedded cluster"):
+    with pytest.raises(ConfigError, match="works only on the embedded cluster"):
         diagnosis.check(KubernetesConfig(datapath="netns", cluster="kind"))
     monkeypatch.setattr(wired, "lacking", lambda: "new namespaces cannot be created")
     diagnosis._plane.cache_clear()

@@ -130,7 +130,9 @@ class Lab(Worker):
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
             if any(self._netlinks[name].send([drop_all(index) for index in self._apart[name]])):
-                raise EnvironmentFailed(f"the links of {name} cannot be silenced before the start")
+                raise EnvironmentFailed(
+                    f"packets on the links of {name} cannot be blocked before the start"
+                )
 
     def _let_meet(self) -> None:
         while self._apart:

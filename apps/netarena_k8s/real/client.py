@@ -165,7 +165,10 @@ class Api:
             raise ConfigError("cluster", f"the kubeconfig cannot be used: {error}") from None
         server = _server(configuration)
         if urlsplit(server.url).scheme != "https":
-            raise ConfigError("cluster", f"{server.url} is not https: kubectl would send no token")
+            raise ConfigError(
+                "cluster",
+                f"{server.url} is not an https URL, and kubectl sends its token only over https",
+            )
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=0),
             timeout=aiohttp.ClientTimeout(total=_REQUEST_S, sock_connect=_CONNECT_S),
@@ -297,7 +300,7 @@ class Api:
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EnvironmentFailed(
-                one_line(f"no command in pod {pod}: {type(error).__name__}: {error}"),
+                one_line(f"no command could be run in pod {pod}: {type(error).__name__}: {error}"),
                 proven_ours=True,
             ) from None
         return Stream(socket, pod)

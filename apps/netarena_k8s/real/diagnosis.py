@@ -48,25 +48,28 @@ def check(config: KubernetesConfig) -> None:
     if config.images != "standin" and config.microservice_dir is None:
         raise ConfigError(
             "config.images",
-            "boutique runs the workloads of microservice_dir: set it to a checkout of "
+            "'boutique' runs the workloads of microservice_dir: set microservice_dir to a "
+            "checkout of "
             "microservices-demo, whose manifests name the images",
         )
     if config.namespace and config.world == "varied":
         raise ConfigError(
             "config.world",
-            "must be standard with namespace, because varied also draws the namespace's labels",
+            "must be 'standard' if namespace is set, because 'varied' also draws the namespace's "
+            "labels",
         )
     if config.namespace == _ELSEWHERE and any(
         "namespace_peer" in label for label in config.error_types or ()
     ):
         raise ConfigError(
             "config.error_types",
-            f"namespace_peer takes {_ELSEWHERE} as its other namespace: choose another name",
+            f"namespace_peer uses {_ELSEWHERE} as the other namespace: set namespace to another "
+            "name",
         )
     if config.namespace and config.concurrency > 1:
         raise ConfigError(
             "config.concurrency",
-            "must be 1 with namespace: omit namespace to run more episodes at once",
+            "must be 1 if namespace is set: omit namespace to run more episodes at once",
         )
     check_context(config.cluster, kubeconfig_paths())
     folder = config.microservice_dir

@@ -259,8 +259,8 @@ async def _free(api: Api, namespace: str) -> Claim | None:
             raise _taken(namespace)
         if first is None:
             log.warning(
-                "namespace %s is leased; %s: waiting for its next renewal (every %.0f s) or for "
-                "%.0f s without one",
+                "namespace %s is leased; %s: waiting for the next renewal of the lease (every "
+                "%.0f s) or for %.0f s without a renewal",
                 *(namespace, why, RENEW_S, SILENT_S),
             )
             first = there.notes
@@ -320,15 +320,17 @@ async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
 
 def _taken(namespace: str) -> ConfigError:
     return ConfigError(
-        "namespace", f"another NetArena service is using namespace {namespace} just now"
+        "namespace",
+        f"another NetArena service is currently using namespace {namespace}: wait, "
+        "or choose another namespace",
     )
 
 
 def _crossing(namespace: str, kind: str, name: str) -> ConfigError:
     return ConfigError(
         "namespace",
-        f"{namespace} has a {kind} {name} that NetArena did not create: delete it, or omit the "
-        "key so that each episode gets its own namespace",
+        f"{namespace} has a {kind} {name} that NetArena did not create: delete that {kind}, or "
+        "omit namespace so that each episode gets its own",
     )
 
 

@@ -172,7 +172,7 @@ class Shop:
             told = (*sight.disagreement, *sight.others)
             more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
             raise NotHealthy(
-                f"namespace {self.namespace} does not become healthy: "
+                f"namespace {self.namespace} did not become healthy: "
                 f"{'; '.join(told[:_TOLD])}{more}",
                 evidence=make_state(sight),
                 proven_ours=True,
@@ -432,8 +432,8 @@ class Shop:
             known = {policy.name for policy in self.world.policies}
             for name in sorted({one["metadata"]["name"] for one in listed} - known):
                 raise EnvironmentFailed(
-                    f"namespace {self.namespace} has a NetworkPolicy {name} that NetArena did not "
-                    "create: delete it",
+                    f"NetArena did not create the NetworkPolicy {name} in namespace "
+                    f"{self.namespace}: delete that policy",
                     proven_ours=True,
                 )
 

@@ -261,10 +261,10 @@ class _Passed:
             named.append(f"{more} more")
         if self._kinds:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._kinds.items()))
-            named.append(f"without a part in who reaches whom: {kinds}")
+            named.append(f"without an effect on connections: {kinds}")
         _log.log(
             logging.WARNING if self._told else logging.INFO,
-            "microservice_dir %s: %d documents are passed over: %s",
+            "microservice_dir %s: %d documents are skipped: %s",
             folder,
             len(self._told) + self._kinds.total(),
             "; ".join(named),
@@ -331,7 +331,7 @@ def _choose(folder: Path) -> list[Path]:
     """Return the files to read, sorted by path."""
     try:
         if not folder.is_dir():
-            _refuse(f"{folder.name} is not there, or no folder")
+            _refuse(f"{folder.name} does not exist or is not a folder")
         if (release := folder / _RELEASE).is_file():
             places = [folder / name for name in _POLICIES if (folder / name).is_dir()]
             return [release, *(_walk(places[0]) if places else [])]
@@ -339,7 +339,7 @@ def _choose(folder: Path) -> list[Path]:
     except OSError as error:
         _refuse_unread(folder.name, error)
     if not found:
-        _refuse(f"{folder.name} holds no YAML or JSON file")
+        _refuse(f"{folder.name} contains no YAML or JSON file")
     return found
 
 
@@ -356,7 +356,7 @@ def _walk(folder: Path) -> list[Path]:
             elif path.suffix in _SUFFIXES and path.is_file():  # Opening a pipe would block.
                 found.append(path)
             if len(found) > MAX_FILES or len(waiting) > MAX_FILES:
-                _refuse(f"more than {MAX_FILES} files: name the folder of the manifests alone")
+                _refuse(f"more than {MAX_FILES} files: choose a folder with only the manifests")
     return sorted(found)
 
 
@@ -397,7 +397,10 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
     if len(apps) > MAX_APPS:
         _refuse(f"{len(apps)} workloads; an application has at most {MAX_APPS} of them")
     if len(apps) < 2 or not any(app.service for app in apps.values()):
-        _refuse("no two workloads of which one has a service: there is nothing to test")
+        _refuse(
+            "there is nothing to test: the manifests must have two workloads and a service of "
+            "one of them"
+        )
 
 
 # Files
@@ -437,12 +440,16 @@ def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Docu
         if before is None:
             continue
         if before.manifest == one.manifest:
-            passed.count(before, f"{one.kind} that is there twice")
+            passed.count(before, f"duplicate {one.kind}")
             continue
         for field in _FIXED.get(one.kind, ()):
             if _fixed(before.manifest, field) != _fixed(one.manifest, field):
                 where = f"{before.file}, document {before.number}"
-                one.refuse(f"a cluster does not change it: {where} has the same object", field)
+                one.refuse(
+                    f"a cluster does not allow changes of this field: {where} contains the "
+                    "same object with another value",
+                    field,
+                )
         passed.add(before, f"{one.file}, document {one.number}, replaces it")
     return list(last.values())
 
@@ -477,7 +484,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
     """
     lacking = _lacking(document.manifest)
     if len(lacking) == 1:
-        return f"no manifest, for it has no {lacking[0]}", ""
+        return f"it is not a manifest, because it has no {lacking[0]}", ""
     kind = document.kind
     if kind in _READ and not lacking:
         version = document.manifest["apiVersion"]
@@ -488,11 +495,11 @@ def _unread(document: _Document) -> tuple[str, str] | None:
                 return f"{group:.80} has another {kind} than Kubernetes", "apiVersion"
             document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
         if document.metadata.get("ownerReferences"):
-            return "its owner makes it", "metadata.ownerReferences"
+            return "its owner creates it", "metadata.ownerReferences"
     elif kind in _RUNNING:
-        return "it runs pods, but not as a lasting workload that is read here", "kind"
+        return "it runs pods, but it is not a kind of workload that is read here", "kind"
     elif kind.endswith(NETWORK_POLICIES.kind):
-        return f"of policies, {NETWORK_POLICIES.api_version} alone are read", "kind"
+        return f"only policies of {NETWORK_POLICIES.api_version} are read", "kind"
     return None
 
 
@@ -518,8 +525,11 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
         loaded, values, odd = parse_documents(path.read_text("utf-8-sig"), most, aliases=True)
     except ValueError as error:
         if most < MAX_VALUES and str(error).startswith("more than"):
-            _refuse(f"{name}: with it, more than {MAX_VALUES} values: name a smaller folder")
-        _refuse(f"{name}: no YAML: {error}")
+            _refuse(
+                f"the manifests up to {name} have more than {MAX_VALUES} values: choose a "
+                "smaller folder"
+            )
+        _refuse(f"{name} is not YAML: {error}")
     except OSError as error:
         _refuse_unread(name, error)
     found: list[_Document] = []
@@ -573,10 +583,14 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
     for one in objects:
         space = one.metadata.get("namespace")
         if space and space != known:
-            one.refuse(f"{space!r:.80} and {known!r:.80}: an application has one", "namespace")
+            one.refuse(
+                f"the manifests use the namespaces {space!r:.80} and {known!r:.80}; only "
+                "one is allowed",
+                "namespace",
+            )
     for one in spaces:
         if one.metadata.get("name") != known:
-            passed.add(one, "no object of the application lives in it", "metadata.name")
+            passed.add(one, "no object of the application is in this namespace", "metadata.name")
     return known
 
 
@@ -599,7 +613,7 @@ def _apps(documents: Sequence[_Document], passed: _Passed) -> dict[str, App]:
         if app is None:
             continue
         if app.name in found:
-            one.refuse("there is another workload of this name", "metadata.name")
+            one.refuse("another workload has this name", "metadata.name")
         found[app.name] = app
     return found
 
@@ -620,10 +634,11 @@ def _app(
 ) -> App | None:
     """Return an application, or None if no policy can select its pods."""
     if not labels:
-        passed.add(document, "its pods have no label: no policy can tell them", "metadata.labels")
+        problem = "its pods have no label, so no policy can select them"
+        passed.add(document, problem, "metadata.labels")
         return None
     if spec.host_network:
-        passed.add(document, "no policy speaks of pods on the host's network", "hostNetwork")
+        passed.add(document, "no policy applies to pods on the host's network", "hostNetwork")
         return None
     first = spec.containers[0]
     ports = [port for container in spec.containers for port in container.ports]
@@ -652,7 +667,7 @@ def _serve(
     for one in documents:
         if one.kind == "Service" and (service := _service(one, apps, passed)):
             if service.name in names:
-                one.refuse("there is another service of this name", "metadata.name")
+                one.refuse("another service has this name", "metadata.name")
             names.add(service.name)
             by_app.setdefault(service.app, []).append(service)
     served, others = dict(apps), []
@@ -684,10 +699,10 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
         return None
     if spec.type not in _SERVICE_TYPES:
         document.refuse(
-            f"{spec.type!r:.80} is none of ClusterIP, NodePort, LoadBalancer", "spec.type"
+            f"{spec.type!r:.80} is not one of ClusterIP, NodePort, LoadBalancer", "spec.type"
         )
     if not spec.ports:
-        document.refuse("a service has at least one", "spec.ports")
+        document.refuse("a service must have at least one port", "spec.ports")
     app = next((one for one in apps.values() if spec.selector.items() <= _labels(one)), None)
     if app is None:
         passed.add(document, "no workload of the manifests has these labels", "spec.selector")
@@ -704,7 +719,8 @@ def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> S
     )
     for number, port in enumerate(ports):
         if target_port(app, port) is None:
-            problem = f"{port.target!r:.80} is no {port.protocol} port of {app.workload} {app.name}"
+            owner = f"{app.workload} {app.name}"
+            problem = f"{port.target!r:.80} is not a {port.protocol} port of {owner}"
             passed.add(document, problem, f"spec.ports.{number}.targetPort")
             return None
     return Service(
@@ -730,7 +746,7 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
             one.refuse(f"must be {NETWORK_POLICIES.api_version}", "apiVersion")
         name = one.read(_Policy).metadata.name
         if name in found:
-            one.refuse("there is another policy of this name", "metadata.name")
+            one.refuse("another policy has this name", "metadata.name")
         sent = {**one.manifest, "metadata": {"name": name}}
         # Policies of older API versions have a status, which does not affect the allowed traffic.
         sent.pop("status", None)
@@ -756,8 +772,8 @@ def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = F
     elif isinstance(value, dict):
         if within and own in {value.get(NAME_LABEL), *_values(value)}:
             document.refuse(
-                f"{NAME_LABEL}={own}: select the namespace by a label of its own (or leave the "
-                "selector out), for it has another name here",
+                f"{NAME_LABEL}={own}: the namespace has another name here; select the namespace "
+                "by another of its labels, or omit the selector",
                 "namespaceSelector",
             )
         for key, one in value.items():

@@ -156,7 +156,7 @@ class Net:
                     answer = await self._life.ask({"do": do, **arguments})
             except TimeoutError:
                 raise EnvironmentFailed(
-                    f"the network's worker process did not answer {do} after {within_s:g} s"
+                    f"the network's worker process did not answer {do} within {within_s:g} s"
                 ) from None
             self._unanswered = ""
         self.cpu_s = answer["cpu_s"]
@@ -208,7 +208,7 @@ class _Life:
             await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
         except TimeoutError:
             raise EnvironmentFailed(
-                f"a network's worker process still runs {_CLOSE_S:g} s after SIGKILL",
+                f"a network's worker process is still running {_CLOSE_S:g} s after SIGKILL",
                 proven_ours=True,
             ) from None
 

@@ -26,7 +26,7 @@ def test_keys_that_route_stored_for_backbones_are_accepted_and_shape_ids(briefin
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"num_switches": 3}, "config.num_switches: world 'backbone' has no such key"),
+        ({"num_switches": 3}, "config.num_switches: is not a key of world 'backbone'"),
         ({"num_switches": None}, "config.num_switches"),
         ({"briefing": "ticket", "num_hosts_per_subnet": 1}, "config.num_hosts_per_subnet"),
         ({"netem": True}, "config.netem"),

@@ -271,7 +271,7 @@ def test_query_with_a_wrong_network_size_is_refused(tmp_path: Path) -> None:
     (query, *_) = draw(str(path))
     assert isinstance(query.initial, dict)
     topology = {**query.initial["topology"], "nodes": 3}  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match=r"model\.json has \d+ nodes; a query says 3"):
+    with pytest.raises(ConfigError, match=r"model\.json has \d+ nodes, but a query expects 3"):
         base_of({**query.initial, "topology": topology})
 
 

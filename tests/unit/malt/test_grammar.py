@@ -59,11 +59,11 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
         ("count", "count the {what} {place}.", "{bound?} must be mentioned once, not 0"),
         ("count", "count {selected} and {what}.", "{what} must be mentioned once, not 2"),
         ("count", "{front}: count {selected}.", "{place|front} must be mentioned once, not 2"),
-        ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that may"),
+        ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that can"),
         (
             "count",
             "count {place}[ {what} {bound}].",
-            "{what} may not stand in brackets: it is never absent",
+            "{what} must not be in brackets, because it is never absent",
         ),
         ("count", "count {nodes}.", "{nodes} is neither a symbol nor an operand"),
         ("descending", "by {capacity}", "{capacity} needs the operand exact"),

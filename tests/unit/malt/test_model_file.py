@@ -80,7 +80,7 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
         ("EK_JUPITER", "EK_MARS", 1, "node kinds: 'EK_MARS' of 'JU-"),
         ('name: "JU', 'nome: "JU', 1, "entity: id must have kind and name"),
         ('name: "JU', 'name: "JU $', 1, "node names: 'JU $"),
-        ("jupiter_attr", "jupiter", 1, "'jupiter' is neither id nor attributes"),
+        ("jupiter_attr", "jupiter", 1, "'jupiter' is neither id nor a message of attributes"),
         ("jupiter_type:", "jupiter_tape:", 1, "attributes of a kind: Node 'JU-"),
         (
             "jupiter_type:",
@@ -88,12 +88,12 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
             6,
             "jupiter_attr: jupiter_type is giv",
         ),
-        ('jupiter_type: "LAB"', "jupiter_type: 3.4.5", 6, "jupiter_type: '3.4.5' is no value"),
-        ('jupiter_type: "LAB"', 'jupiter_type: "LA', 6, "is no part of the text format"),
-        ('jupiter_type: "LAB"', "jupiter_type: }", 6, "jupiter_type: '}' is no value"),
-        ('jupiter_type: "LAB"', "a{a{a{a{a{a{a{a{", 6, "more than 8 messages in one another"),
+        ('jupiter_type: "LAB"', "jupiter_type: 3.4.5", 6, "jupiter_type: '3.4.5' is not a value"),
+        ('jupiter_type: "LAB"', 'jupiter_type: "LA', 6, "is not valid in the text format"),
+        ('jupiter_type: "LAB"', "jupiter_type: }", 6, "jupiter_type: '}' is not a value"),
+        ('jupiter_type: "LAB"', "a{a{a{a{a{a{a{a{", 6, "messages are nested more than 8 levels"),
         ("kind: RK_CONTAINS", "kind: RK_HOLDS", 0, "is 'RK_HOLDS', not one of RK_CONTAINS"),
-        ("kind: RK_CONTAINS", "sort: RK_CONTAINS", 0, "relationship: 'sort' is none of kind"),
+        ("kind: RK_CONTAINS", "sort: RK_CONTAINS", 0, "relationship: 'sort' is not one of kind"),
         ("kind: RK_CONTAINS", "kind: RK_CONTROLS", 0, "edge kinds: Edge 'JU-"),
         ("relationship {", "relationship { }\nrelationship {", 0, "relationship: a must have kind"),
     ],
@@ -113,41 +113,44 @@ def test_syntax_error_is_reported_with_its_line(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no entity"),
+        ("", "contains no entity"),
         ("entity {", "} is missing"),
         ("entity { id { kind: ", "ends within a field"),
-        ("entity { 3 }", "'3' where a field must begin"),
+        ("entity { 3 }", "'3' is not the name of a field"),
         ("entity {} }", "entity: id must have"),
         (b"\xff\xfe", "line 1: it is not UTF-8 text"),
         ('{"nodes": [', "not JSON: Expecting value"),
-        ('{"nodes": [1e999]}', "nodes[0] is no object"),
+        ('{"nodes": [1e999]}', "nodes[0] is not an object"),
         ('{"nodes": [NaN]}', "NaN is not a JSON number"),
-        ('{"nodes": 3}', "has a list of nodes"),
+        ('{"nodes": 3}', "must have a list of nodes"),
         ('{"nodes": [], "directed": false, "edges": []}', "directed is false"),
-        ('{"nodes": [], "links": {}}', "has a list of links"),
-        ('{"nodes": [{"id": 3, "type": []}], "edges": []}', "node names: 3.0 is no name"),
-        ('{"nodes": [{"id": "a"}], "edges": []}', "'a' has no list of kinds"),
-        ('{"nodes": [{"id": "a", "type": "EK_RACK"}], "edges": [[]]}', "edges[0] is no object"),
+        ('{"nodes": [], "links": {}}', "must have a list of links"),
+        ('{"nodes": [{"id": 3, "type": []}], "edges": []}', "node names: 3.0 is not valid"),
+        ('{"nodes": [{"id": "a"}], "edges": []}', "the type of 'a' must be a list of kinds"),
+        ('{"nodes": [{"id": "a", "type": "EK_RACK"}], "edges": [[]]}', "edges[0] is not an object"),
         ('{"nodes": [{"id": "a", "type": [[3]]}], "edges": []}', "node kinds: Node 'a' is of"),
-        ('{"nodes": [{"id": "a", "name": "b", "type": []}], "edges": []}', "has the name 'b'"),
+        (
+            '{"nodes": [{"id": "a", "name": "b", "type": []}], "edges": []}',
+            "id 'a' and name 'b' differ",
+        ),
         ("{" * 10_000, "not JSON"),
         (
             '{"nodes": [], "edges": [{"source": ["a"], "target": "a", "type": "RK_CONTAINS"}]}',
-            "edges join nodes: ['a'] is no name",
+            "edges join nodes: ['a'] is not a name",
         ),
         (
             '{"nodes": [], "edges": [{"source": "a", "target": {}, "type": "RK_CONTAINS"}]}',
-            "edges join nodes: {} is no name",
+            "edges join nodes: {} is not a name",
         ),
         (
             (
                 "entity { id { kind: EK_RACK name: a } }\nrelationship { kind: RK_CONTAINS"
                 " a { kind: EK_RACK name { x: 1 } } z { kind: EK_PORT name: b } }"
             ),
-            "edges join nodes: {'x': 1.0} is no name",
+            "edges join nodes: {'x': 1.0} is not a name",
         ),
-        ("entity { id { kind: EK_PORT name: a } x_attr { type: 5 } }", "'a': name and type stand"),
-        ("entity { id { kind: EK_PORT name: a } x_attr { name: b } }", "'a': name and type stand"),
+        ("entity { id { kind: EK_PORT name: a } x_attr { type: 5 } }", "'a': name and type belong"),
+        ("entity { id { kind: EK_PORT name: a } x_attr { name: b } }", "'a': name and type belong"),
     ],
     ids=range(23),
 )
@@ -194,7 +197,9 @@ def test_duplicate_entity_and_dangling_edge_are_refused(tmp_path: Path) -> None:
     entity = TEXT[: TEXT.index("\nentity", 9)]
     assert "EK_JUPITER of this name already exists" in refusal(tmp_path, f"{TEXT}\n{entity}")
     other = entity.replace("EK_JUPITER", "EK_RACK").replace("LAB", "FAB")
-    assert "jupiter_type is 'LAB' and 'FAB'" in refusal(tmp_path, f"{TEXT}\n{other}")
+    assert "jupiter_type has the two values 'LAB' and 'FAB'" in refusal(
+        tmp_path, f"{TEXT}\n{other}"
+    )
     data = json.loads(JSON)
     data["nodes"].append(data["nodes"][3])
     assert "is listed twice" in refusal(tmp_path, json.dumps(data, indent=0))
@@ -202,7 +207,7 @@ def test_duplicate_entity_and_dangling_edge_are_refused(tmp_path: Path) -> None:
     data["edges"].append({"source": SWITCH, "target": "nowhere", "type": "RK_CONTAINS"})
     assert "there is no entity 'nowhere'" in refusal(tmp_path, json.dumps(data))
     data["edges"][-1] = {"source": SWITCH, "target": SWITCH, "type": "RK_CONTAINS"}
-    assert "is of two kinds" in refusal(tmp_path, json.dumps(data))
+    assert "has two kinds" in refusal(tmp_path, json.dumps(data))
 
 
 def test_numbers_are_finite_floats(tmp_path: Path) -> None:

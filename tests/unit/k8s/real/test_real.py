@@ -112,15 +112,18 @@ def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
     [
         ({"namespace": "x"}, "set cluster too"),
         ({"images": "boutique"}, "set cluster too"),
-        ({"cluster": "k", "images": "boutique"}, "set it to a checkout of microservices-demo"),
-        ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 with namespace"),
+        (
+            {"cluster": "k", "images": "boutique"},
+            "set microservice_dir to a checkout of microservices-demo",
+        ),
+        ({"cluster": "k", "namespace": "x", "concurrency": 2}, "must be 1 if namespace is set"),
         (
             {"cluster": "k", "namespace": "x", "world": "varied"},
-            "must be standard with namespace",
+            "must be 'standard' if namespace is set",
         ),
         (
             {"cluster": "k", "namespace": "default", "error_types": ["namespace_peer+add_ingress"]},
-            "namespace_peer takes default as its other namespace",
+            "namespace_peer uses default as the other namespace",
         ),
         ({"cluster": "k"}, "'k' must be 'embedded' or a context of"),
     ],
@@ -523,23 +526,26 @@ def test_leased_namespace_loses_only_objects_of_netarena():
     [
         (
             thing("NetworkPolicy", "deny-all"),
-            "NetworkPolicy deny-all that NetArena did not create: delete it",
+            "NetworkPolicy deny-all that NetArena did not create: delete that",
         ),
-        (thing("Deployment", "shop"), "Deployment shop that NetArena did not create: delete it"),
-        (thing("Service", "web"), "Service web that NetArena did not create: delete it"),
-        (thing("Pod", "frontend"), "Pod frontend that NetArena did not create: delete it"),
+        (thing("Deployment", "shop"), "Deployment shop that NetArena did not create: delete that"),
+        (thing("Service", "web"), "Service web that NetArena did not create: delete that"),
+        (thing("Pod", "frontend"), "Pod frontend that NetArena did not create: delete that"),
         (
             made_by("StatefulSet", "frontend"),
-            "Pod frontend-x that NetArena did not create: delete it",
+            "Pod frontend-x that NetArena did not create: delete that",
         ),
-        (made_by("ReplicaSet", "shop-7f"), "Pod shop-7f-x that NetArena did not create: delete it"),
+        (
+            made_by("ReplicaSet", "shop-7f"),
+            "Pod shop-7f-x that NetArena did not create: delete that",
+        ),
         (
             thing("ConfigMap", "netarena"),
-            "ConfigMap netarena that NetArena did not create: delete it",
+            "ConfigMap netarena that NetArena did not create: delete that",
         ),
         (
             thing("ConfigMap", "netarena", OURS),
-            "ConfigMap netarena that NetArena did not create: delete it",
+            "ConfigMap netarena that NetArena did not create: delete that",
         ),
     ],
 )
@@ -576,7 +582,9 @@ def test_namespace_of_another_live_service_is_refused_after_its_heartbeat(monkey
         claimed(elsewhere(self_notes(NOW))),
         says=lambda notes, now: {**notes, HEARD_NOTE: str(int(now // 60 * 60))},
     )
-    with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
+    with pytest.raises(
+        ConfigError, match="another NetArena service is currently using namespace ns"
+    ):
         asyncio.run(lease.settle(cast("Any", api), "ns"))
     assert api.now < NOW + SILENT_S
     assert ("ConfigMap", "netarena") in api.held
@@ -599,7 +607,9 @@ def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeyp
 def test_lease_of_a_service_that_came_meanwhile_is_not_taken():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
-    with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
+    with pytest.raises(
+        ConfigError, match="another NetArena service is currently using namespace ns"
+    ):
         asyncio.run(lease.claim(api, "ns", ["web"]))
     assert api.held["ConfigMap", "netarena"] == there
 
@@ -729,7 +739,9 @@ def test_lease_taken_by_another_service_meanwhile_is_not_cleared():
         # another service starts there between the read and the removal
         api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
         api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
-        with pytest.raises(ConfigError, match="another NetArena service is using namespace ns"):
+        with pytest.raises(
+            ConfigError, match="another NetArena service is currently using namespace ns"
+        ):
             await lease.clear(api, there)
         await lease.vacate(api, "ns")
 
@@ -1730,7 +1742,7 @@ def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them()
         await enforcer.apply(render_policy(Policy(name="theirs", spec=SHUT), "shop"))
         there = enforcer._stored["theirs"]
         with pytest.raises(
-            EnvironmentFailed, match="NetworkPolicy theirs that NetArena did not create: delete it"
+            EnvironmentFailed, match="NetArena did not create the NetworkPolicy theirs"
         ):
             await one.renew()
         assert enforcer._stored["theirs"] is there

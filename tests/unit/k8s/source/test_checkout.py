@@ -270,7 +270,7 @@ def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_pat
         app.labels(config.model_copy(update={"error_types": given}))
     assert str(caught.value) == (
         "config.error_types: the policies of config.microservice_dir do not support the kinds "
-        "remove_ingress+add_ingress, joined_peers: leave them out"
+        "remove_ingress+add_ingress, joined_peers: omit them"
     )
     # a query file gets the same labels, and a ticket has as many faults as fit
     written = config.model_copy(update={"benchmark_path": "queries.jsonl"})
@@ -311,13 +311,13 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
          "document 2 (Deployment web-v2): spec.selector: does not match"),
         ("{role: web, release: v2}", "{role: web, release: 2}", "metadata.labels.release"),
         ("metadata: {name: db}\n  spec:\n    serv", "metadata: {name: web-v2}\n  spec:\n    serv",
-         "(StatefulSet web-v2): metadata.name: there is another workload"),
+         "(StatefulSet web-v2): metadata.name: another workload has this name"),
         ("metadata: {name: web-v2, namespace: market}", "metadata: {name: w, namespace: mall}",
-         "(Deployment w): namespace: 'mall' and 'market': an application has one"),
-        ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is none of"),
+         "(Deployment w): namespace: the manifests use the namespaces 'mall' and 'market'"),
+        ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is not one of"),
         ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each must be an object"),
         ("kind: List\nitems:", "kind: List\nitems: 7\nx:", "items: must be a list"),
-        ("kind: List", "kind: List\n  x: y", "app.yaml: no YAML: line 35"),
+        ("kind: List", "kind: List\n  x: y", "app.yaml is not YAML: line 35"),
         ("ingress: [{ports", "ingres: [{ports", 'unknown field "spec.ingres"'),
         ("{port: http}", "{port: http_1}", "(NetworkPolicy web): spec.ingress[0].ports[0].port"),
         ("{port: http}", "{port: [1]}", "json: cannot unmarshal array"),
@@ -330,16 +330,16 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
          "extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: web}",
          "apiVersion: must be networking.k8s.io/v1"),
         ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
-         f"app.yaml: no YAML: more than {MAX_VALUES} values"),
+         f"app.yaml is not YAML: more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: .inf\n", "(Deployment web-v2): 'inf' is no value of JSON"),
         ("replicas: 3\n", "replicas: {{ .Values.replicas }}\n", ("app.yaml, document 2 (Deployment "
          "web-v2): the collection in line 9 is no key: text is")),
-        ("replicas: 3\n", "replicas: 3\n{{- if .Values.web }}\n", "app.yaml: no YAML: line 11"),
+        ("replicas: 3\n", "replicas: 3\n{{- if .Values.web }}\n", "app.yaml is not YAML: line 11"),
         ("apps/v1\nkind: Deployment", "v1\nkind: Deployment", "apiVersion: 'v1' has no Deployment"),
         ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
-        ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml: no YAML: 'x'"),
-        ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml: no YAML: string index out of range"),
+        ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml is not YAML: 'x'"),
+        ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml is not YAML: string index"),
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
     ],
 )  # fmt: skip
@@ -357,17 +357,17 @@ def test_invalid_manifest_is_reported_in_one_line_with_its_location(tmp_path, ol
 #: accepted by a cluster but ignored here: (old, new, message, number of documents)
 PASSED = [
     ("targetPort: http", "targetPort: https", ("app.yaml, document 5 (Service web): "
-     "spec.ports.0.targetPort: 'https' is no TCP port of Deployment web-v2"), 1),
+     "spec.ports.0.targetPort: 'https' is not a TCP port of Deployment web-v2"), 1),
     ("selector: {role: collector}, ports", "selector: {role: none}, ports",
      "(Service statsd): spec.selector: no workload of the manifests has these labels", 1),
     ("containers: [{name: postgres", "hostNetwork: true, containers: [{name: postgres",
-     "(StatefulSet db): hostNetwork: no policy speaks of pods on the host's network", 2),
+     "(StatefulSet db): hostNetwork: no policy applies to pods on the host's network", 2),
     ("labels: {role: job}", "labels: {}", "(Pod job): metadata.labels: its pods have no label", 1),
     ("kind: Service\nmetadata: {name: web}", "metadata: {name: web}",
-     "document 5 (web): no manifest, for it has no kind", 1),
+     "document 5 (web): it is not a manifest, because it has no kind", 1),
     ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "kind: NetworkPolicy\nmetadata: {name: job}",
-     "(NetworkPolicy job): no manifest, for it has no apiVersion", 1),
+     "(NetworkPolicy job): it is not a manifest, because it has no apiVersion", 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      ("(NetworkPolicy job): apiVersion: crd.projectcalico.org has another NetworkPolicy than "
@@ -377,12 +377,12 @@ PASSED = [
      "(Service web): apiVersion: serving.knative.dev has another Service than Kubernetes", 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: job}",
-     "(CiliumNetworkPolicy job): kind: of policies, networking.k8s.io/v1 alone are read", 1),
+     "(CiliumNetworkPolicy job): kind: only policies of networking.k8s.io/v1 are read", 1),
     ("metadata: {name: job, labels: {role: job}}",
      "metadata: {name: job, labels: {role: job}, ownerReferences: [{kind: Job, name: job}]}",
-     "(Pod job): metadata.ownerReferences: its owner makes it", 1),
+     "(Pod job): metadata.ownerReferences: its owner creates it", 1),
     *(("v1, kind: ConfigMap", f"{version}, kind: {kind}",
-       f"({kind} settings): kind: it runs pods, but not as a lasting workload", 0)
+       f"({kind} settings): kind: it runs pods, but it is not a kind of workload", 0)
       for version, kind in (("batch/v1", "Job"), ("batch/v1", "CronJob"),
                             ("v1", "ReplicationController"))),
     ("v1, kind: ConfigMap, metadata: {name: settings}, data: {a: b}",
@@ -400,7 +400,7 @@ def test_irrelevant_manifest_is_skipped_and_named(tmp_path, caplog, old, new, to
     assert len(world.pairs) > 1
     (line,) = caplog.messages
     assert caplog.records[0].levelname == "WARNING"
-    assert f"{number + 3} documents are passed over: " in line
+    assert f"{number + 3} documents are skipped: " in line
     assert told in line
     assert "\n" not in line
 
@@ -411,15 +411,15 @@ def test_skipped_manifests_are_counted_by_kind(tmp_path, caplog):
     folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES, values_yaml=chart)
     read_checkout(folder)
     assert [(one.levelname, one.message.partition(": ")[2]) for one in caplog.records] == [
-        ("INFO", ("4 documents are passed over: without a part in who reaches whom: 1 ConfigMap, "
+        ("INFO", ("4 documents are skipped: without an effect on connections: 1 ConfigMap, "
          "1 Service without a selector, 1 ServiceAccount, 1 no manifest")),
     ]  # fmt: skip
     caplog.clear()
     many = "\n---\n".join(f"{{apiVersion: v2, name: chart{n}}}" for n in range(12))
     write(tmp_path, Chart_yaml=many)
     read_checkout(folder)
-    assert "16 documents are passed over" in caplog.text
-    assert "; 2 more; without a part" in caplog.text
+    assert "16 documents are skipped" in caplog.text
+    assert "; 2 more; without an effect" in caplog.text
 
 
 def test_manifests_that_a_cluster_accepts_are_accepted(tmp_path):
@@ -530,7 +530,9 @@ def test_pipe_is_skipped_and_large_files_are_refused_before_parsing(tmp_path):
     assert known.apps
     # the limit applies to all files together, or many files could take unlimited time
     (tmp_path / "a.json").write_text(f"[{'1,' * (MAX_VALUES - 100)}1]")
-    with pytest.raises(ConfigError, match=f"app.yaml: with it, more than {MAX_VALUES} values"):
+    with pytest.raises(
+        ConfigError, match=f"the manifests up to app.yaml have more than {MAX_VALUES} values"
+    ):
         read_checkout(folder)
 
 
@@ -547,12 +549,12 @@ def test_keys_and_times_are_text_as_in_kubectl(tmp_path):
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        ({}, "holds no YAML or JSON file"),
+        ({}, "contains no YAML or JSON file"),
         ({"a_yaml": "a: 1"}, "no NetworkPolicy among the manifests"),
         ({"a_yaml": APP}, "no NetworkPolicy among the manifests"),
         ({"release__kubernetes-manifests_yaml": APP, "policies_yaml": POLICIES},
          "kustomize/components/network-policies"),
-        ({"a_yaml": POLICIES}, "no two workloads"),
+        ({"a_yaml": POLICIES}, "the manifests must have two workloads"),
         ({"a_yaml": POLICIES, "b_yaml": "\n---\n".join(
             f"{{apiVersion: v1, kind: Pod, metadata: {{name: p{n}, labels: {{a: b}}}}, "
             "spec: {containers: [{name: x}]}}" for n in range(MAX_APPS + 1)
@@ -565,8 +567,8 @@ def test_checkout_without_required_manifests_is_refused(tmp_path, files, told):
 
 
 def test_missing_checkout_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="nosuch is not there, or no folder"):
+    with pytest.raises(ConfigError, match="nosuch does not exist or is not a folder"):
         read_checkout(str(tmp_path / "nosuch"))
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"bytes\.yaml: no YAML"):
+    with pytest.raises(ConfigError, match=r"bytes\.yaml is not YAML"):
         read_checkout(str(tmp_path))
