@@ -163,7 +163,8 @@ ROWS = (
     Row("kubernetes/kubernetes#26202", "a selector that a later file changes",
         {"web2.yaml": WEB.replace("app: web", "app: front")},
         Refused("web2.yaml, document 1 (Deployment web): spec.selector: a cluster does not allow "
-                "changes of this field: web.yaml, document 1 contains the same object with another value")),
+                "changes of this field: web.yaml, document 1 contains the same object with "
+                "another value")),
     Row("kubernetes/kubernetes#49908", "a pod's ports that a later file changes",
         {"batch2.yaml": changed(BATCH, "{name: batch}]", "{name: batch, ports: "
                                 "[{containerPort: 1}]}]")}, Refused("spec: a cluster does not")),
