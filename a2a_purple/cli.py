@@ -87,7 +87,8 @@ def _choose_application(name: str | None) -> str:
     help="Request complete answers instead of streams.",
 )
 @timeout_option(
-    270.0, "For one reply of a model, retries included; green agents wait 280 s by default."
+    270.0,
+    "Time limit for one reply of a model, including retries; green agents wait 280 s by default.",
 )
 @click.option(
     "--application",

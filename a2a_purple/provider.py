@@ -389,7 +389,7 @@ class Provider:
                 away_until = away_until or clock() + PATIENCE_S
             pause = max(failed.wait_s or 0.0, pause)
             if isinstance(failed, _Away) and away_until and clock() + pause >= away_until:
-                detail = f"the provider was away for {PATIENCE_S:g} s: {failed}"
+                detail = f"the provider was unavailable for {PATIENCE_S:g} s: {failed}"
                 raise AgentFailed(FailureReason.TASK_FAILED, detail)
             if clock() + pause >= deadline:
                 detail = f"no answer of the model within {timeout_s:g} s: {failed}"

@@ -46,13 +46,13 @@ _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
 #: Keys of AgentBeats' workflow and of the reference implementation's files that NetArena does not
 #: have, each with the remedy that the error suggests.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
-_FLAT = "its keys belong below [config] itself"
+_FLAT = "move its keys to [config]"
 _INSTEAD = {
     "num_instances": "num_queries counts queries per label: set it in assessment_config and delete "
     "num_instances from quick-submit.yml",
     **dict.fromkeys(
         ("microservice_dir", "num_switches", "num_hosts_per_subnet"),
-        "another application has it: delete the key",
+        "it belongs to another application: delete the key",
     ),
     "parallel": "set concurrency, the number of episodes at once",
     "agent_type": _MODEL,
@@ -184,7 +184,7 @@ class Config(Record):
     )
     #: Time limit for an agent's card while nothing serves its URL.
     connect_timeout_s: StrictFloat = Field(
-        default=60.0, gt=0, le=86_400, description="until somebody serves an agent's URL, s"
+        default=60.0, gt=0, le=86_400, description="maximum wait until an agent's URL is served, s"
     )
     time_budget_s: StrictFloat | None = Field(
         default=None, gt=0, le=864_000, description="whole assessment, s"

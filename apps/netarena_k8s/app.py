@@ -386,7 +386,8 @@ class Kubernetes(Reactive):
             for name, namespace, folder in self._clusters
         ):
             return None
-        return f"{shop.namespace} has other images of this service; name another namespace"
+        told = f"{shop.namespace} contains pods with other images of this service"
+        return f"{told}; choose another namespace"
 
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None

@@ -95,7 +95,7 @@ class Need:
     test: Callable[[int], str] | None = None
 
 
-KERNEL = "use a kernel that has this, or load its module on the host"
+KERNEL = "use a kernel with this feature, or load the module on the host"
 PAIR = "ip link add t0 type veth peer name t1 && ip link set t0 up"
 #: Requirements of every network.
 COMMON = (
@@ -164,8 +164,13 @@ class Diagnosis:
         """Return a check of each requirement, with a remedy if the requirement is not met."""
         failed = self.failures()
         checks = [
-            _check(_WALLS, failed, "there are enough for the machines of a network", _RAISE),
-            _check(_NAMESPACES, failed, "episodes live in namespaces of their own", _RIGHTS),
+            _check(
+                _WALLS,
+                failed,
+                "there are enough user namespaces for the machines of a network",
+                _RAISE,
+            ),
+            _check(_NAMESPACES, failed, "each episode runs in its own namespaces", _RIGHTS),
         ]
         if _PROGRAMS in failed:
             checks.append(_check(_PROGRAMS, failed, "", INSTALL))
@@ -275,7 +280,7 @@ class Diagnosis:
             said = file.read()
         os.wait()
         if not said:
-            return {_NAMESPACES: "a process in namespaces of its own ends at once"}
+            return {_NAMESPACES: "a process in new namespaces ends immediately"}
         told: dict[str, str] = json.loads(said)
         return told
 

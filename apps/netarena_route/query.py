@@ -110,10 +110,10 @@ def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
     for kind in kinds:
         if not fault.methods_of(kind, net, netem=False):
             return (
-                f"{kind} acts on neighbours that machines learn, and in a network of {size} they "
-                f"are permanent: fewer hosts per subnet help"
+                f"{kind} needs ARP entries that machines learn, but in a network of {size} the "
+                "entries are permanent: set fewer hosts per subnet"
             )
-    return f"{label} does not fit into {size}: its parts would get in each other's way"
+    return f"{label} does not fit into {size}: the effects of its faults would overlap"
 
 
 def _text(net: World) -> str:

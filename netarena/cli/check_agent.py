@@ -34,14 +34,14 @@ SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3
 _REMEDIES = {
-    FailureReason.ENDPOINT: "start it, and let it listen where the URL points (in a container "
-    "at 0.0.0.0, with its port published)",
-    FailureReason.TIMEOUT: "answer sooner, or ask for more time: --timeout here, "
-    "--set agent_timeout_s=S in a run",
-    FailureReason.TOO_LARGE: "send the answer alone: a reply has at most 1 MiB of text",
-    FailureReason.MALFORMED: "answer message/send with a message or a task that holds text, as "
+    FailureReason.ENDPOINT: "start the agent and let it listen at the URL (in a container on "
+    "0.0.0.0, with its port published)",
+    FailureReason.TIMEOUT: "answer sooner, or allow more time: --timeout here, --set "
+    "agent_timeout_s=S in a run",
+    FailureReason.TOO_LARGE: "send only the answer: a reply may have at most 1 MiB of text",
+    FailureReason.MALFORMED: "answer message/send with a message or a task that contains text, as "
     "a2a-sdk does; serve a card with name, version, url and skills",
-    FailureReason.TASK_FAILED: "its own task failed: see its log",
+    FailureReason.TASK_FAILED: "the agent's own task failed: see the agent's log",
 }
 _GREETING = "Hello. This is a check of the connection; any text will do as a reply."
 
@@ -53,7 +53,7 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
     metavar="APP",
     help="Send a fresh query of APP to the agent and report whether its reply is usable.",
 )
-@timeout_option(280.0, "For one reply, as agent_timeout_s in a run.")
+@timeout_option(280.0, "Time limit for one reply, like agent_timeout_s in a run.")
 @json_option("the checks")
 def command(*, url: str, application: str | None, timeout_s: float, as_json: bool) -> int:
     """Check the card, protocol, replies and timing of the agent at URL with a few real questions.
@@ -106,7 +106,8 @@ async def examine_agent(
             "timing",
             ok=took_s <= SLOW_S,
             detail=f"{took_s:.1f} s for one reply",
-            remedy=f"at {SLOW_S:g} s a turn few episodes end in an assessment's 28 minutes",
+            remedy=f"with {SLOW_S:g} s per turn, few episodes finish within an assessment's 28 "
+            "minutes",
         )
         if application is not None:
             yield _judge_form(application, reply, why)
@@ -129,7 +130,7 @@ def _judge_card(card: Card, url: str) -> list[Check]:
             "protocol",
             ok=bool(rpc),
             detail=f"JSON-RPC of A2A {lines}",
-            remedy="list an interface with JSONRPC in the card: it is the one that is spoken",
+            remedy="list an interface with JSONRPC in the card: NetArena uses only JSON-RPC",
         ),
         _told(
             "streaming",
@@ -137,13 +138,15 @@ def _judge_card(card: Card, url: str) -> list[Check]:
             detail="the card declares streaming"
             if card.streaming
             else "the card does not declare streaming",
-            remedy="replies that take minutes need it: gateways cut a silent request at 300 s",
+            remedy="replies that take minutes need streaming, because gateways end a silent "
+            "request after 300 s",
         ),
         _told(
             "address",
             ok=not elsewhere,
             detail=f"the card names {elsewhere[0]}" if elsewhere else "the card names this URL",
-            remedy="harmless here; other clients go where the card says (--card-url)",
+            remedy="NetArena uses the given URL; other clients use the URL in the card "
+            "(--card-url)",
         ),
     ]
 
@@ -174,8 +177,9 @@ def _judge_stranger() -> Check:
         name="reply",
         ok=False,
         severity=Severity.NOTE,
-        detail="a scripted agent: it replies only in the assessment that it was started for",
-        remedy="its card and protocol are right; run it with the seed, role and keys it was given",
+        detail="a scripted agent replies only in the assessment that it was started for",
+        remedy="its card and protocol are correct; run it with the seed, role and keys with which "
+        "it was started",
     )
 
 
@@ -243,11 +247,11 @@ def _told(name: str, *, ok: bool, detail: str, remedy: str = "") -> Check:
 def _failed(name: str, error: AgentFailed) -> Check:
     remedy = _REMEDIES.get(error.reason, "see its log")
     if "connection lost" in error.detail:
-        remedy = "it closed the connection before its reply was whole: see its log"
+        remedy = "the agent closed the connection before its reply was complete: see its log"
     if re.search(r"\bHTTP 40[13]\b", error.detail):
         remedy = (
-            'give it its key: NETARENA_HEADERS_<ROLE> = {"url": prefix, "headers": {...}}, as '
-            "in docs/wire-agent.md"
+            'send a key to the agent: NETARENA_HEADERS_<ROLE> = {"url": prefix, "headers": {...}}, '
+            "as in docs/wire-agent.md"
         )
     elif name == "card" and "HTTP" in error.detail:
         remedy = "give the URL below which /.well-known/agent-card.json is served"

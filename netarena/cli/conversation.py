@@ -80,7 +80,7 @@ def _news(before: str, now: str) -> tuple[str, ...]:
     same = next((i for i, (then, line) in pairs if then != line), min(len(old), len(new)))
     if same < FEWEST_LEFT_OUT:
         return (now,)
-    return (f"({same} lines as in the turn before)", "\n".join(new[same:]))
+    return (f"({same} lines as in the previous turn)", "\n".join(new[same:]))
 
 
 def _title(text: str) -> None:

@@ -124,7 +124,7 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
         ok=writable,
         severity=Severity.NOTE,
         detail=f"{place} is {'' if writable else 'not '}writable",
-        remedy="" if writable else "give --out a folder that is",
+        remedy="" if writable else "use --out with a writable folder",
     )
     free = shutil.disk_usage(place).free
     roomy = free >= _ROOM

@@ -195,7 +195,7 @@ class _Guarded:
                 from starlette.responses import PlainTextResponse
 
                 headers = {"WWW-Authenticate": "Bearer"}
-                refusal = PlainTextResponse("a token is needed", 401, headers)
+                refusal = PlainTextResponse("a token is required", 401, headers)
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)

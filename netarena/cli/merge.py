@@ -86,7 +86,7 @@ def _line(shards: Shards, gap: Gap) -> str:
     """Return one line about an incomplete shard."""
     where = f"shard {gap.shard}" if gap.folder is None else f"shard {gap.shard} in {gap.folder}"
     if gap.running:
-        return f"{where} is still running: wait for its end"
+        return f"{where} is still running: wait until it ends"
     named = ", ".join(gap.queries[:SHOWN])
     more = f" and {len(gap.queries) - SHOWN:,} more" if len(gap.queries) > SHOWN else ""
     count = f"{len(gap.queries):,} of its {gap.size:,} queries have no verdict ({named}{more})"

@@ -124,7 +124,7 @@ class Plan:
         self.ended = True
         tell(
             f"--max-cost {self.limit_usd:g} ended the run: {self.spent_usd:.4f} USD are spent, "
-            f"one more reply may cost {purse.lacking_usd:.4f}; {again} continues with a higher "
+            f"and one more reply may cost {purse.lacking_usd:.4f}; {again} continues with a higher "
             "--max-cost"
         )
         return True

@@ -124,7 +124,7 @@ def _show(app: Application, seed: int, report: Report) -> None:
             show_table(
                 ("feature", "AUC within", "z", "top-1", "weight"),
                 rows,
-                title=f"most telling features: {kind}",
+                title=f"most informative features: {kind}",
             )
     for words in report.missed:
         click.echo(f"missed: {words}")

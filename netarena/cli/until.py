@@ -56,7 +56,7 @@ class Until:
         """
         low, high = summary["intervals"]["solved_safely"] or (0.0, 1.0)
         queries, half = number * self.labels, 50 * (high - low)
-        told = f"solved safely is known to ±{half:.1f} points after {queries:,} queries"
+        told = f"solved safely has an interval of ±{half:.1f} points after {queries:,} queries"
         if half <= self.points:
             return None, told
         if not summary["graded"]:

@@ -308,7 +308,8 @@ def _why_locked(handle: int, folder: Path) -> str:
     if os.fstat(handle).st_uid == os.geteuid():
         return f"{folder.name} is in use by an assessment that is running"
     return (
-        f"{LOCK_NAME} in {folder.name} belongs to another user, who holds it: name another folder"
+        f"{LOCK_NAME} in {folder.name} belongs to another user, who has locked it: choose another "
+        "folder"
     )
 
 

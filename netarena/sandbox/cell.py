@@ -300,7 +300,10 @@ def _closed(folder: Path) -> str:
     """Return why commands of other users cannot enter ``folder``; empty if they can."""
     if os.geteuid() or _may_be_entered((folder, *folder.parents)):
         return ""
-    return f"{folder} is closed to other users, as whom commands run: set TMPDIR to one that is not"
+    return (
+        f"{folder} is not accessible to other users, but commands run as another user: set "
+        "TMPDIR to an accessible folder"
+    )
 
 
 def _may_be_entered(folders: Iterable[Path]) -> bool:

@@ -157,7 +157,7 @@ class Task:
 def lacking() -> str:
     """Return why no command can be confined here; empty if one can."""
     if not protection.landlock_version():
-        return "this kernel has no landlock, or has it switched off"
+        return "this kernel has no landlock, or landlock is switched off"
     try:
         _filter(signals=False)
     except KeyError:
@@ -165,9 +165,9 @@ def lacking() -> str:
     if not protection.seccomp_available():
         return "this kernel or container refuses seccomp filters"
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
-        return "this kernel does not tell a process's children"
+        return "this kernel does not list a process's children"
     if not os.geteuid() and not protection.own_user_possible(USERS[0]):
-        return "root may not give commands a user of their own (SETUID, SETGID, KILL)"
+        return "root is not permitted to run commands as another user (SETUID, SETGID, KILL)"
     return ""
 
 
@@ -179,10 +179,11 @@ def reduced() -> str:
     words += (
         "without namespaces they may connect to the API server's port number at any address"
         if version >= protection.NETWORK_SINCE
-        else "they may make TCP connections to any address (landlock bounds them from Linux 6.7 on)"
+        else "they may make TCP connections to any address (landlock restricts them only from "
+        "Linux 6.7 on)"
     )
     if os.geteuid() and version < protection.SCOPES_SINCE:
-        words += ", and cannot send signals (kill, timeout), which landlock bounds from 6.12 on"
+        words += ", and cannot send signals (kill, timeout): landlock restricts them from 6.12 on"
     return words
 
 

@@ -302,7 +302,9 @@ def examine(paths: Iterable[str]) -> list[Protection]:
             "landlock",
             version > 0,
             True,
-            f"version {version}" if version else "this kernel has none or has it switched off",
+            f"version {version}"
+            if version
+            else "this kernel has no landlock, or landlock is switched off",
             "" if version else "use Linux 5.13 or newer with landlock among its security modules",
         ),
         Protection(
@@ -322,11 +324,12 @@ def examine(paths: Iterable[str]) -> list[Protection]:
             "own user",
             users,
             root,
-            "answers run as users of their own"
+            "each answer runs as its own user"
             if users
             else "answers would run as root"
             if root
-            else "answers run as the service's user (seccomp and landlock part them from it)",
+            else "answers run as the service's user (seccomp and landlock isolate them from the "
+            "service)",
             ""
             if users
             else ("start the service as an ordinary user, or " if root else "start the service ")

@@ -597,7 +597,7 @@ def describe_versions(application: Application) -> str:
 def explain_version(application: Application, version: str) -> str:
     """Return why a query of ``version`` cannot be drawn again: its configs are different."""
     if words := application.versions().get(version):
-        has = f"has for {words} alone"
+        has = f"has only for {words}"
     else:
         has = f"lacks (it has {describe_versions(application)})"
     return f"was drawn by version {version} of the generator, which this release {has}"

@@ -68,7 +68,7 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):
-            return PlainTextResponse("The address that netarena view printed opens this.", 404)
+            return PlainTextResponse("Open this page with the URL that netarena view printed.", 404)
         if "path" not in request.path_params:
             return RedirectResponse(f"/{token}/{LIST}", 307)
         page = site.page(request.path_params["path"], request.query_params)

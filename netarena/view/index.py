@@ -378,7 +378,9 @@ class Run:
         try:
             event = _read_event(line)
         except ValueError:
-            self.problems.append(f"line {self._lines} of the journal is none of this version")
+            self.problems.append(
+                f"line {self._lines} of the journal was not written by this version"
+            )
             return
         if event.event in {"assessment", "end"}:
             self.complete = event.complete

@@ -150,7 +150,7 @@ class Site:
             return _json(self._entries())
         if path == WORDS:
             return _json(self._words())
-        problem = "There is no such page here."
+        problem = "This page does not exist."
         try:
             if match := _EPISODE.fullmatch(path):
                 kind, slug, name = match.groups()

@@ -176,7 +176,7 @@ def examine(agent: Agent) -> dict[str, Check]:
         (hang, "reply", "--set agent_timeout_s"),
         (drip, "reply", "--set agent_timeout_s"),
         (say_too_much, "reply", "1 MiB"),
-        (say_nothing, "reply", "holds text"),
+        (say_nothing, "reply", "contains text"),
         (refuse, "reply", "no key"),
         (speak_html, "reply", "message/send"),
         (send_elsewhere, "reply", "307"),

@@ -258,7 +258,9 @@ def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_comm
         cell = Cell(walls=walls)
         with monkeypatch.context() as closed:
             closed.setattr(tempfile, "tempdir", str(tmp_path))
-            with pytest.raises(EnvironmentFailed, match=r"closed to other users.*TMPDIR") as failed:
+            with pytest.raises(
+                EnvironmentFailed, match=r"is not accessible to other users.*TMPDIR"
+            ) as failed:
                 await cell.start()
             assert sandbox.examine().lacking == failed.value.detail
         assert failed.value.proven_ours

@@ -297,7 +297,7 @@ async def test_roles_alternate_after_the_notice_that_no_tools_exist(stub):
 
 async def test_unavailable_provider_is_retried_only_for_a_limited_time(stub, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
-    with pytest.raises(AgentFailed, match=r"was away for 0.1 s: .*Loading model") as caught:
+    with pytest.raises(AgentFailed, match=r"was unavailable for 0.1 s: .*Loading model") as caught:
         await ask(provider(stub), "gone")
     assert caught.value.reason is FailureReason.TASK_FAILED
 
@@ -312,5 +312,5 @@ async def test_provider_that_does_not_listen_counts_as_unavailable(monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         base = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
-        with pytest.raises(AgentFailed, match=r"was away for 0.1 s: .*Connection error"):
+        with pytest.raises(AgentFailed, match=r"was unavailable for 0.1 s: .*Connection error"):
             await ask(Provider("openai/m", api_base=base, environ={}), "named")

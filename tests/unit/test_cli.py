@@ -615,8 +615,8 @@ def test_run_with_until_interval_asks_until_the_interval_is_narrow(fake, capsys)
     assert main([*words, "1", "--seed", "5", "--set", "concurrency=8", "--out", "run"]) == 0
     told = capsys.readouterr().err.splitlines()
     assert [line for line in told if line.startswith("netarena:")] == [
-        "netarena: solved safely is known to ±1.8 points after 102 queries; going on to 204",
-        "netarena: solved safely is known to ±0.9 points after 204 queries",
+        "netarena: solved safely has an interval of ±1.8 points after 102 queries; going on to 204",
+        "netarena: solved safely has an interval of ±0.9 points after 204 queries",
     ]
 
 
@@ -878,7 +878,7 @@ def test_verbose_run_shows_the_conversation(fake, capsys):
         assert line in err
     assert re.search(r"conversation 1, turn 1: its reply after \d+\.\d s\n", err)
     assert err.count("You mind the lamps.") == 2  # once for each of the two conversations
-    assert "lines as in the turn before)" in err
+    assert "lines as in the previous turn)" in err
 
 
 def test_verbose_run_escapes_terminal_sequences(capsys):

@@ -297,7 +297,7 @@ class RealCluster(Cluster):
     async def _say(self, shop: Shop) -> None:
         if self._fixed:
             if not await lease.renew(self.api, shop.namespace) and shop in self._shops.values():
-                shop.lost = f"namespace {shop.namespace} was taken by another service"
+                shop.lost = f"namespace {shop.namespace} was leased by another service"
             return
         notes = {"metadata": {"annotations": self_notes(self.api.now)}}
         with contextlib.suppress(Refused):  # The namespace no longer exists.

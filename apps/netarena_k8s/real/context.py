@@ -57,7 +57,7 @@ def check_context(name: str, paths: str) -> None:
         if isinstance(one, Mapping) and "name" in one
     ]
     if name not in known:
-        there = f"has {', '.join(known)}" if known else "cannot be read, or has none"
+        there = f"has {', '.join(known)}" if known else "cannot be read, or has no context"
         near = suggest(name, ["embedded", *known])
         raise ConfigError(
             "config.cluster",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WITHIN_S = 20.0
 #: start of the message about missing rights, and the remedy that it names
 _LACKS = "the kubeconfig lacks these permissions"
-_RIGHTS = "docs/cluster.md has the rights"
+_RIGHTS = "docs/cluster.md lists the rights"
 _T = TypeVar("_T")
 #: the namespace that faults of kind namespace_peer use as another namespace
 _ELSEWHERE = ELSEWHERE[NAME_LABEL]
@@ -85,7 +85,7 @@ def why_embedded(environ: Mapping[str, str]) -> str:
         return ""
     with suppress(ConfigError):
         if current_context(environ["KUBECONFIG"]) is None:
-            return ": KUBECONFIG is set and names no file that can be read"
+            return ": KUBECONFIG does not name a readable file"
     return ""
 
 
@@ -99,8 +99,8 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
     except ConfigError as error:
         return [_check("cluster", str(error))]
     if context is None:
-        told = f"KUBECONFIG names no file that can be read: {environ['KUBECONFIG']}"
-        remedy = "set it to a kubeconfig, or unset it: the embedded cluster is used"
+        told = f"KUBECONFIG does not name a readable file: {environ['KUBECONFIG']}"
+        remedy = "set KUBECONFIG to a kubeconfig, or unset it to use the embedded cluster"
         return [Check(name="cluster", ok=False, severity=Severity.NOTE, detail=told, remedy=remedy)]
     namespace = namespace_of(context, environ["KUBECONFIG"])
     own, given = _in_a_thread(_lacking(context, None, namespace))
@@ -143,7 +143,7 @@ async def _lacking(
             finally:
                 await api.close()
     except TimeoutError:
-        return [f"its API does not answer within {_WITHIN_S:g} s"] * len(namespaces)
+        return [f"its API did not answer within {_WITHIN_S:g} s"] * len(namespaces)
     except (ConfigError, EnvironmentFailed) as error:
         problem = error.problem if isinstance(error, ConfigError) else str(error)
         return [problem] * len(namespaces)
@@ -161,11 +161,13 @@ async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -
             if refused.status == 404:
                 return absent(namespace)
     missing = await missing_rights(api, namespace, workloads)
-    where = f"in namespace {namespace}" if namespace else "in namespaces that it makes"
+    where = f"in namespace {namespace}" if namespace else "in namespaces that NetArena creates"
     return f"{_LACKS} {where}: {', '.join(missing)}" if missing else ""
 
 
-def _check(name: str, problem: str, works: str = "answers, and allows all that is needed") -> Check:
+def _check(
+    name: str, problem: str, works: str = "the API answers and grants all required permissions"
+) -> Check:
     return Check(
         name=name,
         ok=not problem,
@@ -178,4 +180,4 @@ def _check(name: str, problem: str, works: str = "answers, and allows all that i
 def _remedy(problem: str) -> str:
     if not problem:
         return ""
-    return _RIGHTS if problem.startswith(_LACKS) else "see what kubectl get namespaces says"
+    return _RIGHTS if problem.startswith(_LACKS) else "run kubectl get namespaces"

@@ -363,7 +363,7 @@ def _walk(folder: Path) -> list[Path]:
 @lru_cache(maxsize=4)
 def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
     if sum(size for _, _, size, _ in files) > MAX_BYTES:
-        _refuse(f"manifests of more than {MAX_BYTES >> 20} MiB")
+        _refuse(f"the manifests have more than {MAX_BYTES >> 20} MiB")
     passed = _Passed()
     documents = _read_files([Path(name) for name, *_ in files], Path(folder), passed)
     apps = _apps(documents, passed)
@@ -391,11 +391,11 @@ def _read(folder: str, files: tuple[tuple[str, int, int, int], ...]) -> World:
 def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
     if not policies:
         _refuse(
-            "no NetworkPolicy among the manifests: the intended communication is what they allow "
-            f"(in microservices-demo they are looked for in {' and '.join(_POLICIES)})"
+            "no NetworkPolicy among the manifests: network policies define the intended "
+            "communication (in microservices-demo, they must be in {' and '.join(_POLICIES)})"
         )
     if len(apps) > MAX_APPS:
-        _refuse(f"{len(apps)} workloads; an application has at most {MAX_APPS} of them")
+        _refuse(f"{len(apps)} workloads; an application may have at most {MAX_APPS}")
     if len(apps) < 2 or not any(app.service for app in apps.values()):
         _refuse(
             "there is nothing to test: the manifests must have two workloads and a service of "
@@ -492,7 +492,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
         # An item of a list may omit the version.
         if version and group not in _READ[kind]:
             if "." in group:
-                return f"{group:.80} has another {kind} than Kubernetes", "apiVersion"
+                return f"{kind} of {group:.80} is not the {kind} of Kubernetes", "apiVersion"
             document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
         if document.metadata.get("ownerReferences"):
             return "its owner creates it", "metadata.ownerReferences"

@@ -164,14 +164,14 @@ def test_namespace_with_standin_images_is_not_shared_with_real_images() -> None:
     assert app._taken(standing) is None
     assert app._taken(own.model_copy(update={"namespace": None})) is None
     assert app._taken(own.model_copy(update={"namespace": "other"})) is None
-    assert "name another namespace" in (app._taken(own) or "")
+    assert "choose another namespace" in (app._taken(own) or "")
 
 
 @pytest.mark.parametrize(
     ("kubeconfig", "venue"),
     [
         (None, "the embedded cluster"),
-        ("missing", "the embedded cluster: KUBECONFIG is set and names no file that can be read"),
+        ("missing", "the embedded cluster: KUBECONFIG does not name a readable file"),
     ],
 )
 def test_venue_names_the_cluster_and_require_cluster_refuses_the_embedded_one(

@@ -189,7 +189,7 @@ def test_varied_phrasings_have_their_own_version():
 def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) -> None:
     """The reported case is a run with another phrasing, started by an older release."""
     malt = Malt()
-    gone = "by version 4 of the generator, which this release has for phrasing canonical alone"
+    gone = "by version 4 of the generator, which this release has only for phrasing canonical"
     config = malt.config_type(num_queries=1, phrasing="varied")
     old = next(malt.generate(config, 5)).model_copy(update={"version": "4"})
     old = old.model_copy(update={"id": old.id.replace("malt-5-", "malt-4-")})

@@ -212,7 +212,7 @@ def test_output_of_the_trial_process_is_parsed(
         (NamespaceUnavailable("no view of processes"), {"namespaces": "no view of processes"}),
         (
             SystemExit(0),
-            {"namespaces": "a process in namespaces of its own ends at once"},
+            {"namespaces": "a process in new namespaces ends immediately"},
         ),
     ],
 )

@@ -375,11 +375,11 @@ def _try() -> str:
                 network.load(policies)
                 found = network.probe(targets, 1.0)
                 if found != [not policies] * 2:
-                    return f"a network of its own does not work as it should: {found}"
+                    return f"a new network namespace does not work as expected: {found}"
         finally:
             network.close()
     except Exception as error:  # noqa: BLE001 -- every error is reported as the reason
-        return f"no network of its own: {error}"
+        return f"no network namespace could be created: {error}"
     return ""
 
 

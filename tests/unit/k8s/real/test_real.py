@@ -157,7 +157,7 @@ def test_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, monkeypa
     unanswered(tmp_path, monkeypatch)
     (check,) = diagnosis.diagnose(os.environ)
     assert (check.name, check.ok, check.detail) == (
-        "cluster c", False, "its API does not answer within 1 s",
+        "cluster c", False, "its API did not answer within 1 s",
     )  # fmt: skip
     assert diagnosis.diagnose({}) == []
 
@@ -170,7 +170,7 @@ def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, 
     monkeypatch.setattr(cluster, "CHECK_S", 0.1)
     (check,) = diagnosis.diagnose(os.environ)
     assert check.detail == "the cluster's API at https://127.0.0.1:1: Connection refused"
-    assert check.remedy == "see what kubectl get namespaces says"
+    assert check.remedy == "run kubectl get namespaces"
     with pytest.raises(EnvironmentFailed, match=r"https://127\.0\.0\.1:1: Connection refused"):
         asyncio.run(cluster.clean("c"))
 
@@ -178,14 +178,14 @@ def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, 
 def test_unreadable_kubeconfig_is_reported_as_a_note(tmp_path):
     (check,) = diagnosis.diagnose({"KUBECONFIG": str(tmp_path)})
     assert (check.ok, check.severity) == (False, Severity.NOTE)
-    assert check.detail == f"KUBECONFIG names no file that can be read: {tmp_path}"
+    assert check.detail == f"KUBECONFIG does not name a readable file: {tmp_path}"
 
 
 @pytest.mark.parametrize(
     ("context", "allowed", "told"),
     [
-        ({}, {None, "default"}, "answers, and allows all that is needed"),
-        ({}, {None}, "answers, and allows all that is needed"),
+        ({}, {None, "default"}, "the API answers and grants all required permissions"),
+        ({}, {None}, "the API answers and grants all required permissions"),
         ({"namespace": "mine"}, {"mine"}, "allows one episode at a time, with namespace=mine; "),
         ({}, {"default"}, "allows one episode at a time, with namespace=default; "),
         ({"namespace": "mine"}, {"default"}, ""),
@@ -208,10 +208,11 @@ def test_permissions_limited_to_a_namespace_are_reported_with_their_use(
     assert check.ok == bool(told)
     words = (
         told
-        or "the kubeconfig lacks these permissions in namespaces that it makes: create namespaces"
+        or "the kubeconfig lacks these permissions in namespaces that NetArena creates: "
+        "create namespaces"
     )
     assert words in check.detail
-    assert check.remedy == ("" if told else "docs/cluster.md has the rights")
+    assert check.remedy == ("" if told else "docs/cluster.md lists the rights")
 
 
 def test_missing_namespace_is_reported_with_the_command_that_creates_it(tmp_path, monkeypatch):
@@ -791,7 +792,7 @@ def test_namespace_taken_by_another_service_gives_no_verdict():
         held = api.held["ConfigMap", "netarena"]["metadata"]
         held["annotations"] = elsewhere(self_notes(NOW))
         await holder._stay()
-        with pytest.raises(EnvironmentFailed, match="ns was taken by another service"):
+        with pytest.raises(EnvironmentFailed, match="ns was leased by another service"):
             await one.look()
 
     asyncio.run(scene())

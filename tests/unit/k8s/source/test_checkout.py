@@ -370,11 +370,11 @@ PASSED = [
      "(NetworkPolicy job): it is not a manifest, because it has no apiVersion", 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
-     ("(NetworkPolicy job): apiVersion: crd.projectcalico.org has another NetworkPolicy than "
-     "Kubernetes"), 1),
+     ("(NetworkPolicy job): apiVersion: NetworkPolicy of crd.projectcalico.org is not the "
+     "NetworkPolicy of Kubernetes"), 1),
     ("v1\nkind: Service\nmetadata: {name: web}",
      "serving.knative.dev/v1\nkind: Service\nmetadata: {name: web}",
-     "(Service web): apiVersion: serving.knative.dev has another Service than Kubernetes", 1),
+     "(Service web): apiVersion: Service of serving.knative.dev is not the Service", 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: job}",
      "(CiliumNetworkPolicy job): kind: only policies of networking.k8s.io/v1 are read", 1),
