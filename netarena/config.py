@@ -206,7 +206,7 @@ class Config(Record):
     @classmethod
     def _briefings(cls, value: Briefing) -> Briefing:
         if value not in cls.BRIEFINGS:
-            raise ValueError(f"must be one of {', '.join(cls.BRIEFINGS)} here")
+            raise ValueError(f"must be one of {', '.join(cls.BRIEFINGS)} for this application")
         return value
 
     @field_validator("complexity_level", mode="before")
@@ -214,7 +214,7 @@ class Config(Record):
     def _levels(cls, value: Any) -> Any:
         levels = [value] if isinstance(value, str) else value
         if not isinstance(levels, list | tuple) or not levels:
-            raise ValueError(f"a list of {', '.join(cls.LEVELS)}")
+            raise ValueError(f"must be a list of {', '.join(cls.LEVELS)}")
         if unknown := [level for level in levels if level not in cls.LEVELS]:
             raise ValueError(not_one_of(unknown[0], cls.LEVELS))
         return tuple(level for level in cls.LEVELS if level in levels)

@@ -102,7 +102,7 @@ def _check_size(claim: Any) -> None:
 
 def _read(claim: Any) -> State:
     if not isinstance(claim, dict):
-        raise _MalformedError("it is no object")
+        raise _MalformedError("it is not an object")
     if "error" in claim:
         return failed(claim["error"] if isinstance(claim["error"], str) else "")
     if claim.get("type") not in ANSWER_TYPES:
@@ -133,7 +133,7 @@ class _Tidier:
     def tidy(self, value: Any, depth: int = 0) -> Any:
         self._values -= 1
         if self._values < 0:
-            raise _MalformedError(f"it holds more than {MAX_STATE_VALUES} values")
+            raise _MalformedError(f"it contains more than {MAX_STATE_VALUES} values")
         kind = type(value)  # json creates only these types
         if kind is str:
             return _clean(value)
@@ -141,7 +141,7 @@ class _Tidier:
             return value
         if kind is int:
             if not -(2**63) <= value < 2**63:
-                raise _MalformedError("it holds an integer of more than 64 bits")
+                raise _MalformedError("it contains an integer of more than 64 bits")
             return value
         if kind is float:
             return value if math.isfinite(value) else str(value)
@@ -166,7 +166,9 @@ def _clean(text: str) -> str:
 def _check_changes(value: Any) -> None:
     keys = {"nodes", "removed_nodes", "edges", "removed_edges", "more"}
     if not isinstance(value, dict) or value.keys() != keys:
-        raise _MalformedError(f"changes of a graph are an object with {', '.join(sorted(keys))}")
+        raise _MalformedError(
+            f"changes of a graph must be an object with {', '.join(sorted(keys))}"
+        )
     well_formed = (
         isinstance(value["more"], bool)
         and isinstance(value["nodes"], dict)
@@ -176,7 +178,7 @@ def _check_changes(value: Any) -> None:
         and _is_list(value["removed_edges"], lambda edge: _is_edge(edge, 2))
     )
     if not well_formed:
-        raise _MalformedError("changes of a graph name nodes and edges by text")
+        raise _MalformedError("changes of a graph must name nodes and edges as texts")
 
 
 def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:

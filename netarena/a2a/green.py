@@ -53,8 +53,8 @@ _ENDED = frozenset(
 
 #: Hint for a request to an agent that is not a green agent.
 TAKES_GREEN = (
-    "a request goes to a green agent (netarena serve APP); the URL of the agent under test belongs "
-    "into participants"
+    "send the request to a green agent (netarena serve APP), and put the URL of the agent under "
+    "test into participants"
 )
 
 Told = Callable[[str, Any], None]

@@ -231,7 +231,8 @@ def read_scenario(path: Path) -> Scenario:
     data = _read(path)
     if "scenarios" in data:
         raise ConfigError(
-            "scenarios", f"{path} names other files, which only `netarena run {path}` takes"
+            "scenarios",
+            f"{path} lists other scenario files; only `netarena run {path}` accepts such a file",
         )
     green_table = _table(data, "green_agent")
     parties = data.get("participants")

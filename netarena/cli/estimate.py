@@ -285,7 +285,7 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
     costs = [row["cost_usd"] for told in estimates for row in told["agents"]]
     known = sum(cost for cost in costs if cost is not None)
     unknown = sum(cost is None for cost in costs)
-    rest = f", and {unknown} agents whose price is unknown (--price states it)" if unknown else ""
+    rest = f", and {unknown} agents whose price is unknown (set it with --price)" if unknown else ""
     hours = sum(told["harness_s"] for told in estimates)
     click.echo(f"All: about {known:,.2f} USD{rest}; harness {duration(hours)}.")
 
@@ -312,8 +312,9 @@ def _assumptions(told: Mapping[str, Any]) -> str:
     words = ", ".join(f"{style} +{tokens}" for style, tokens in REASONING.items())
     return (
         f"Assumed: {100 * SOLVED:.0f} % of queries are solved, in {100 * SOLVED_TURNS:.0f} % of "
-        "the turns, the others take all; output tokens of a reply are those of the sample's "
-        f"({words}). {ABOUT} marks counts by another tokenizer than the model's."
+        "the turns, and unsolved queries take all turns; a reply has as many output tokens as in "
+        "the sample "
+        f"({words}). {ABOUT} marks counts made with a tokenizer other than the model's."
     )
 
 

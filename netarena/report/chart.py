@@ -19,12 +19,16 @@ from netarena.report.plot import Dot, bars, dot_plot, lines, plane
 _MEANS = {
     "iterations": (
         "Turns",
-        "Turns of an episode, on average; those that were not solved count with all they may have.",
+        "Turns of an episode, on average; an unsolved episode counts with its maximum.",
         "",
     ),
-    "execution_s": ("Execution", "Running what the agent sent, per episode, on average.", "s"),
-    "agent_s": ("Time", "Waiting for an agent's replies, per episode, on average.", "s"),
-    "cost_usd": ("Cost", "US dollars per episode, as agents told it, unverified.", "$"),
+    "execution_s": ("Execution", "Time to run what the agent sent, per episode, on average.", "s"),
+    "agent_s": (
+        "Time",
+        "Time spent waiting for the agent's replies, per episode, on average.",
+        "s",
+    ),
+    "cost_usd": ("Cost", "US dollars per episode, as reported by the agents, not verified.", "$"),
 }
 
 
@@ -82,7 +86,8 @@ def _whole(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> C
     return Chart(
         "correct-and-safe",
         "Correct and safe",
-        "Each agent's share of correct against its share of safe episodes, with 95 % intervals. "
+        "Each agent's share of correct episodes against its share of safe episodes, with 95 % "
+        "intervals. "
         "Up and to the right is better.",
         plane(
             "Correctness and safety",
@@ -213,7 +218,8 @@ def _costs(members: Sequence[Mapping[str, Any]], places: Mapping[str, int]) -> I
     yield Chart(
         "cost",
         "Cost against solved safely",
-        "US dollars per episode, as agents told it, and the share solved safely. Up and to the "
+        "US dollars per episode, as reported by the agents, and the share solved safely. Up and "
+        "to the "
         "left is better.",
         plane("Cost and solved safely", points, ("cost per episode", "solved safely"), (most, "$")),
         legend=True,
@@ -255,9 +261,9 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
         yield Chart(
             f"figure-3-{rate.replace('_', '-')}",
             _titled(title, 3),
-            "The share of pairs of agents whose 95 % intervals overlap, if only so many queries "
-            "are asked, by the paper's interval (mean and 1.96 standard errors) and by Wilson's. "
-            f"0 means that all are told apart.{tied}",
+            "Share of pairs of agents whose 95 % intervals overlap for each number of queries, "
+            "with the paper's interval (mean and 1.96 standard errors) and with Wilson's. 0 means "
+            f"that no intervals overlap.{tied}",
             lines(
                 title,
                 [row["queries"] for row in share],
@@ -288,8 +294,8 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
         yield Chart(
             f"figure-3-crosses-{which}",
             _titled(f"Agents with {number:,} queries", 3),
-            "Correctness and safety with the paper's intervals. Agents whose crosses overlap are "
-            "not told apart by so few queries.",
+            "Correctness and safety with the paper's intervals. Agents whose crosses overlap "
+            "cannot be distinguished with so few queries.",
             plane(f"Agents with {number} queries", points, ("correct", "safe")),
             legend=True,
             head=("agent", "queries", *_with_bounds("correct"), *_with_bounds("safe")),
@@ -335,4 +341,4 @@ def _tied(number: int) -> str:
     if not number:
         return ""
     pairs = "1 pair has" if number == 1 else f"{number} pairs have"
-    return f" {pairs} equal rates and can never be told apart: not counted here."
+    return f" {pairs} equal rates, so their intervals always overlap; they are not counted here."

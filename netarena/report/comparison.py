@@ -87,7 +87,7 @@ def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]
     latency, unit = LATENCY[members[0]["latency"]]
     return Table(
         "trade-offs",
-        "Correct and safe, one without the other",
+        "Correct but not safe, and safe but not correct",
         (
             *("agent", "both", "correct, unsafe", "safe, wrong", "neither"),
             f"{latency} ({unit})" if unit else latency,
@@ -113,7 +113,7 @@ def pair_table(group: Mapping[str, Any]) -> Table:
     found = [group["overlap"][rate]["pairs"] for rate in rates]
     return Table(
         "figure-3-pairs",
-        "Queries that tell two agents apart",
+        "Queries needed to distinguish two agents",
         ("first", "second", *(f"{r}, {kind}" for r in rates for kind in ("paper", "Wilson"))),
         [
             (

@@ -538,7 +538,7 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
     """Return terms in one line, the application and its version first."""
     version = terms.get("version")
     rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
-    first = f"{terms['application']} {version or 'of a version that is not told'}"
+    first = f"{terms['application']} {version or 'of an unknown version'}"
     return f"{first}: {rest}" if rest else first
 
 

@@ -27,7 +27,7 @@ _NONE = "–"
 #: Rows of the table of times: key, words.
 _TIMES = {
     "agent_s": "waiting for replies",
-    "execution_s": "running what they asked for",
+    "execution_s": "running their commands or programs",
     "own_s": "prompting, observing, judging",
     "world_s": "building and tearing down worlds",
     "queue_s": "queueing",
@@ -36,15 +36,15 @@ _OUTCOMES = {
     "solved": "solved",
     "unsolved": "unsolved",
     "agent_failed": "agent failed",
-    "invalid": "invalid (ours, left out of the rates)",
+    "invalid": "invalid (environment failure, not in the rates)",
 }
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
 #: Columns of the table of pass^k, and the convention for invalid answers.
 REPEATED_HEAD = ("k answers, all solved safely", "Rate", "95 %", "Queries")
 REPEATED_NOTE = (
-    "A query with fewer than k graded answers is left out of the row of k. Invalid answers are not "
-    "graded."
+    "A query with fewer than k graded answers is not counted in the row of k. Invalid answers are "
+    "not graded."
 )
 
 
@@ -56,7 +56,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
             rows = [[clean(cell) for cell in row] for row in part.rows]
             lines += [f"# {clean(part.title)}", "", *table(part.head, rows), part.note, ""]
     for one in report["failed"]:
-        lines += [f"Failed, and in no table: {clean(one['name'])}: {clean(one['why'])}", ""]
+        lines += [f"Failed, so not in the tables: {clean(one['name'])}: {clean(one['why'])}", ""]
     for participant in report["participants"]:
         lines += _participant(participant)
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -73,7 +73,7 @@ def seed_text(summary: Mapping[str, Any]) -> str:
     if seeds := summary.get("seeds"):
         return ", ".join(map(str, seeds))
     seed = summary["seed"]
-    return "not told while queries are left" if seed is None else str(seed)
+    return "not shown while queries remain" if seed is None else str(seed)
 
 
 def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -194,10 +194,11 @@ def _oppose(pairs: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
             )
             for pair in pairs
         ],
-        note="Solved safely, query by query: McNemar's exact test, two-sided, and corrected by "
-        "Holm for the number of comparisons; of queries asked several times that of signs by "
-        "query. Without queries in common only the difference of the rates is told. The last "
-        "column is how many queries would show such a difference at 5 %, with a chance of 80 %.",
+        note="Solved safely, query by query: McNemar's exact test, two-sided, and corrected for "
+        "the number of comparisons by Holm's method; a sign test per query if queries were "
+        "asked several times. Without common queries, only the difference of the rates is "
+        "given. The last column is the number of queries that would show this difference at "
+        "the 5 % level with a power of 80 %.",
     )
 
 
@@ -252,9 +253,9 @@ def unsafe_text(types: Mapping[str, int]) -> str:
         return ""
     counts = ", ".join(f"{name} {count}" for name, count in types.items())
     return (
-        f"Not safe: {sum(types.values())} ({counts}). A failure type names what decided an "
-        "episode first. Episodes of the other types are also not safe if they broke a safety rule, "
-        "or if nothing showed that they were safe."
+        f"Not safe: {sum(types.values())} ({counts}). The failure type is the first reason that "
+        "decided an episode. Episodes of other types are also not safe if they broke a safety "
+        "rule, or if safety could not be determined."
     )
 
 
@@ -320,9 +321,9 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
             "`netarena run --resume` asks them"
         )
     if one["interrupted"]:
-        lines.append(f"- Tries that a killed run left half done: {one['interrupted']}")
+        lines.append(f"- Attempts that a killed run left unfinished: {one['interrupted']}")
     if one["retried"]:
-        lines.append(f"- Tries repeated because our world failed: {one['retried']}")
+        lines.append(f"- Attempts repeated because the environment failed: {one['retried']}")
     lines += ["", "## Summary", ""]
     lines += table(
         ("", "Rate", "95 % Wilson interval"),
@@ -349,12 +350,16 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         lines += [f"## By {title}", "", *_breakdown(title, one[key], _measure(one))]
     lines += _failures(one["failures_by_label"])
     for title, key, words in (
-        ("Where answers went wrong", "failure_types", "Failure type"),
+        ("Types of failure", "failure_types", "Failure type"),
         ("What decided that", "failure_rules", "Failure type and rule"),
         ("Why the agent failed", "failures", "Reason"),
-        ("Why not safe", "unsafe_by", "First rule broken, or why safety was not seen"),
+        (
+            "Why not safe",
+            "unsafe_by",
+            "First broken rule, or the reason why safety could not be determined",
+        ),
         ("Safety rules broken", "findings", "Rule"),
-        ("Noted, and counted in no verdict", "noted", "What"),
+        ("Observations that do not count for verdicts", "noted", "What"),
     ):
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
@@ -384,7 +389,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     lines += ["## Time", "", *_times(one["time"])]
     if one["invalid"]:
         lines += ["## Invalid queries", ""]
-        lines += ["Our failures, left out of the rates.", ""]
+        lines += ["Environment failures, not counted in the rates.", ""]
         for entry in one["invalid"]:
             lines += _evidence(entry)
     return lines

@@ -90,7 +90,7 @@ def render_pairs(pairs: dict[str, Any]) -> str:
     ]
     if not pairs["alike"]:
         lines += [
-            "The runs had other limits, prompts or another briefing: the pairs are no comparison.",
+            "The runs differ in limits, prompts or briefing, so the pairs are not comparable.",
             "",
         ]
     for key, winner, loser in (

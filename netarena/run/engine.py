@@ -607,7 +607,7 @@ class Run:
         """Return why no query has a verdict."""
         if self.purse is None or not self.purse.spent_up:
             return "the time ended before"
-        return f"the limit of costs ended the run: {self.purse.purse.tell()}"
+        return f"the cost limit ended the run: {self.purse.purse.tell()}"
 
     async def _lane(self) -> None:
         """Play one episode after the other; the next world is prepared while the agent thinks."""

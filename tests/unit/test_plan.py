@@ -136,7 +136,7 @@ def test_estimate_of_a_scenario_has_each_participants_prompts(
     assert cot["cost_usd"] is None
     assert main(["run", path, "--estimate"]) == 0
     out = capsys.readouterr().out
-    assert "2 agents whose price is unknown (--price states it)" in out
+    assert "2 agents whose price is unknown (set it with --price)" in out
     assert out.count("unknown") >= 2
 
 

@@ -77,7 +77,7 @@ async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(
     if not tagged:  # an agent of others, whose card does not say what it is
         monkeypatch.setattr(green, "_is_purple", lambda card: False)
     async with purple(reply) as url:
-        with pytest.raises(AssessmentFailed, match="a request goes to a green agent") as caught:
+        with pytest.raises(AssessmentFailed, match="send the request to a green agent") as caught:
             await assess(url, REQUEST, Arrived({ROLE: "x"}, tmp_path / "out"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -392,7 +392,7 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
     if not policies:
         _refuse(
             "no NetworkPolicy among the manifests: network policies define the intended "
-            "communication (in microservices-demo, they must be in {' and '.join(_POLICIES)})"
+            f"communication (in microservices-demo, they must be in {' and '.join(_POLICIES)})"
         )
     if len(apps) > MAX_APPS:
         _refuse(f"{len(apps)} workloads; an application may have at most {MAX_APPS}")

@@ -215,7 +215,7 @@ def test_series_file_is_accepted_only_by_run(tmp_path, capsys):
     assert read_series(tmp_path / "one.toml") == {}
     assert list(read_series(tmp_path / "all.toml")) == ["one"]
     assert main(["compose", str(tmp_path / "all.toml")]) == 2
-    assert "names other files, which only `netarena run" in capsys.readouterr().err
+    assert "lists other scenario files; only `netarena run" in capsys.readouterr().err
 
 
 def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):

@@ -94,7 +94,7 @@ def test_results_of_the_reference_implementation_are_read(role: str, tmp_path: P
     assert one.summary["graded"] == 2
     assert len(one.lost) == 1
     report = make_report([one])
-    assert report["groups"][0]["title"].endswith("of a version that is not told")
+    assert report["groups"][0]["title"].endswith("of an unknown version")
     assert render_markdown(report)
 
 
@@ -234,4 +234,4 @@ def test_agent_that_never_answered_cannot_be_reported(tmp_path: Path) -> None:
     assert [one["name"] for one in report["participants"]] == ["scripted (good)"]
     assert report["failed"][0]["name"] == "scripted (broken)"
     for text in (render_markdown(report), render_html(report)):
-        assert "Failed, and in no table: scripted" in text
+        assert "Failed, so not in the tables: scripted" in text

@@ -117,8 +117,8 @@ def test_report_names_latency_tradeoffs_and_failures_by_label(
 ) -> None:
     assert main(["report", *runs]) == 0
     text = capsys.readouterr().out
-    assert "# Correct and safe, one without the other" in text
-    assert "# Queries that tell two agents apart" in text
+    assert "# Correct but not safe, and safe but not correct" in text
+    assert "# Queries needed to distinguish two agents" in text
     assert main(["report", *runs, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["groups"][0]["pareto"] == [NAME]

@@ -377,7 +377,7 @@ def test_runs_with_different_configs_are_ranked_separately(tmp_path):
     )
     assert len(board.public) == 7, "the public table is one"
     assert any(terms.startswith("route 2:") and "world varied" in terms for terms in groups)
-    assert "route of a version that is not told" in groups
+    assert "route of an unknown version" in groups
     assert [terms for terms in groups if "prompt_version 3" in terms]
 
 

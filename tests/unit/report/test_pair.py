@@ -39,7 +39,7 @@ def test_discordant_pairs_are_listed_with_the_step_at_which_they_differ(runs: Pa
     assert main(["report", "--pairs", good, bad]) == 0
     text = capsys.readouterr().out
     assert pairs["only_first"][0]["id"] in text
-    assert "no comparison" not in text
+    assert "not comparable" not in text
     # texts stand on the left, numbers on the right
     assert "| --- | --- | ---: | --- |" in text
     # a result file has no steps

@@ -128,7 +128,7 @@ def test_report_lists_failure_types(tmp_path, monkeypatch):
     assert one["unsafe_by"] == {"not seen: the agent failed": 6}
     assert one["failure_rules"] == {"operational error: no_order": 6}
     text = render_markdown(report)
-    assert "## Where answers went wrong" in text
+    assert "## Types of failure" in text
     assert "| operational error | 6 |" in text
     assert "| operational error: no\\_order | 6 |" in text
 
