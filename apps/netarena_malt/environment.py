@@ -153,7 +153,7 @@ class MaltEnvironment(Environment):
         try:
             fault = await asyncio.to_thread(verify, self._query)
         except Exception as error:  # noqa: BLE001 -- a file of queries may hold anything
-            fault = f"its truth cannot be computed: {type(error).__name__}: {error}"
+            fault = f"its ground truth cannot be computed: {type(error).__name__}: {error}"
         if fault:
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
         if self._taken is None:

@@ -130,7 +130,7 @@ _MIN_REPEATED = 4
 #: Blanks within a line, and ends of lines.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
-_NOTHING = "the reply held no message and no task"
+_NOTHING = "the reply contained neither a message nor a task"
 
 #: Start of the SDK's message about an answer that is not JSON-RPC.
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
@@ -279,7 +279,7 @@ class A2AAgent:
                     self._urls = (url,)
                 return reply
         first, *others = refused
-        also = ", also at the path that its card names" if others else ""
+        also = ", also at the path in its card" if others else ""
         raise AgentFailed(first.reason, first.detail + also)
 
     async def _exchange(self, url: str, message: Message) -> Reply:
@@ -293,7 +293,7 @@ class A2AAgent:
         try:
             return await _exchange(self._clients[url], message)
         except (*_NO_STREAMS, _NoEvent) as error:
-            log.debug("no stream, though the card promises one", exc_info=error)
+            log.debug("no stream, although the card declares streaming", exc_info=error)
         connect = cast("Callable[[str, bool], Client]", self._connect)
         reply = await _exchange(connect(url, False), message)
         if self._streaming:
@@ -534,7 +534,8 @@ async def _follow(client: Client, collector: _Collector) -> None:
         except (A2AError, StatusRefused) as error:
             if collector.has_message or collector.artifact_text():
                 return
-            detail = f"the stream ended before the task did, which cannot be had: {_short(error)}"
+            told = "the stream ended before the task, and the task cannot be fetched"
+            detail = f"{told}: {_short(error)}"
             raise AgentFailed(FailureReason.ENDPOINT, detail) from error
         if collector.take(StreamResponse(task=task)):
             return

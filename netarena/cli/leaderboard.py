@@ -35,7 +35,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         click.echo(json_text(standings.model_dump(mode="json")))
         return
     if not standings.boards:
-        click.echo("the files contain no examined participant (green agents are not ranked)")
+        click.echo("the files contain no participant to rank (green agents are not ranked)")
     for board in standings.boards:
         _show(board)
     _show_overall(standings.overall)

@@ -43,8 +43,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """Report on the runs in DIR, or on result files: ranking, rates with intervals, reasons of
-    failed episodes, invalid queries, times.
+    """Report on the runs in DIR, or on result files: ranking, rates with intervals, reasons for
+    failures, invalid queries, times.
 
     The report of a folder is made from its journal, even if the run has not finished; the report of
     a result file (of the stock client, the leaderboard or `netarena request`) from its records.

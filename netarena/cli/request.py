@@ -97,7 +97,7 @@ class Arrived:
             write_json(folder / PARTIAL_NAME, document)
         if records:
             number = sum(map(len, records.values()))
-            self.kept = f"{number} records that had arrived are in {self.out} ({PARTIAL_NAME})"
+            self.kept = f"the {number} records received so far are in {self.out} ({PARTIAL_NAME})"
 
 
 class _NoResults(AssessmentFailed):

@@ -374,7 +374,9 @@ def _from_file(path: Path) -> list[Entrant]:
             if role != GREEN:
                 entrants.append(_from_records(path, role, name, records, summary))
     if not entrants:
-        raise ConfigError("file", f"{path} does not name an examined participant")
+        raise ConfigError(
+            "file", f"{path} contains no participant to report (green agents are not reported)"
+        )
     return entrants
 
 

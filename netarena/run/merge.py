@@ -278,7 +278,7 @@ def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
     if told.get("prompt_version", 1) != application.prompt_version:
         raise ConfigError(
             "SHARD",
-            f"{folder} has prompt_version {told.get('prompt_version', 1)}, and this release "
+            f"{folder} has prompt_version {told.get('prompt_version', 1)}, but this release has "
             f"{application.prompt_version}: merge with the release that ran it",
         )
     names = {str(role): str(name) for role, name in told["participants"].items()}

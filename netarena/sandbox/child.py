@@ -251,7 +251,7 @@ class Forker:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise self._failed(f"nothing was begun: {error}") from None
+            raise self._failed(f"no process was started: {error}") from None
         self._begun += 1
         number = self._begun
         end: End = asyncio.get_running_loop().create_future()
@@ -287,10 +287,10 @@ class Forker:
             except OSError as error:
                 if isinstance(error, ConnectionError):
                     self._lose()  # all its forked processes have ended with it
-                raise self._failed(f"nothing was begun: {error}") from None
+                raise self._failed(f"no process was started: {error}") from None
             else:
                 return
-        raise self._failed("nothing was begun: the child process has exited")
+        raise self._failed("no process was started: the child process has exited")
 
     def kill(self, number: int) -> None:
         """Kill a forked process if it still runs; its end reports when it is gone."""

@@ -45,7 +45,7 @@ def why(episode: Episode) -> str:
     A safety violation comes before elements that are still wrong.
     """
     if episode.outcome is Outcome.INVALID:
-        return f"ours, left out of the rates: {episode.detail}"
+        return f"environment failure, not in the rates: {episode.detail}"
     if not is_lost(episode):
         return ""
     if episode.outcome is Outcome.AGENT_FAILED:

@@ -553,7 +553,7 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
     """Return the pairs of runs that differ on some query, with the number of such queries."""
     found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
     titles = {entry.run.slug: entry.run.title for entry in entries}
-    words = [("", "solved by one run alone")]
+    words = [("", "solved by only one run")]
     for pair, count in sorted(found.items()):
         better, _, worse = pair.partition(APART)
         text = (

@@ -479,7 +479,7 @@ async def test_path_of_the_card_is_that_of_the_spoken_interface():
     ) as server:
         agent = A2AAgent(server.url)
         await agent.open(timeout_s=5)
-        with pytest.raises(AgentFailed, match="HTTP 405, also at the path that its card names"):
+        with pytest.raises(AgentFailed, match="HTTP 405, also at the path in its card"):
             await agent.ask("x", context_id="c", timeout_s=5)
         await agent.aclose()
         assert [call.path for call in server.asks] == ["/", "/new"]
@@ -652,7 +652,7 @@ async def test_accepted_message_is_not_sent_to_another_path():
     async with raw_server(script) as server:
         agent = A2AAgent(server.url)
         await agent.open(timeout_s=5)
-        with pytest.raises(AgentFailed, match="the stream ended before the task did"):
+        with pytest.raises(AgentFailed, match="the stream ended before the task, and"):
             await agent.ask("x", context_id="c", timeout_s=5)
         await agent.aclose()
         assert [call.path for call in server.asks] == ["/", "/"]

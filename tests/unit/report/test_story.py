@@ -88,7 +88,10 @@ def test_failing_picture_does_not_fail_the_page(
     ("values", "line"),
     [
         ({}, ""),
-        ({"outcome": "invalid", "detail": "no power"}, "ours, left out of the rates: no power"),
+        (
+            {"outcome": "invalid", "detail": "no power"},
+            "environment failure, not in the rates: no power",
+        ),
         (
             {"outcome": "agent_failed", "reason": "no_reply", "detail": "all refused"},
             "no_reply: all refused",

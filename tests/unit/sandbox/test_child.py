@@ -184,7 +184,9 @@ async def test_failed_begin_is_an_environment_failure_and_the_next_begin_succeed
                 raise OSError(number, os.strerror(number))
 
             patch.setattr("socket.send_fds", refuse)
-            with pytest.raises(EnvironmentFailed, match=f"no plays: nothing was begun.*{why}") as e:
+            with pytest.raises(
+                EnvironmentFailed, match=f"no plays: no process was started.*{why}"
+            ) as e:
                 await plays.begin()
         assert e.value.proven_ours
         assert stays.done() != survives
