@@ -44,7 +44,7 @@ COMMANDS = (
     (
         "audit",
         "netarena.cli.audit",
-        "Verify that queries are valid: effect, solvable, safe, not trivial.",
+        "Verify that queries are valid, solvable and not trivial.",
     ),
     ("doctor", "netarena.cli.doctor", "Report what this machine can and cannot run."),
     ("clean", "netarena.cli.clean", "Remove resources that killed services left behind."),
@@ -54,7 +54,7 @@ COMMANDS = (
     (
         "view",
         "netarena.cli.view",
-        "Serve pages with the trajectories of runs, or write them as files.",
+        "Serve the trajectories of runs as pages, or write them.",
     ),
     ("export", "netarena.cli.export", "Write a run for Inspect or Harbor, or as tables."),
     ("sft", "netarena.cli.sft", "Write training sets to fine-tune a language model."),
