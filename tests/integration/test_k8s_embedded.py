@@ -321,17 +321,17 @@ def test_dead_server_fails_its_episodes_and_is_replaced():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
             os.kill(cluster.pid, 9)
-            with pytest.raises(EnvironmentFailed, match="ended") as failed:
+            with pytest.raises(EnvironmentFailed, match="exited") as failed:
                 await ask_until_it_fails(one)
             assert failed.value.proven_ours
             two = await cluster.deploy(boutique())
             assert (await two.look()).reached == boutique().intended
             # the new process knows nothing of the old one's worlds, which is nobody's doing either
-            with pytest.raises(EnvironmentFailed, match="ended") as failed:
+            with pytest.raises(EnvironmentFailed, match="exited") as failed:
                 await one.look()
             assert failed.value.proven_ours
         assert cluster.pid is None
-        with pytest.raises(EnvironmentFailed, match="ended"):
+        with pytest.raises(EnvironmentFailed, match="exited"):
             await two.look()
 
     asyncio.run(scene())

@@ -59,7 +59,8 @@ NORMAL = [
 
 #: numbers of recorded commands -> what differs, as docs/kubectl.md has it
 DIFFERENCES = {
-    "kubectl is a newer one (the recording's: 1.34.2), with other words for the same answers.": (
+    "The wheel's kubectl is newer than that of the recording (1.34.2) and words some answers "
+    "differently.": (
         47,
         51,
         64,
@@ -68,7 +69,7 @@ DIFFERENCES = {
         83,
         122,
     ),
-    "The words that explain fields are our own.": (54, 55),
+    "`kubectl explain` describes fields in NetArena's own words.": (54, 55),
 }
 NEWER, WORDS = map(set, DIFFERENCES.values())
 KNOWN = WORDS if "NETARENA_KUBECTL" in os.environ else NEWER | WORDS

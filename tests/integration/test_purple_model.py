@@ -157,7 +157,7 @@ async def test_time_for_a_reply_is_bounded(stub):
             with pytest.raises(AgentFailed) as caught:
                 await ask(url, f"case: {case}")
             assert caught.value.reason is FailureReason.TASK_FAILED
-            assert "timeout: no " in caught.value.detail
+            assert "timeout: " in caught.value.detail
 
 
 async def test_react_agent_remembers_its_steps_and_sends_only_the_action():

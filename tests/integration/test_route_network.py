@@ -1051,7 +1051,7 @@ def _runs(pid, name):
 
 REFUSES = """
 import sys, socket, time
-socket.socket(fileno=int(sys.argv[1])).send(b'{"failed": "no right"}')
+socket.socket(fileno=int(sys.argv[-1])).send(b'{"failed": "no right"}')
 time.sleep(60)
 """
 

@@ -540,7 +540,7 @@ LACKING = """
 import asyncio, ctypes, json, platform, struct, sys
 from test_sandbox import GUEST
 from netarena.errors import EnvironmentFailed
-from netarena.sandbox.python import PythonSandbox, diagnose
+from netarena.sandbox.python import PythonSandbox, check_python_sandbox
 op = lambda code, value, then=0, other=0: struct.pack("=HBBI", code, then, other, value)
 calls = {"landlock": [444, 445, 446], "seccomp": [317 if platform.machine() == "x86_64" else 277]}
 gone = [number for name in sys.argv[1:] for number in calls[name]]
@@ -555,7 +555,7 @@ READ = {"code": "def main(): return len(open('/etc/passwd').read()) > 0"}
 FORK = {"code": "def main(): return os.fork()"}
 USER = {"code": "def main(): return os.geteuid()"}
 async def main():
-    told = {check.name.split(": ")[1]: check for check in diagnose()}
+    told = {check.name.split(": ")[1]: check for check in check_python_sandbox()}
     try:
         await PythonSandbox(GUEST).start()
         refused = ""
