@@ -1,7 +1,7 @@
 """Owner of a loopback connection, as the kernel reports it.
 
-Everybody on the machine can connect to a loopback port. A ``Caller`` is the one that a server may
-accept: a user that no other process has, or a process with its descendants.
+Every process on the machine can connect to a loopback port. A ``Caller`` is the only owner whose
+connections a server accepts: a user that no other process has, or a process with its descendants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64
 _LISTENING = 10
-#: The kernel answers these at once.
+#: Timeout for the kernel's response, which normally arrives at once.
 _ANSWER_S = 1.0
 _ANSWER_BYTES = 8192
 
@@ -39,7 +39,7 @@ class Caller:
     user: int | None = None
 
     def made(self, connection: socket.socket) -> bool:
-        """Return whether this caller owns an accepted IPv4 connection and still has it open."""
+        """Return whether this caller owns an accepted IPv4 connection and has not closed it yet."""
         try:
             near, far = connection.getsockname(), connection.getpeername()
         except OSError:  # the connection has ended
@@ -55,7 +55,7 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """Return all descendants of a process, and the number of its and their threads."""
+    """Return all descendants of a process, and the number of threads of the process and of them."""
     found: list[int] = []
     tasks = 0
     waiting = [process]
@@ -83,19 +83,19 @@ def _descriptors(process: int) -> Iterator[str]:
 
 
 def _find(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Return owner and inode of the socket with these ends; None if no process has it."""
+    """Return the owner and inode of the socket with these ends; None if no process has it."""
     return _ask_kernel(local, remote) or _read_table(local, remote)
 
 
 def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Ask sock_diag(7), in microseconds.
+    """Query sock_diag(7), which takes microseconds.
 
-    Return None also if the kernel does not support such queries: it gives the same answer for a
-    missing socket.
+    Also returns None if the kernel does not support such queries, because the kernel's response
+    is then the same as for a missing socket.
     """
     ends = struct.pack("!HH4s12x4s12x", local[1], remote[1], *map(_packed, (local, remote)))
     body = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, _ANY) + ends
-    body += struct.pack("=III", 0, _ANY, _ANY)  # of any interface, whatever its cookie
+    body += struct.pack("=III", 0, _ANY, _ANY)  # any interface, any cookie
     head = struct.pack("=IHHII", _HEAD_BYTES + len(body), _BY_FAMILY, _REQUEST, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
@@ -113,7 +113,7 @@ def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
 
 
 def _read_table(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Read proc(5), for which the kernel scans all sockets: some milliseconds."""
+    """Read proc(5). This takes some milliseconds, because the kernel scans all sockets."""
     table = _TABLE.read_bytes()
     begin = table.find(f" {_written(local)} {_written(remote)} ".encode())
     if begin < 0:

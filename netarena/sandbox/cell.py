@@ -5,8 +5,8 @@
 
 A warm process forks a relay for each command. The relay forks the process that runs the command
 (``shell.run``, without capabilities) as process 1 of its own namespaces, whose network has only a
-loopback interface. A socket listens there at the given address. The relay outside shares this
-socket and forwards a limited number of connections to the address on the machine. After the
+loopback interface. In this network a socket listens at the given address. The relay outside shares
+the socket and forwards a limited number of connections to the address on the machine. After the
 command nothing is left, except the content of one small folder if requested (``Keep``).
 
 Without namespaces, as in a default container, landlock confines the command instead
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import encodings.ascii
-import encodings.idna  # noqa: F401 -- codecs, too, are files that nobody may be unable to read
+import encodings.idna  # noqa: F401 -- loaded early: a later user may be unable to read it
 import json
 import os
 import resource
@@ -64,11 +64,11 @@ Walls: TypeAlias = Literal["namespaces", "landlock"]
 #: Context manager during which the server at a command's address accepts this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
-#: Limits of one command; Go programs reserve address space and use threads.
+#: Limits of one command; high because Go programs reserve address space and use many threads.
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
-#: Where a command in its own namespaces finds its files, and the cache folder.
+#: Paths of the command's files and of the cache folder, for a command in its own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
-#: Concurrent connections; further ones are closed at once.
+#: Maximum number of concurrent connections; further connections are closed at once.
 MAX_CONNECTIONS = 32
 #: Remedy for what this machine lacks.
 REMEDY = (
@@ -82,19 +82,20 @@ _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
 #: Address at which nothing listens, for commands that need no network.
 NOWHERE = ("127.0.0.1", 9)
-#: In addition to a command's own time: the sandbox around it, on a busy machine.
+#: Time for setting up and removing the sandbox on a busy machine, in addition to the command's.
 _GRACE_S = 90.0
 _CHUNK_BYTES = 1 << 16
-_MOST_BYTES = 16 << 20  # of one request, and of one answer
-_FOLDER = "keep"  # of the cell's own folder: where each command's memory is mounted
+_MOST_BYTES = 16 << 20  # size of one request or answer
+#: Subfolder of the cell's folder where each command's in-memory file system is mounted.
+_FOLDER = "keep"
 
 
 @dataclass(frozen=True)
 class Standing:
     """What a cell can use on this machine.
 
-    The reason why no command can run, or what is weaker than namespaces. Empty texts mean that
-    there is nothing to report.
+    The fields give the reason why no command can run, and the protections that are weaker than
+    namespaces. Empty texts mean that there is nothing to report.
     """
 
     lacking: str = ""
@@ -134,9 +135,9 @@ class Cell(Forking):
         self.cpu_s = 0.0
 
     async def start(self) -> None:
-        """Start the warm process. ``run`` also does this, and after the process has died.
+        """Start the warm process. ``run`` also does this, and restarts the process if it has died.
 
-        Raises EnvironmentFailed with what this machine lacks.
+        Raises EnvironmentFailed, whose message names what this machine lacks.
         """
         async with self._starting:
             try:
@@ -161,15 +162,16 @@ class Cell(Forking):
         limits: ShellLimits = CELL_LIMITS,
         admit: Admit = lambda _: contextlib.nullcontext(),
     ) -> CommandResult:
-        """Run ``command`` with bash and ``files`` (name -> content) in its scratch directory.
+        """Run ``command`` with bash; its scratch directory has ``files`` (name -> content).
 
         ``address`` is an IPv4 loopback address and a port, the same inside and outside; by default
-        the command can reach nothing. With
-        ``keep`` the command may write a folder with the content that the previous command left. In
-        ``environment``, ``{files}`` and ``{kept}`` stand for the two folders. ``admit`` is entered
-        before the command with the caller of its connections, and left when it has ended. Every
-        process of the command is dead on return. Raises EnvironmentFailed if no command could run;
-        it is marked as proven if the sandbox could not be set up.
+        the command can reach no address. With ``keep`` the command may write to a folder that
+        holds the content which the previous command left. In ``environment``, ``{files}`` and
+        ``{kept}`` stand for the two folders. ``admit`` is called with the caller of the command's
+        connections; its context is entered before the command and left after it.
+
+        Every process of the command is dead on return. Raises EnvironmentFailed if no command
+        could run; the error is marked as proven if the sandbox could not be set up.
         """
         await self.start()
         assert self._home is not None
@@ -200,7 +202,7 @@ class Cell(Forking):
         return CommandResult(**answer["result"])
 
     async def close(self) -> None:
-        """End the warm process and all running commands."""
+        """Stop the warm process and all running commands."""
         for writer in self._asking:
             writer.close()
         async with self._starting:
@@ -209,7 +211,7 @@ class Cell(Forking):
 
     @property
     def reduced(self) -> str:
-        """Return which protections are weaker than namespaces; empty with namespaces."""
+        """Return the protections that are weaker than namespaces; empty with namespaces."""
         return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
 
     async def _start_process(self) -> dict[str, Any]:
@@ -219,7 +221,7 @@ class Cell(Forking):
             raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
 
     def _settle(self) -> None:
-        """Create the cell's own folder; blocks."""
+        """Create the cell's own folder; this call blocks."""
         self._home = OwnFolder("netarena-cell-")
         self._programs = _furnish(self._home.path, self._wanted)
 
@@ -231,9 +233,12 @@ class Cell(Forking):
     async def _ask(
         self, request: Mapping[str, Any], within_s: float, admit: Admit
     ) -> dict[str, Any]:
-        """Return an answer within the time limit. Closing the socket ends the command."""
+        """Send a request and return the answer within the time limit.
+
+        Closing the socket stops the command.
+        """
         talk = await self._forker.talk(_MOST_BYTES)
-        talk.end.cancel()  # the socket's exception is reported too
+        talk.end.cancel()  # the socket's exception is reported as well
         reader, writer = talk.reader, talk.writer
         self._asking.add(writer)
         try:
@@ -255,7 +260,7 @@ class Cell(Forking):
         return answer
 
     def _take_user(self) -> int:
-        """Return a user that no command has or recently had; 0 if commands use the service's."""
+        """Return a user that no command has or recently had; 0 for the service's own user."""
         if os.geteuid():
             return 0
         users = confinement.USERS
@@ -277,14 +282,14 @@ def examine() -> Standing:
 
 
 def lacking() -> str:
-    """Return why this machine can run no command, in one line; empty if it can."""
+    """Return why this machine can run no command, in one line; empty if it can run one."""
     return examine().lacking
 
 
 def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
-    """Prepare the cell's folder. Return where a command's user can read the programs.
+    """Prepare the cell's folder. Return the paths at which a command's user can read the programs.
 
-    Raises EnvironmentFailed if a command's user could not reach it.
+    Raises EnvironmentFailed if a command's user could not reach the folder.
     """
     home.chmod(0o755)
     if closed := _closed(home.parent):
@@ -346,7 +351,7 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # this ends the commands, since nobody waits for them
+        for pid in self._begun:  # this stops the commands, because nobody waits for them
             os.waitpid(pid, 0)
 
 
@@ -412,7 +417,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
         _live_apart(request, theirs)
     theirs.close()
     # relaying needs no privileges
-    if user := request["user"]:  # a user of its own identifies it
+    if user := request["user"]:  # the command's own user identifies its connections
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -425,7 +430,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
     else:
         while more := ours.recv(_CHUNK_BYTES):
             said += more
-    ours.close()  # the process ends with its socket, if it still runs
+    ours.close()  # closing its socket stops the process if it still runs
     os.waitpid(child, 0)
     answer: dict[str, Any] = json.loads(said or b'{"failed": "it ended without a word"}')
     return answer
@@ -437,7 +442,7 @@ async def _carry(
     answering: socket.socket,
     asked: socket.socket,
 ) -> bytes:
-    """Relay connections until the answer arrives or the caller is gone."""
+    """Relay connections until the answer arrives or the caller has ended."""
     relay = Relay(address, MAX_CONNECTIONS)
     await relay.start(listening)
     answer = asyncio.create_task(_read_all(answering))

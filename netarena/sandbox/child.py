@@ -1,8 +1,8 @@
-"""Helper processes of the service: start, requests over a socket, supervision, end.
+"""Helper processes of the service: start, requests over a socket, supervision, stop.
 
 ``Child`` is one run of such a process. The process ends when its control socket closes, so nothing
-is left even if the service is killed. ``Forker`` is a process that forks others on demand from its
-warm memory; it is restarted if it dies:
+is left even if the service is killed. ``Forker`` is a process whose modules are already loaded and
+that forks other processes on demand; it is restarted if it dies:
 
     forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
     begun = await forker.begin()    # a process at the other end of begun.connection
@@ -38,7 +38,8 @@ __all__ = ["Child", "Forker", "Forking", "module_path", "program", "surroundings
 _log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 1 << 16
-#: Pause between attempts to send to a process with hundreds of unread packets: it is forking.
+#: Pause between attempts to send to a process with hundreds of unread packets. Such a process is
+#: busy with forking.
 _BUSY_S = 0.001
 
 #: The command line that starts a program, given the number of its end of the control socket.
@@ -61,7 +62,7 @@ def module_path() -> str:
     """Return PYTHONPATH for helper programs, so that they find the same modules as this process.
 
     The interpreter's own modules come first, and the current folder (present with ``python -m``)
-    last: a user's token.py must not replace the standard library's.
+    last, because a user's token.py must not replace the standard library's.
     """
     folders = [folder for folder in dict.fromkeys(sys.path) if folder]
     here = ""
@@ -90,7 +91,7 @@ def surroundings() -> dict[str, str]:
 def try_out(line: Sequence[str], within_s: float) -> str:
     """Return what a helper program prints about this machine.
 
-    Raises EnvironmentFailed with its last output if it fails.
+    Raises EnvironmentFailed with the program's last output if the program fails.
     """
     try:
         done = subprocess.run(
@@ -111,8 +112,9 @@ def try_out(line: Sequence[str], within_s: float) -> str:
 class Child:
     """One run of a helper process. Creating it starts the process, which blocks for a fork.
 
-    ``control`` is this end of its socket, non-blocking; ``kind`` is the socket's kind. ``fed`` is
-    its standard input. Raises EnvironmentFailed if no process can be started.
+    ``control`` is this end of the control socket, non-blocking; ``kind`` is the socket's kind.
+    ``fed`` is the content of the standard input. Raises EnvironmentFailed if no process can be
+    started.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class Child:
                         env=surroundings() if environment is None else environment,
                         cwd="/",
                         pass_fds=(theirs.fileno(),),
-                        start_new_session=True,  # Ctrl-C on the terminal must not reach it
+                        start_new_session=True,  # Ctrl-C on the terminal must not reach the process
                     )
             except OSError as error:
                 raise EnvironmentFailed(
@@ -155,9 +157,9 @@ class Child:
         self._process.kill()
 
     async def stop(self, within_s: float) -> int:
-        """Close the control socket, which ends the process; kill it if it does not end in time.
+        """Close the control socket, which stops the process; kill it if it does not end in time.
 
-        Returns its exit status.
+        Returns the exit status.
         """
         self.control.close()
         try:
@@ -173,7 +175,7 @@ End = asyncio.Future[dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: its number, this end of its socket (the caller closes it), and its end."""
+    """A forked process: number, this end of its socket (the caller closes it), end as a future."""
 
     number: int
     connection: socket.socket
@@ -182,7 +184,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Talk:
-    """A forked process that speaks in lines; the caller closes the writer."""
+    """A forked process that exchanges lines; the caller closes the writer."""
 
     number: int
     end: End
@@ -193,8 +195,8 @@ class Talk:
 class Forker:
     """A process that forks others; at most one runs at a time.
 
-    ``failing`` starts the message of EnvironmentFailed if it cannot be started. ``feed`` returns
-    the standard input of each run.
+    ``failing`` is the start of EnvironmentFailed's message if the forker cannot be started.
+    ``feed`` returns the standard input of each run.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -229,8 +231,8 @@ class Forker:
     async def start(self) -> dict[str, Any]:
         """Start the process if it does not run; return its ready message.
 
-        Raises EnvironmentFailed with the reason if it does not become ready, and what ``feed``
-        raises.
+        Raises EnvironmentFailed with the reason if the process does not become ready, and any
+        exception of ``feed``.
         """
         async with self._starting:
             if self._child is not None and not self._alive:
@@ -244,8 +246,8 @@ class Forker:
     async def begin(self) -> Begun:
         """Fork a process.
 
-        A caller that does not wait for the end cancels it. Raises what ``start`` raises, and
-        EnvironmentFailed if nothing was forked; the next call restarts the forker.
+        A caller that does not wait for the end cancels the future ``end``. Raises as ``start``
+        does, and EnvironmentFailed if nothing was forked; the next call restarts the forker.
         """
         await self.start()
         try:
@@ -268,7 +270,7 @@ class Forker:
         return Begun(number, ours, end)
 
     async def talk(self, most_bytes: int) -> Talk:
-        """Like ``begin``, for a process that speaks in lines of at most ``most_bytes``."""
+        """Like ``begin``, for a process that exchanges lines of at most ``most_bytes``."""
         begun = await self.begin()
         try:
             lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)
@@ -293,13 +295,13 @@ class Forker:
         raise self._failed("no process was started: the child process has exited")
 
     def kill(self, number: int) -> None:
-        """Kill a forked process if it still runs; its end reports when it is gone."""
+        """Kill a forked process if it still runs; its future ``end`` reports when it has ended."""
         if number in self._ends:
             with contextlib.suppress(OSError):
                 self._send({"kill": number})
 
     async def close(self) -> None:
-        """End the process and all its forked processes. It may be started again."""
+        """Stop the process and all its forked processes. The process may be started again."""
         async with self._starting:
             await self._stop()
 
@@ -386,14 +388,14 @@ class Forking:
         return self._forker.pid
 
     async def start(self) -> None:
-        """Start the warm process. Other methods also do this when needed, and after it has died.
+        """Start the warm process. Other methods also do this if it does not run or has died.
 
-        Raises EnvironmentFailed with what this machine lacks.
+        Raises EnvironmentFailed, whose message names what this machine lacks.
         """
         await self._forker.start()
 
     async def close(self) -> None:
-        """End the warm process and all its forked processes."""
+        """Stop the warm process and all its forked processes."""
         await self._forker.close()
 
     async def __aenter__(self) -> Self:

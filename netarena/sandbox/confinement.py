@@ -5,13 +5,14 @@ The machine's resources stay visible, but out of reach:
 * landlock: only the system's programs, a scratch directory and the given files can be opened; only
   one port can be connected to (at any address, from version 4 on); other processes cannot be
   traced, nor signalled from version 6 on,
-* seccomp: refuses the calls that the shell sandbox refuses, and those with which processes, files
-  and sockets of one user affect each other. Only TCP sockets; no listening; no priorities, limits
-  or signals of others. Changes of modes, owners and times succeed without effect,
-* a user of its own if the service is root, otherwise the service's,
+* seccomp: refuses the calls that the shell sandbox refuses, and calls with which processes, files
+  and sockets of one user affect each other. Allows only TCP sockets, and does not allow listening
+  or changing priorities, limits or signals of other processes. Changes of modes, owners and times
+  succeed without effect,
+* a separate user for the command if the service is root, otherwise the service's user,
 * kernel limits, and a watch every ``TICK_S``: memory, processes, files, output.
 
-``run`` is for a process of its own, which adopts and kills all descendants of the command.
+``run`` must be called in a separate process, which adopts and kills all descendants of the command.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ from netarena.sandbox.shell import Clock, CommandResult, Kept, ShellLimits
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
-#: Users of commands, one at a time each: numbers that systemd's list leaves unused.
+#: Users of commands; each user runs one command at a time. systemd's list does not use these
+#: numbers.
 USERS = range(60_940, 61_180)
 
-#: Refused in addition to the shell's: calls that reach other processes, files and the network.
+#: Calls refused in addition to the shell's, because they reach other processes, files or the
+#: network.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "bind": (49, 200),
     "listen": (50, 201),
@@ -82,7 +85,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     # memory that no limit of a process counts and that outlives it
     "semget": (64, 190),
 }
-#: By path; kubectl changes modes in its cache and treats a refusal as a failure.
+#: Calls that succeed without effect, mostly by path, because kubectl changes modes in its cache
+#: and treats a refusal as a failure.
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     **shell.PRETENDED,
     "chmod": (90, None),
@@ -105,9 +109,10 @@ GUARDED: dict[str, Guard] = {
     "sendto": Guard((44, 206), 3, forbidden=_MSG_FASTOPEN),
     "sendmsg": Guard((46, 211), 2, forbidden=_MSG_FASTOPEN),
     "sendmmsg": Guard((307, 269), 3, forbidden=_MSG_FASTOPEN),
-    "prlimit64": Guard((302, 261), 0),  # of the process itself
+    "prlimit64": Guard((302, 261), 0),  # only for the process itself
 }
-#: Refused if landlock cannot keep a command's signals from the service with the same user.
+#: Refused if the command runs as the service's user and landlock cannot keep its signals from
+#: the service.
 SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -129,7 +134,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DEPTH = 64  # depth of folders: deeper ones take long to read and remove
 #: Interval of checks for open files without a name, which take longer than other checks.
 _SELDOM = 5
-#: Name of the scratch directory in the shell sandbox, which agents write by habit.
+#: ``/tmp``, the scratch directory of the shell sandbox, which agents write by habit.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -140,7 +145,7 @@ class Task:
     """Inputs of one command.
 
     ``{scratch}``, ``{files}`` and ``{kept}`` in values of ``environment`` stand for the writable
-    folder, that of ``files``, and the cache folder. ``user`` is None for the service's own.
+    folder, the folder of ``files``, and the cache folder. ``user`` is None for the service's user.
     """
 
     command: str
@@ -155,7 +160,7 @@ class Task:
 
 
 def lacking() -> str:
-    """Return why no command can be confined here; empty if one can."""
+    """Return why no command can be confined here; empty if commands can be confined."""
     if not protection.landlock_version():
         return "this kernel has no landlock, or landlock is switched off"
     try:
@@ -172,7 +177,7 @@ def lacking() -> str:
 
 
 def reduced() -> str:
-    """Return which protections apply here and what is missing without namespaces, in one line."""
+    """Return, in one line, the protections that apply here and those missing without namespaces."""
     version = protection.landlock_version()
     user = "the service's user" if os.geteuid() else "a user of their own"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "
@@ -192,10 +197,10 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
 
     Return its result and, if the task has a cache folder, the files in it.
 
-    Ends the command when the other side of ``asked`` is closed. Every process of the command is
-    dead on return. Call it only in a process of its own, which it changes permanently. Raises
-    EnvironmentFailed, marked as proven while the sandbox is set up: nothing of the command has
-    run then.
+    Stops the command when the other side of ``asked`` is closed. Every process of the command is
+    dead on return. Call it only in a separate process, because it changes the process permanently.
+    Raises EnvironmentFailed, which is marked as proven if the sandbox could not be set up, because
+    no part of the command has run then.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -221,7 +226,7 @@ class _Confinement:
         self._files = task.folder / "files"
         self._programs = task.folder / "programs"
         self._keep = task.folder / "kept"
-        #: Whether the command was started: later failures may be its doing.
+        #: Whether the command was started; the command may have caused any later failure.
         self.began = False
 
     def run(self) -> tuple[CommandResult, dict[str, bytes] | None]:
@@ -244,14 +249,14 @@ class _Confinement:
             status = self._end()
         self._kept.read(self._output)
         if stopped:
-            # the reason for stopping may be what it wrote into the cache folder
+            # the command may have been stopped because of its files in the cache folder
             return CommandResult(self._kept.text(), None, timed_out, stopped), None
         kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
-        """Create the folders; from here on files are seen and made as the command's user."""
+        """Create the folders; from here on files are accessed as the command's user."""
         self._task.folder.mkdir(mode=0o700)
         if (user := self._task.user) is not None:
             os.chown(self._task.folder, user, user)
@@ -304,7 +309,8 @@ class _Confinement:
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
-            _libc.setfsuid(os.geteuid())  # its own files below /proc belong to the service
+            # this process's own files below /proc belong to the service's user
+            _libc.setfsuid(os.geteuid())
             os.setsid()
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)  # signals that Python ignores or handles
@@ -322,7 +328,7 @@ class _Confinement:
                 os.nice(shell.NICENESS)
             user = self._task.user
             for name, which, most in shell.kernel_limits(self._task.limits):
-                # the service's user has other processes: only the command's are watched
+                # the limit would also count the other processes of the service's user
                 if name != "nproc" or user is not None:
                     resource.setrlimit(which, (most, most))
             if user is not None:
@@ -331,13 +337,13 @@ class _Confinement:
             protection.restrict(ruleset)
             signals = user is None and protection.landlock_version() < protection.SCOPES_SINCE
             protection.set_filter(_filter(signals=signals))
-            os.execve("/bin/bash", syntax.arguments(self.text()), self._environment())  # noqa: S606 -- what all this is for
-        except BaseException as error:  # noqa: BLE001 -- nothing may come back
+            os.execve("/bin/bash", syntax.arguments(self.text()), self._environment())  # noqa: S606 -- the purpose of this module
+        except BaseException as error:  # noqa: BLE001 -- the child must not return
             os.write(telling, str(error).encode())
         os._exit(1)
 
     def text(self) -> str:
-        """Return the command as bash gets it; each replaced ``/tmp`` makes it longer."""
+        """Return the command for bash; each replaced ``/tmp`` makes the command longer."""
         return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
 
     def _environment(self) -> dict[str, str]:
@@ -354,7 +360,10 @@ class _Confinement:
         }
 
     def _attend(self) -> tuple[str, bool]:
-        """Read and watch until the end; return why to stop the command, and whether by time."""
+        """Read output and check limits until the end.
+
+        Returns why the command must be stopped, and whether its time is the reason.
+        """
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
@@ -364,7 +373,7 @@ class _Confinement:
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # all have closed the output and something still runs
+                poll.unregister(self._output)  # closed by all, while a process still runs
             if self._life in events:
                 return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
@@ -383,19 +392,19 @@ class _Confinement:
             os.killpg(self._child, number)
 
     def _excess(self, *, seldom: bool) -> str:
-        """Return which limit is exceeded that the kernel does not enforce; empty if none."""
+        """Return the exceeded limit among those that the kernel does not enforce; empty if none."""
         limits, keep = self._task.limits, self._task.keep
         if reason := self._kept.excess():
             return reason
         processes, tasks = descendants(os.getpid())
-        tasks -= 1  # this process's own
+        tasks -= 1  # this process
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
         if reason := shell.overuse((Path(f"/proc/{number}") for number in processes), limits):
             return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
-            # twice the kept amount, so a full folder does not end a command that adds to it
+            # twice the stored amount, so that a command may add to a full folder
             bounds.append((self._keep, 2 * keep.most_bytes, 2 * keep.most_files))
         for folder, most_bytes, most_files in bounds:
             if problem := _overfull(folder, most_bytes, most_files):
@@ -405,7 +414,7 @@ class _Confinement:
         return ""
 
     def _end(self) -> int:
-        """End everything that the command started; return the status of its first process."""
+        """Stop all processes that the command started; return the status of its first process."""
         found = 0
         deadline = time.monotonic() + shell.END_S
         while True:
@@ -425,14 +434,14 @@ class _Confinement:
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """Kill all at once if landlock confines the signal; otherwise one by one."""
+        """Kill all processes at once if landlock confines the signal; otherwise one by one."""
         if self._bounded:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
             for process in descendants(os.getpid())[0]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # a killed process that is still unseen starts no others
+                    # a killed process that is not yet listed cannot start other processes
                     resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
@@ -440,7 +449,7 @@ class _Confinement:
 
 @cache
 def _filter(*, signals: bool) -> bytes:
-    """Build the filter; ``signals``: refuse signals to other processes."""
+    """Build the filter; ``signals`` is set if it must refuse signals to other processes."""
     refused = {**shell.REFUSED, **REFUSED, **(SIGNALS if signals else {})}
     guarded = {**GUARDED, **(GUARDED_SIGNALS if signals else {})}
     verdicts = [(numbers, protection.refusal()) for numbers in refused.values()]
@@ -450,7 +459,7 @@ def _filter(*, signals: bool) -> bytes:
 
 
 def _standing(process: int) -> str:
-    """Read a process's state as in proc(5); an agent can choose the process's name."""
+    """Read a process's state as in proc(5), safely even if an agent chose the process's name."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")
@@ -458,7 +467,7 @@ def _standing(process: int) -> str:
 
 
 def _nameless_bytes(process: int) -> int:
-    """Return the size of files that the process has open and that have no name any more."""
+    """Return the total size of the process's open files that no longer have a name."""
     found = 0
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
         for entry in entries:
@@ -470,7 +479,7 @@ def _nameless_bytes(process: int) -> int:
 
 
 def _overfull(folder: Path, most_bytes: int, most_files: int) -> str:
-    """Return which limit a folder exceeds; empty if none."""
+    """Return the limit that a folder exceeds; empty if there is none."""
     used = files = 0
     waiting = [(str(folder), 0)]
     while waiting:

@@ -1,13 +1,14 @@
 """Confinement of system daemons that an agent configures and that run for the whole episode.
 
-An agent's commands talk to the daemons over sockets in one folder and can make them write, store
-and compute anything that their language allows. Daemons are therefore confined like commands
-(``shell``): their own namespaces except the network; a root with only libraries, the daemons and
-the shell that starts them; a command's two capabilities and the one for ports below 1,024; the same
-refused calls; kernel limits. Their files are small, in memory, and deleted with them.
+An agent's commands talk to the daemons over sockets in one folder and can make the daemons write,
+store and compute anything that the daemons' language allows. Daemons are therefore confined like
+commands (``shell``): they have their own namespaces except the network, a root with only libraries,
+the daemons and the shell that starts them, a command's two capabilities and the one for ports below
+1,024, the same refused calls, and kernel limits. Their files are small, in memory, and deleted when
+the daemons end.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
-        held.excess(limits)        # usage that the kernel does not limit; poll it
+        held.excess(limits)        # checks usage that the kernel does not limit; poll it
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user
 
 __all__ = ["Confined"]
 
-#: These calls succeed without effect: daemons may lack the system-wide privilege that they
-#: request at the start, and keep those that they were given.
+#: These calls succeed without effect. Daemons may lack the system-wide privilege that they
+#: request at the start, and so keep the privileges that they were given.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
@@ -43,12 +44,12 @@ _END_S = 10.0
 
 
 class Confined:
-    """Processes of a script that starts programs and waits; they end with this object.
+    """Processes of a script that starts programs and waits; they are stopped with this object.
 
     ``programs`` are found on this machine's path, ``texts`` (path -> text) are read-only;
     ``folders`` (path -> folder) are writable and visible outside. ``private`` folders are writable
-    and visible only to the processes. They start in ``home``. Raises EnvironmentFailed if the
-    processes cannot be confined.
+    and visible only to the processes. The processes start in ``home``. Raises EnvironmentFailed if
+    they cannot be confined.
     """
 
     def __init__(  # noqa: PLR0913 -- what a sandbox is made of
@@ -61,7 +62,7 @@ class Confined:
         texts: Mapping[str, str],
         folders: Mapping[str, Path],
         limits: ShellLimits,
-        private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- its own
+        private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- the sandbox's own
         home: str = "/",
     ) -> None:
         self._limits = limits
@@ -90,7 +91,7 @@ class Confined:
                 try:
                     self._process = subprocess.Popen(
                         line,
-                        stdin=subprocess.PIPE,  # never written to; its end ends the script
+                        stdin=subprocess.PIPE,  # never written to; closing it stops the script
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
                         pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
@@ -101,7 +102,7 @@ class Confined:
                     raise EnvironmentFailed(
                         f"the daemons could not be started: {error}", proven_ours=True
                     ) from None
-        #: Name -> number of each process, after ``know``.
+        #: Name -> number of each process; empty until ``know`` is called.
         self._processes: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -111,7 +112,7 @@ class Confined:
         self.close()
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self._process.kill()
         self._process.wait(_END_S)
         if self._process.stdin is not None:
@@ -123,7 +124,7 @@ class Confined:
         return self._process.poll() is None
 
     def know(self, names: Iterable[str], family: Mapping[int, int]) -> None:
-        """Note the processes with these names among all processes (number -> parent)."""
+        """Record the numbers of the processes with these names; ``family`` is number -> parent."""
         wanted = set(names)
         for pid in family:
             if _descends(pid, self._process.pid, family):
@@ -133,21 +134,21 @@ class Confined:
                         self._processes[name] = pid
 
     def ended(self) -> list[str]:
-        """Return the names of noted processes that have ended."""
+        """Return the names of recorded processes that have ended."""
         return [name for name, pid in self._processes.items() if not _runs(pid)]
 
     def delayed_s(self) -> list[float]:
-        """Return how long each noted process's threads have waited for a processor, in s.
+        """Return how long each recorded process's threads have waited for a processor, in s.
 
-        Source: the second field of the kernel's /proc/PID/task/TID/schedstat, in ns; 0 if the
-        kernel does not report it.
+        The source is the second field of the kernel's /proc/PID/task/TID/schedstat, in ns. Returns
+        0 if the kernel does not report this field.
         """
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
         """Kill a process that exceeds a limit that the kernel does not enforce; return its name.
 
-        The limit is on the memory of all processes together; the largest is killed.
+        The limit is on the memory of all processes together; the largest process is killed.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
         folders = [Path(f"/proc/{pid}") for pid in alive.values()]
@@ -198,7 +199,7 @@ def _filter() -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:
-    """Return a descriptor with the text, open until the stack is closed."""
+    """Return a descriptor from which the text can be read, open until the stack is closed."""
     descriptor = os.memfd_create("file")
     stack.callback(os.close, descriptor)
     os.write(descriptor, content)
@@ -220,7 +221,7 @@ def _runs(pid: int) -> bool:
 
 
 def _size(pid: int) -> int:
-    """Return the memory pages that the process holds."""
+    """Return the number of memory pages that the process holds."""
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
     return 0
@@ -236,7 +237,7 @@ def _delayed_s(pid: int) -> float:
 
 
 def family() -> dict[int, int]:
-    """Return the visible processes and their parents."""
+    """Return the visible processes (number -> number of the parent)."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -4,8 +4,8 @@ A killed process removes nothing, so creating a folder first removes abandoned o
 belongs to a process while the process holds a lock on it (flock(2)). The kernel releases the lock
 however the process ends, and also across containers, where a process number is meaningless.
 
-Others write to the temporary folder too. Only folders of the same user are considered, no link is
-followed, and a folder is locked before anybody else may open it.
+Other users also write to the temporary folder. Therefore only folders of the same user are
+considered, no link is followed, and a folder is locked before anybody else may open it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["OwnFolder"]
 class OwnFolder:
     """A new folder at ``path`` (mode 0700) whose name starts with ``prefix``.
 
-    Creating it blocks while abandoned folders are removed. It is removed by ``close``, or with the
-    interpreter. Raises OSError if no folder can be created.
+    Creation blocks while abandoned folders are removed. ``close`` removes the folder, or otherwise
+    the interpreter's exit. Raises OSError if no folder can be created.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -52,7 +52,7 @@ def _lock(folder: Path) -> int:
     Raises OSError: BlockingIOError if it is locked, FileNotFoundError if it does not exist.
     """
     with contextlib.ExitStack() as undo:
-        # started programs do not inherit it, so none keeps the lock
+        # programs started later do not inherit the descriptor, so no program keeps the lock
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,8 +66,8 @@ def _lock(folder: Path) -> int:
 def _remove(folder: Path, lock: int) -> None:
     """Remove a folder that ``lock`` holds, then close the lock; ignore what cannot be removed.
 
-    Uses rm, since agents' commands wrote there: rm follows no link, blocks on no pipe, and handles
-    any depth with few open files.
+    Uses rm, because agents' commands wrote to the folder: rm does not follow links or block on
+    pipes, and handles any depth with few open files.
     """
     with contextlib.suppress(OSError):
         subprocess.run(["/bin/rm", "-rf", "--", str(folder)], capture_output=True, check=False)

@@ -1,8 +1,8 @@
 """Loop of a process that forks others on demand: the other side of a ``child.Forker``.
 
 ``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
-standard library and imports nothing of this project, because it is in the memory of the process in
-which agents' answers run.
+standard library and imports nothing of this project, because agents' answers run in forks of the
+process that holds it in memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PACKET_BYTES = 4096
 
 
 class Forks(ABC):
-    """Forks, kills and reports processes, each identified by the service's number."""
+    """Forks, kills and reports processes; each has a number that the service chose."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        #: Process -> its number.
+        #: Process ID -> number that the service chose.
         self._begun: dict[int, int] = {}
 
     @abstractmethod
@@ -47,15 +47,15 @@ class Forks(ABC):
         return {}
 
     def kill(self, pid: int) -> None:
-        """Kill a forked process that was not waited for."""
+        """Kill a forked process that has not been reaped yet."""
         os.kill(pid, signal.SIGKILL)
 
     def look(self) -> float | None:
-        """Do what is due; return the time in ms until the next call if nothing happens before."""
+        """Do all due work; return the time in ms until the next call, or None if no call is due."""
         return None
 
     def leave(self) -> None:
-        """End all processes: the service has ended."""
+        """Kill all forked processes, because the service has ended."""
         for pid in self._begun:
             self.kill(pid)
         for pid in self._begun:
@@ -94,7 +94,7 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send to the service, if it still runs; the next read reveals if it does not."""
+        """Send to the service; if it has ended, nothing is sent and the next read finds out."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 

@@ -1,6 +1,7 @@
 """Linux namespaces: isolation of one episode, and a network for each of its machines.
 
-Python has unshare and setns only from 3.12 on, hence ctypes (namespaces(7), user_namespaces(7)).
+This module uses ctypes because Python has unshare and setns only from 3.12 on (namespaces(7),
+user_namespaces(7)).
 Descriptors of namespaces are plain integers; a thread is in one network namespace at a time.
 """
 
@@ -19,19 +20,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-#: The user that an episode's root is outside: owns nothing, and the kernel limits what it uses
-#: (user 0 of the machine is exempt from the limit on processes)
+#: The user outside the namespaces to which an episode's root is mapped. It owns nothing, and the
+#: kernel limits its resources (user 0 of the machine is exempt from the limit on processes).
 NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
-#: of clone(2): the child runs in the memory of its parent, on a stack of this size
+#: clone(2): the child runs in its parent's memory, on a stack of this size
 _VM, _STACK_BYTES = 0x100, 1 << 16
 _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _CAPABILITY_VERSION = 0x20080522
-#: ADMIN over the system: lets root make a user namespace where ordinary users may not
+#: lets root create user namespaces where ordinary users are not permitted to
 _CAP_SYS_ADMIN = 1 << 21
 #: ioctl of a namespace's descriptor: open the user namespace that owns it (ioctl_ns(2))
 _NS_GET_USERNS = 0xB701
@@ -40,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespaceUnavailable(Exception):
-    """This machine cannot isolate an episode; the text says which right is missing."""
+    """This machine cannot isolate an episode; the message names the missing right."""
 
 
 def _check(result: int, what: str) -> None:
@@ -50,15 +51,15 @@ def _check(result: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A change of user undoes this."""
+    """Have the kernel kill this process when its parent ends. A change of user cancels this."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def isolate() -> int:
     """Enter new user, network, mount, process, IPC and host-name namespaces, as their root.
 
-    The caller becomes the namespaces' parent and gets 0 or more: the number of the process inside,
-    which is their process 1. That process gets -1 and dies with the caller. Raises Unavailable.
+    The call forks: it returns the new process's number in the caller, and -1 in the new process,
+    which is process 1 of the namespaces and dies with the caller. Raises NamespaceUnavailable.
     """
     try:
         _drop_root()
@@ -89,7 +90,7 @@ def isolate() -> int:
 
 
 def _drop_root() -> None:
-    """Become nobody, keeping the one capability of root that namespaces may need."""
+    """Become the user ``NOBODY``, and keep root's one capability that namespaces may need."""
     if os.geteuid() != 0:
         return
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
@@ -98,16 +99,16 @@ def _drop_root() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     kept = struct.pack("=6I", _CAP_SYS_ADMIN, _CAP_SYS_ADMIN, 0, 0, 0, 0)
-    # without that capability the kernel may still allow it, as for any user
+    # the kernel may allow new namespaces without that capability, as for any user
     _libc.capset(header, kept)
-    # the files below /proc/self belong to nobody again, so its maps can be written
+    # the files below /proc/self belong to ``NOBODY`` again, so its ID maps can be written
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
 
 
 def lacking() -> str:
     """Return why this machine cannot isolate an episode; empty if it can.
 
-    Forks: call it while no other thread runs.
+    Call it only while no other thread runs, because it forks.
     """
     read, write = os.pipe()
     outer = os.fork()
@@ -125,7 +126,7 @@ def _try_to_isolate(descriptor: int) -> NoReturn:
         inner = isolate()
         if inner > 0:
             os.waitpid(inner, 0)
-    except BaseException as error:  # noqa: BLE001 -- whatever it is, it is the answer
+    except BaseException as error:  # noqa: BLE001 -- any error is the answer
         os.write(descriptor, str(error).encode())
     os._exit(0)
 
@@ -141,7 +142,7 @@ def leave_network() -> None:
 
 
 def new_network() -> int:
-    """Make a network namespace owned by a new user namespace; return the network's descriptor.
+    """Create a network namespace owned by a new user namespace; return the network's descriptor.
 
     The caller is root of its own user namespace, the new one's parent, and keeps all capabilities
     over both. A process inside the new user namespace has capabilities over this network only.
@@ -162,14 +163,14 @@ def new_network() -> int:
 def _stopped_child(namespaces: int) -> tuple[int, object]:
     """Start a process that enters new namespaces and stops; return its number and its stack.
 
-    A process cannot leave a user namespace again, so another one must enter it. The child shares
-    the memory of this one and runs ``raise(SIGSTOP)`` of the C library: os.fork takes 4 ms more,
+    A process cannot leave a user namespace again, so a child must enter it. The child shares this
+    process's memory and runs ``raise(SIGSTOP)`` of the C library. os.fork would take 4 ms more,
     because it copies the page tables of an interpreter with all its modules.
     """
     stack = ctypes.create_string_buffer(_STACK_BYTES)
     top = ctypes.addressof(stack) + _STACK_BYTES & ~15
     function = ctypes.cast(_libc["raise"], ctypes.c_void_p)
-    # no handler of this process may run in the child
+    # signal handlers of this process must not run in the child
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         child = _libc.clone(
@@ -185,7 +186,7 @@ def _stopped_child(namespaces: int) -> tuple[int, object]:
 
 
 def most_user_namespaces() -> int:
-    """Return the kernel's limit on user namespaces of one user, if this process may read it."""
+    """Return the kernel's limit on user namespaces per user, if this process may read it."""
     try:
         text = Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")
     except FileNotFoundError:  # a kernel without such limits
@@ -196,7 +197,8 @@ def most_user_namespaces() -> int:
 def owner(network: int) -> int | None:
     """Return a new descriptor of the user namespace that owns a network namespace.
 
-    None if the caller is in that user namespace. Raises OSError if it is outside the caller's.
+    Returns None if the caller is in that user namespace. Raises OSError if that user namespace is
+    neither the caller's nor below it.
     """
     found = fcntl.ioctl(network, _NS_GET_USERNS)
     if os.path.samestat(os.fstat(found), Path("/proc/self/ns/user").stat()):
@@ -216,8 +218,8 @@ def raise_loopback() -> None:
 def network_files() -> Iterator[Path | None]:
     """Context manager: mount the calling thread's network namespace as /sys and yield the path.
 
-    Yields None if the kernel allows no such mount. For a process in its own user and mount
-    namespace. Afterwards the thread may enter another network.
+    Yields None if the kernel does not allow such a mount. The process must be in its own user and
+    mount namespaces. Afterwards the thread may enter another network.
     """
     safe = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     if _libc.mount(b"sysfs", b"/sys", b"sysfs", safe, None):
@@ -233,9 +235,9 @@ def network_files() -> Iterator[Path | None]:
 def process_files() -> Iterator[None]:
     """Context manager: mount a new /proc of the calling process's namespaces.
 
-    A file of /proc has the time of its first lookup in its mount. A sandbox with a new mount
-    therefore does not show which settings were read or written before. For process 1 of its own
-    namespaces. Raises OSError.
+    The time of a file in /proc is the time of its first lookup in that mount. A sandbox with a new
+    mount therefore does not show which settings were read or written before. The caller must be
+    process 1 of its own namespaces. Raises OSError.
     """
     safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"proc", b"/proc", b"proc", safe, None), "mount /proc")
@@ -248,8 +250,8 @@ def process_files() -> Iterator[None]:
 def hide(folder: Path, names: Iterable[str]) -> None:
     """Hide these names in ``folder`` from this mount namespace.
 
-    For root of its own user namespace, which owns the mounts. Raises OSError if the kernel does not
-    allow overlays there, or the overlay has no room for its marks.
+    The caller must be root of its own user namespace, which owns the mounts. Raises OSError if the
+    kernel does not allow overlays there, or if the overlay has no room for its entries.
     """
     room = Path("/mnt")
     mount_memory(room, 1 << 20, 1 << 8)

@@ -1,10 +1,10 @@
 """Protections of a child of the warm process: only its own memory and its answer stay accessible.
 
-The warm process loads this module, and its path holds only the standard library, so nothing of
-this project may be imported here. Four layers, each of which holds without the others:
+The warm process loads this module, and that process's search path holds only the standard library.
+Therefore nothing of this project may be imported here. There are four independent layers:
 
 * kernel limits on CPU time, memory, processes, files and their size (``setrlimit``),
-* a user of its own and no capability, if the service may give one,
+* a separate user and no capability, if the service may change users,
 * landlock: only the standard library and the preloaded packages can be read,
 * seccomp: only the system calls of ``ALLOWED`` and ``GUARDED``.
 
@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: name -> number on x86_64 and on aarch64 (None: that architecture has no such call).
-#: Reading, its own memory, clocks, its own identity, its own signal handlers; nothing that makes
-#: a process, a thread, a descriptor other than of a file to read, or an effect on another process.
+#: The calls read files and clocks, and manage the process's own memory, identity and signal
+#: handlers. They do not create processes, threads or descriptors (other than of files to read), and
+#: do not affect other processes.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "readv": (19, 65),
@@ -96,12 +97,12 @@ _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # Private futexes only, which other processes cannot wake: WAIT, WAKE, REQUEUE, CMP_REQUEUE,
-# WAIT_BITSET (by either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. Those are what the C
-# libraries' locks make; none of Python's locks inherits priorities.
+# WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C libraries'
+# locks use only these operations, because Python's locks do not inherit priorities.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
-# The system's clocks and this process's and thread's own, by name and as the C library may write
-# them (process or thread 0). Other negative numbers are the CPU clocks of other processes, and
-# clocks that are devices.
+# The system's clocks and the clocks of this process and thread, by name and in the form that the C
+# library may use (process or thread 0). Other negative numbers are CPU clocks of other processes
+# or clocks that are devices.
 _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 
@@ -109,10 +110,11 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 class Guard:
     """A call that is allowed only for some values of one argument.
 
-    Either no bit of ``forbidden`` is set, or the value is one of ``values``, or a null pointer if
-    neither is given. With ``also`` (argument -> values) these must hold too. With ``refused`` all
-    but these values are allowed; with ``pairs`` all but these pairs of ``argument`` and the
-    argument at the distance ``apart``.
+    With ``forbidden``, no bit of it may be set. With ``values``, the value must be one of them.
+    With neither, the value must be a null pointer. The arguments in ``also`` (argument -> values)
+    must have one of their values too. With ``refused``, all other values are allowed. With
+    ``pairs``, all pairs of ``argument`` and the argument ``apart`` positions later are allowed
+    except these.
     """
 
     numbers: tuple[int | None, int | None]
@@ -136,8 +138,8 @@ GUARDED: dict[str, Guard] = {
     "prlimit64": Guard((302, 261), 2),  # reading a limit; argument 2 would set a new one
 }
 
-#: Calls refused with another error than "not permitted": on ENOSYS the C library falls back to
-#: an older call that the filter can inspect, and Python reads ENOTTY as "not a terminal".
+#: Calls refused with an error other than "not permitted". On ENOSYS, the C library falls back to
+#: an older call that the filter can inspect. Python reads ENOTTY as "not a terminal".
 REFUSED_AS: dict[str, tuple[tuple[int | None, int | None], int]] = {
     "ioctl": ((16, 29), errno.ENOTTY),
     "clone3": ((435, 435), errno.ENOSYS),
@@ -172,7 +174,7 @@ _CAPABILITY_VERSION = 0x20080522
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _MAKE_FIFO, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 10, 1 << 12, 1 << 13, 1 << 14
-#: Rights below a path (<linux/landlock.h>).
+#: Sets of rights for a path and everything below it (<linux/landlock.h>).
 READ = _READ_FILE | _READ_DIR
 RUN = READ | _EXECUTE
 WRITE = READ | _WRITE_FILE | _TRUNCATE
@@ -181,9 +183,9 @@ SCRATCH = KEEP | RUN | _MAKE_FIFO | _MAKE_SYM
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _CONNECT_TCP = 1 << 1
 _SCOPE_SIGNAL = 1 << 1
-#: Versions that can refuse connections, and signals and abstract unix sockets.
+#: First landlock versions that can refuse connections; signals and abstract unix sockets.
 NETWORK_SINCE, SCOPES_SINCE = 4, 6
-# rights on files, then on TCP ports, then scopes, by the version that introduced them
+# (version that introduced the rights, rights): for files, TCP ports and scopes
 _FS_RIGHTS = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, 1 << 15))
 _NET_RIGHTS = ((NETWORK_SINCE, 0b11),)
 _SCOPES = ((SCOPES_SINCE, 0b11),)
@@ -195,7 +197,7 @@ NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", 
 _SIGKILL = 9
 _TOO_LONG_CHARS = 4 << 20  # size of one argument: at most 32 pages of up to 64 KiB
 
-#: First user of answers: numbers that systemd's list of users and groups leaves unused.
+#: First user of answers. systemd's list of users and groups does not use these numbers.
 FIRST_USER = 60_900
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -205,12 +207,12 @@ _prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 
 class Unprotected(Exception):
-    """A protection could not be applied; the text says which."""
+    """A protection could not be applied; the message names the protection."""
 
 
 @dataclass(frozen=True)
 class Protection:
-    """One finding about this machine; agent code needs those that are ``essential``."""
+    """One finding about this machine; agent code needs the protections that are ``essential``."""
 
     name: str
     ok: bool
@@ -242,7 +244,7 @@ def landlock_version() -> int:
 
 
 def seccomp_available() -> bool:
-    """Return whether filters are available that refuse with an error number and kill processes."""
+    """Return whether seccomp filters can refuse calls with an error number and kill processes."""
     number = _SYS_SECCOMP.get(platform.machine())
     if number is None:
         return False
@@ -254,7 +256,7 @@ def seccomp_available() -> bool:
 
 
 def own_user_possible(user: int) -> bool:
-    """Return whether this process may run children as ``user``, and still kill them."""
+    """Return whether this process may run children as ``user`` and can still kill them."""
     needed = 1 << _CAP_SETUID | 1 << _CAP_SETGID | 1 << _CAP_KILL
     return _capabilities() & needed == needed and all(
         _mapped(user, Path("/proc/self", name)) for name in ("uid_map", "gid_map")
@@ -262,7 +264,7 @@ def own_user_possible(user: int) -> bool:
 
 
 def may_keep_reading() -> bool:
-    """Return whether a child can keep the capability to read files whatever their permissions."""
+    """Return whether a child can keep the capability to read files regardless of permissions."""
     return bool(_capabilities() & 1 << _CAP_DAC_READ_SEARCH)
 
 
@@ -283,10 +285,10 @@ def _mapped(user: int, ranges: Path) -> bool:
 
 
 def examine(paths: Iterable[str]) -> list[Protection]:
-    """Report what this machine offers answers that read ``paths``, the library and the packages.
+    """Report the protections that this machine offers; answers read ``paths`` (library, packages).
 
-    Nothing is tested here; ``probe`` does that. As root, a user of its own is essential: without it
-    an answer could reach everything if another layer fails.
+    Nothing is tested here; ``probe`` does that. If the service is root, a separate user is
+    essential, because otherwise an answer could reach everything if another layer fails.
     """
     machine = platform.machine()
     known = machine in _MACHINES and sys.byteorder == "little"
@@ -343,11 +345,11 @@ def examine(paths: Iterable[str]) -> list[Protection]:
 
 
 def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
-    """Return the descriptor of a ruleset that lets the standard library and packages be read.
+    """Return the descriptor of a ruleset that allows reading the standard library and packages.
 
-    Rules are set on the entries of ``folders``, not on the folders, so that what is installed
-    below them stays out of reach; ``packages`` are folders or files readable as a whole.
-    Raises Unprotected.
+    Rules are set on the entries of ``folders``, not on the folders, so that packages installed
+    below the folders stay out of reach. ``packages`` are folders or files that are readable as a
+    whole. Raises Unprotected.
     """
     ruleset = create_ruleset()
     for folder in map(Path, folders):
@@ -360,10 +362,10 @@ def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
 
 
 def create_ruleset(*, scopes_only: bool = False) -> int:
-    """Return the descriptor of a ruleset that allows nothing that this kernel can refuse.
+    """Return the descriptor of a ruleset that refuses everything that this kernel can refuse.
 
     With ``scopes_only`` it refuses only signals to processes outside. Raises Unprotected if the
-    kernel cannot (``SCOPES_SINCE``) or has no landlock.
+    kernel has no landlock, or cannot refuse signals (``SCOPES_SINCE``).
     """
     version = landlock_version()
     known = [
@@ -386,7 +388,7 @@ def create_ruleset(*, scopes_only: bool = False) -> int:
 def allow_path(ruleset: int, path: Path, rights: int) -> None:
     """Allow ``rights`` (``READ``, ``RUN``, ...) on a file, or on everything below a folder.
 
-    Rights that do not apply there, or that this kernel does not know, are ignored. Raises
+    Rights that do not apply to the path, or that this kernel does not know, are ignored. Raises
     Unprotected, or OSError for a missing path.
     """
     version = landlock_version()
@@ -415,9 +417,9 @@ def allow_port(ruleset: int, port: int) -> None:
 
 
 def restrict(ruleset: int) -> None:
-    """Apply a ruleset permanently to the calling thread and its descendants, and close it.
+    """Apply a ruleset permanently to the calling thread and its descendants, and close the ruleset.
 
-    Also forbids programs with more privileges. Raises Unprotected.
+    Also forbids programs to gain privileges. Raises Unprotected.
     """
     forbid_new_privileges()
     if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ruleset, 0):
@@ -426,7 +428,7 @@ def restrict(ruleset: int) -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Forbid programs with more privileges than this process. Raises Unprotected."""
+    """Forbid started programs to gain privileges (no_new_privs). Raises Unprotected."""
     if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise Unprotected(f"no_new_privs: {_error()}")
 
@@ -435,7 +437,7 @@ def forbid_new_privileges() -> None:
 
 
 def make_filter(machine: str) -> bytes:
-    """Return the filter program for ``machine``; other calls than the tables' get EPERM."""
+    """Return the filter program for ``machine``; calls that are not in the tables get EPERM."""
     verdicts = [(numbers, ALLOW) for numbers in ALLOWED.values()]
     verdicts += [(numbers, refusal(number)) for numbers, number in REFUSED_AS.values()]
     return compose(machine, verdicts, GUARDED.values(), refusal())
@@ -454,10 +456,10 @@ def compose(
 ) -> bytes:
     """Return a filter program as an array of struct sock_filter.
 
-    It has calls (their numbers on each machine) with their verdicts, calls whose argument decides,
-    and the verdict of all others. A call through another architecture's entry point (int 0x80, x32)
-    kills the process, since its numbers mean something else. Raises KeyError for a machine that is
-    not in the tables.
+    The arguments are calls (as numbers on each machine) with their verdicts, calls whose argument
+    decides, and the verdict of all other calls. A call through another architecture's entry point
+    (int 0x80, x32) kills the process, because its numbers have other meanings. Raises KeyError for
+    a machine that is not in the tables.
     """
     column, architecture = _MACHINES[machine]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -486,12 +488,12 @@ def compose(
         on(numbers[column], op(give, verdict))
     for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
-        if guard.refused:  # each jumps over the following ones and the permission
+        if guard.refused:  # each check jumps over the following ones and the permission
             count = len(guard.refused)
             tests = [op(equal, value, count - at) for at, value in enumerate(guard.refused)]
             on(guard.numbers[column], low, *tests, allow, refuse)
             continue
-        if guard.values:  # each jumps over the following ones and the refusal
+        if guard.values:  # each check jumps over the following ones and the refusal
             checks = []
             for index, values in ((guard.argument, guard.values), *guard.also):
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
@@ -505,7 +507,7 @@ def compose(
             checks = [low, op(equal, 0, 0, 2), high, op(equal, 0, 1)]
         block: list[bytes] = []
         left = 4 * len(guard.pairs) + len(checks)
-        for one, other in guard.pairs:  # each jumps to the refusal at the end
+        for one, other in guard.pairs:  # each check jumps to the refusal at the end
             left -= 4
             block += [low, op(equal, one, 0, 2), argument(guard.argument + guard.apart)]
             block.append(op(equal, other, left))
@@ -535,9 +537,9 @@ def _error() -> str:
 def become(user: int, *, keep_reading: bool) -> None:
     """Change permanently to the user and group ``user``.
 
-    ``keep_reading`` keeps the capability to read files whatever their permissions, since the
+    ``keep_reading`` keeps the capability to read files regardless of permissions, because the
     standard library may be below a folder that only the service's user may enter. Landlock limits
-    it.
+    this capability.
     """
     if keep_reading:
         _prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -573,8 +575,8 @@ def readable_by_all(path: str) -> bool:
 class Armour:
     """The protections that a child applies.
 
-    ``ruleset`` (a descriptor) and ``program`` are None if the machine has no landlock or no seccomp
-    and the caller allowed to run without.
+    ``ruleset`` (a descriptor) is None if the machine has no landlock, ``program`` if it has no
+    seccomp; the caller must have allowed this.
     """
 
     caps: Caps
@@ -585,8 +587,8 @@ class Armour:
     def put_on(self, parent: int, user: int | None) -> None:
         """Protect the calling process permanently, in the only possible order.
 
-        ``parent`` is the process whose end ends this one. ``user`` is None if the service cannot
-        give users. Closes the ruleset. Raises Unprotected, or OSError.
+        This process dies with the process ``parent``. ``user`` is None if the service cannot change
+        users. Closes the ruleset. Raises Unprotected, or OSError.
         """
         offer_to_oom_killer()
         _set_limits(self.caps)
@@ -594,7 +596,8 @@ class Armour:
             become(user, keep_reading=self.keep_reading)
         _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
         _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump, no inspection by others
-        # After the change of user, which resets it. A parent that died before sends no signal.
+        # After the change of user, which resets this setting. No signal comes from a parent that is
+        # already dead, hence the check.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             raise Unprotected("the warm process is gone")
@@ -606,13 +609,13 @@ class Armour:
 
 
 def offer_to_oom_killer() -> None:
-    """Make this process the first victim when memory runs out, not the service."""
-    with suppress(OSError):  # optional: the limit on memory also holds without
+    """Have the kernel kill this process before the service when memory runs out."""
+    with suppress(OSError):  # optional, because the limit on memory holds without it
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def last_resort_s(cpu_s: float) -> int:
-    """Return the kernel's limit on CPU time in whole s, behind an exact limit ``cpu_s``."""
+    """Return the kernel's limit on CPU time in whole s, in case the exact limit ``cpu_s`` fails."""
     return math.ceil(2 * cpu_s) + 1
 
 
@@ -621,7 +624,7 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # imports that the map does not count
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # counts only memory that the answer adds
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -636,7 +639,7 @@ def _set_limits(caps: Caps) -> None:
 
 
 def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
-    """Return attempts that must raise OSError once protected. They are harmless if they succeed."""
+    """Return named actions that must raise OSError in a protected process; all are harmless."""
     parent = os.getppid()
     return (
         ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
@@ -654,7 +657,7 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 def _run_program() -> None:
     """Try to run a program.
 
-    Even if programs may be run, this call fails because its argument is too long; otherwise it
+    Even if programs may be run, the call fails because its argument is too long. A successful call
     would replace this process.
     """
     try:

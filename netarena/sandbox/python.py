@@ -1,11 +1,11 @@
-"""Sandbox for Python code that an agent sent.
+"""Sandbox for Python code from an agent.
 
 A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can import only the standard
-library and the preloaded packages. It runs the guest's ``load`` once. Each answer is a forked
+library and the preloaded packages. It runs the guest's ``load`` once. Each answer runs in a forked
 child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
-code. Request and result are JSON over a socket of that child. Agent code may have forged the
-result (``netarena.sandbox.untrusted``). Therefore nothing that decides a verdict may be in the
-request or the context, and nothing counts only because the guest reported it.
+code. Request and result are JSON over the child's socket. Agent code may have forged the result
+(``netarena.sandbox.untrusted``). Therefore the request and the context must not contain data that
+decide a verdict, and a report by the guest is never sufficient evidence.
 
 ``docs/sandbox.md`` lists limits and remaining risks,
 ``docs/evidence/sandbox-walls.md`` each protection.
@@ -43,38 +43,39 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0  # interpreter, imports and the guest's load
 _STOP_S = 5.0
-_DRAIN_S = 5.0  # time from a child's end to the end of its socket: almost none, if seccomp holds
+_DRAIN_S = 5.0  # time from a child's end until its socket closes; almost none if seccomp holds
 _CHUNK_BYTES = 1 << 16
-#: Larger results are parsed in the thread; for smaller ones the thread costs more.
+#: Larger results are parsed in a thread; for smaller results the thread would cost more.
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
-#: Default number of concurrent answers: far more than live episodes, so answers that sleep delay
-#: nobody. Slots do not divide the CPU: its limit and the kernel's scheduler do.
+#: Default number of concurrent answers. It is far above the number of live episodes, so that
+#: answers that sleep delay no other answer. The CPU is divided by the CPU limit and the kernel's
+#: scheduler, and not by these slots.
 _PARALLEL = 32
 
 
 class PythonStatus(StrEnum):
-    """How one answer ended; every status except ``ok`` is the agent's failure."""
+    """How an answer ended; every status except ``ok`` is an agent failure."""
 
     OK = "ok"
-    RAISED = "raised"  # an exception left the guest, or the returned value is not JSON
+    RAISED = "raised"  # the guest raised an exception, or the returned value is not JSON
     CPU = "cpu"
     MEMORY = "memory"
     WALL = "wall"
     TOO_LARGE = "too_large"  # too many bytes or values in the result
-    CRASHED = "crashed"  # it died, or left no readable message
+    CRASHED = "crashed"  # the child died or sent no readable message
 
 
 @dataclass(frozen=True)
 class PythonLimits:
-    """What one answer may use; it may start no process or thread and write no file.
+    """Limits of one answer, which must not start processes or threads or write files.
 
-    ``memory_bytes`` counts what the answer adds to the warm process's memory. ``wall_s`` starts
-    with the child, not with waiting for a slot, and stops while the child is ready to run and
-    others have the CPU, up to ``warm.MOST_WALLS`` times it. ``result_values`` counts JSON values
-    and names. The two limits of the result also limit what reading a hostile result costs the
-    service: see ``claim.read_json``.
+    ``memory_bytes`` limits the memory that the answer adds to the warm process's memory. ``wall_s``
+    counts from the child's start, without the wait for a slot. It does not count while the child is
+    ready to run and other processes have the CPU; the total is at most ``warm.MOST_WALLS`` times
+    ``wall_s``. ``result_values`` counts JSON values and names. The two limits of the result also
+    limit the service's cost of reading a hostile result (see ``untrusted.read_json``).
     """
 
     cpu_s: float = 10.0
@@ -87,7 +88,7 @@ class PythonLimits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """Result of one answer: ``value`` is ``call``'s result if ``ok``, otherwise ``error`` is set.
+    """Result of one answer: ``value`` is the result of ``call`` if ``ok``, else ``error`` is set.
 
     ``error`` is one line. ``queued_s`` is the wait for a slot, ``elapsed_s`` the child's lifetime,
     ``cpu_s`` its CPU time.
@@ -115,11 +116,11 @@ class _End:
 class PythonSandbox(Forking):
     """Runs guests: source code that defines ``load`` and ``call``.
 
-    ``load(payload: bytes) -> context`` runs once, ``call(context, request) -> JSON value`` per
-    answer in a protected child. Errors in agent code that is compiled under the file name
-    ``<answer>`` have its line in ``error``. Use as an async context manager, or ``start`` and
-    ``close``; the guest has ``start_s`` to load. ``unsandboxed`` also runs if a protection is
-    missing; the others still apply.
+    ``load(payload: bytes) -> context`` runs once; ``call(context, request) -> JSON value`` runs in
+    a protected child for each answer. If agent code is compiled under the file name ``<answer>``,
+    the result's ``error`` contains the line of the failure. Use the sandbox as an async context
+    manager, or call ``start`` and ``close``. The guest must load within ``start_s``. With
+    ``unsandboxed``, answers also run if a protection is missing; the others still apply.
     """
 
     def __init__(  # noqa: PLR0913 - options by keyword, each with a default
@@ -142,7 +143,7 @@ class PythonSandbox(Forking):
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
-        # shared, so that one result is parsed at a time and its memory is reused
+        # one thread, so that only one result is parsed at a time and the memory is reused
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
         super().__init__(
@@ -170,10 +171,10 @@ class PythonSandbox(Forking):
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
     ) -> SandboxResult:
-        """Run one answer after waiting for a slot; cancelling kills it.
+        """Run one answer after waiting for a slot; cancelling kills the answer.
 
         ``begun`` is called when the wait is over. Raises EnvironmentFailed for environment
-        failures, before any agent code ran.
+        failures, which happen before any agent code runs.
         """
         body = json.dumps(request).encode()
         asked = time.monotonic()
@@ -214,7 +215,7 @@ class PythonSandbox(Forking):
         return SandboxResult(*verdict, queued_s, ended.elapsed_s, ended.cpu_s)
 
     async def close(self) -> None:
-        """Kill all running answers and end the warm process."""
+        """Kill all running answers and stop the warm process."""
         self._closed = True
         await super().close()
         self._reader.shutdown(wait=False)
@@ -244,10 +245,10 @@ class PythonSandbox(Forking):
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
-        """Send the request, then read until the end, or until the answer is too large."""
+        """Send the request, then read until the answer ends or is too large."""
         loop = asyncio.get_running_loop()
         ours.setblocking(False)
-        with contextlib.suppress(OSError):  # it may die before it has read everything
+        with contextlib.suppress(OSError):  # the child may die before it has read everything
             await loop.sock_sendall(ours, body)
             ours.shutdown(socket.SHUT_WR)
         with contextlib.suppress(OSError):
@@ -258,9 +259,10 @@ class PythonSandbox(Forking):
                 received += chunk
 
     async def _conclude(self, message: bytearray, end: _End | None) -> _Verdict:
-        """Return the result of one child: first from how it ended, then from its message.
+        """Return the result of one child: first from the way it ended, then from its message.
 
-        Raises EnvironmentFailed if it ended before its protections were on: no agent code ran.
+        Raises EnvironmentFailed if the child ended before its protections were applied, because
+        then no agent code ran.
         """
         if not message.startswith(warm.STARTED):
             reason = message.removeprefix(warm.UNPROTECTED).decode("utf-8", "replace")
@@ -275,7 +277,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # with a turn of the event loop between steps
+        async with self._reading:  # the event loop runs between two results
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
@@ -283,11 +285,11 @@ _Verdict = tuple[PythonStatus, JsonValue, str]
 
 
 def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
-    """Return the result that the child's end alone determines; None if it ended normally."""
+    """Return the result if the way the child ended determines it; None if it ended normally."""
     if end.overdue:
         return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
-    # the kernel's own limit is the last resort
+    # the kernel's limit is the last resort
     if end.spent or (code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s):
         return PythonStatus.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
     if code < 0:
@@ -301,7 +303,7 @@ def _read_claim(message: bytearray, limits: PythonLimits) -> _Verdict:
     """Parse the message of a child that ended normally, and remove it from the buffer."""
     start = len(warm.STARTED)
     tag = bytes(message[start : start + 1])
-    del message[: start + 1]  # not a slice, which would copy everything once more
+    del message[: start + 1]  # a slice would copy everything once more
     if not tag:
         return PythonStatus.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
@@ -325,10 +327,11 @@ def _too_large(limits: PythonLimits) -> _Verdict:
     return PythonStatus.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
 
 
-# Without the site module and user or environment settings; no bytecode is written. The hash seed
-# is fixed so that an answer that depends on the order of a set gets the same verdict each time.
+# The interpreter runs without the site module and user or environment settings, and writes no
+# bytecode. A fixed hash seed gives an answer that depends on the order of a set the same verdict
+# each time.
 _INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
-# Some interpreters need LD_LIBRARY_PATH for their shared library; it is removed before answers.
+# Some interpreters need LD_LIBRARY_PATH for their shared library; answers run without it.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"} | {
     name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ
 }
@@ -336,7 +339,7 @@ _PROGRAM = str(Path(warm.__file__).resolve())
 
 
 def _folder_of(name: str) -> str:
-    """Return the folder on the service's path that contains the package ``name``."""
+    """Return the folder on the service's search path that contains the package ``name``."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ConfigError("preload", f"{name} is not installed")
@@ -365,9 +368,9 @@ def _signal_name(number: int) -> str:
 
 
 def check_python_sandbox(preload: Sequence[str] = ("networkx",)) -> list[Check]:
-    """Report this machine's protections and the missing ones, with their remedies.
+    """Report this machine's protections, including missing protections and their remedies.
 
-    ``preload`` are the packages that answers read, if they are installed.
+    ``preload`` names the packages that answers read, if they are installed.
     """
     paths = [os.__file__]
     for spec in filter(None, map(importlib.util.find_spec, preload)):

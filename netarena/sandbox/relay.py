@@ -1,6 +1,6 @@
-"""Relay from a listening socket to one address, with limits; it does not read the data.
+"""Relay from a listening socket to one address, with limits, without interpreting the data.
 
-The caller passes the listening socket, which is in a namespace of its own. Bytes are forwarded
+The caller passes the listening socket, which is in a separate namespace. Bytes are forwarded
 unchanged in both directions, so TLS stays end to end.
 """
 
@@ -23,8 +23,8 @@ class _End:
 class Relay:
     """Relay with ``start`` and ``close``.
 
-    At most ``most`` connections at a time. Further connections are closed without reading, and so
-    are those that the far end does not accept.
+    At most ``most`` connections are open at a time. Further connections, and connections that the
+    far end does not accept, are closed without reading.
     """
 
     def __init__(self, address: tuple[str, int], most: int) -> None:
@@ -70,7 +70,7 @@ class Relay:
 
 
 async def _exchange(one: _End, other: _End) -> None:
-    """Relay in both directions until both are closed or one is broken."""
+    """Relay in both directions until both are closed or one fails."""
     try:
         async with asyncio.TaskGroup() as both:
             both.create_task(_pump(one, other))

@@ -1,4 +1,4 @@
-"""Folder whose content is kept between the commands of an episode."""
+"""Folder whose content is preserved between the commands of an episode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 @dataclass
 class Keep:
-    """Regular files and folders in memory."""
+    """In-memory copy of the folder's regular files and subfolders, with limits."""
 
     most_bytes: int = 4 << 20
     most_files: int = 512
@@ -22,7 +22,7 @@ class Keep:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the limits and contents as JSON."""
         return {
             "most_bytes": self.most_bytes,
             "most_files": self.most_files,
@@ -37,19 +37,20 @@ class Keep:
     def fill(self, folder: Path) -> None:
         """Write the files into an empty folder, as many as fit."""
         for name, content in self.files.items():
-            # a folder that was full may hold less the next time
+            # the files of a full folder might not fit the next time
             with contextlib.suppress(OSError):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
     def collect(self, folder: Path) -> dict[str, bytes]:
-        """Return the folder's regular files, as many as fit. Files with odd names are left out.
+        """Return the folder's regular files, as many as fit, except files with unusual names.
 
-        Nothing may change the folder meanwhile.
+        No other process may change the folder during the call.
         """
         found: dict[str, bytes] = {}
-        room = self.most_bytes  # a sparse file, or one with many names, is larger than its blocks
+        # counted in bytes, because a sparse or hard-linked file takes fewer blocks
+        room = self.most_bytes
         for here, folders, names in os.walk(folder):
             folders.sort()
             for name in sorted(names):
@@ -69,7 +70,7 @@ class Keep:
 
 
 def pack(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return contents in a form that JSON can carry."""
+    """Return contents in a form that JSON can represent."""
     return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 

@@ -1,11 +1,11 @@
-"""Sandbox for one shell command line that an agent sent, in a network namespace.
+"""Sandbox for one shell command line from an agent, in a network namespace.
 
-``run`` is synchronous, for a process that serves one world. It starts bubblewrap (a process
-namespace of the command's own, a root with only the system's programs and small temporary
-folders), pauses it until its limits are set, resumes it, and returns when every process of the
-command is dead. Five layers:
+``run`` is synchronous, for a process that serves one world. It starts bubblewrap, which gives the
+command a process namespace and a root with only the system's programs and small temporary folders.
+``run`` pauses bubblewrap until the limits are set, resumes it, and returns when every process of
+the command is dead. There are five layers:
 
-* namespaces: processes, files, host name and message queues of the machine are not visible,
+* namespaces: the machine's processes, files, host name and message queues are not visible,
 * capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
 * seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
   similar; sockets other than those of network families, since vsock ignores namespaces),
@@ -55,23 +55,23 @@ __all__ = [
     "run",
 ]
 
-#: Wall time without a watch: kernel limits bound what a command can do meanwhile.
+#: Interval between two checks of the watch; between checks only kernel limits apply.
 TICK_S = 0.02
-#: Signals that ask a command to end when its time is over, and the pause after each. ping prints
-#: its statistics on SIGINT; background processes react to SIGTERM.
+#: Signals that request a command's end when its time is over, and the pause after each signal.
+#: ping prints its statistics on SIGINT; background processes react to SIGTERM.
 ASKS = ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.5))
-#: Time of bubblewrap from its start until the command may run; it takes some 15 ms.
+#: Time limit from bubblewrap's start until the command may run, which usually takes 15 ms.
 _START_S = 30.0
-#: Time from SIGKILL to the end of every process, each of which frees its memory by itself.
+#: Time limit from SIGKILL to the end of all processes, each of which must free its memory.
 END_S = 40.0
 _CHUNK_BYTES = 1 << 16
-#: A command is killed at this multiple of the output that is kept.
+#: A command is killed if its output exceeds the stored output by this factor.
 MOST_OUTPUTS = 256
-NICENESS = 5  # the judge's process has precedence
-MOST_FILES = 4096  # in the temporary folders; an empty file takes a kilobyte of the kernel's memory
+NICENESS = 5  # the process that judges has precedence
+MOST_FILES = 4096  # in a temporary folder; an empty file takes a kilobyte of kernel memory
 _CLONE_NEWNET = 0x40000000
 
-#: Name -> number on x86_64 and on aarch64: calls that no diagnosis of a network needs.
+#: Calls that no network diagnosis needs: name -> number on x86_64 and on aarch64.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other namespaces, other roots
     "unshare": (272, 97),
@@ -116,19 +116,18 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # memory that no limit of a process counts
+    # memory that no per-process limit counts
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
     "mq_open": (240, 180),
 }
-#: On ENOSYS the C library falls back to calls that the filter can inspect.
+#: Refused with ENOSYS, at which the C library falls back to calls that the filter can inspect.
 ABSENT = {"clone3": (435, 435)}
-#: Calls that succeed without effect. Root of a user namespace may not leave groups and has none;
-#: programs that drop privileges fail otherwise. The scheduler gives each session as much of the
-#: processors as any other (sched(7), autogroup), so a command stays one session whatever it
-#: starts.
+#: Calls that succeed without effect. Root of a user namespace has no groups and is not permitted
+#: to leave groups, so programs that drop privileges would fail. The scheduler gives each session
+#: an equal share of the processors (sched(7), autogroup), so a command must stay one session.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: cgroup, uts, ipc, user, pid and net namespaces, and mounts
 _CLONE_NAMESPACES = 0x7E020000
@@ -136,8 +135,8 @@ _CLONE_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16, 17)
 #: (family, protocol): IPsec policies forward and drop packets in addition to routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: (level, option): rings of packet sockets and forced buffers are memory that no limit counts.
-#: The old iptables, ip6tables, arptables and ebtables have tables that nftables does not list.
+#: (level, option). Rings of packet sockets and forced buffers are memory that no limit counts. The
+#: tables of the old iptables, ip6tables, arptables and ebtables are not listed by nftables.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
     *((0, 64), (41, 64), (0, 96), (0, 128)),
@@ -148,7 +147,7 @@ GUARDED: dict[str, protection.Guard] = {
     "setsockopt": protection.Guard((54, 208), 1, pairs=_OPTIONS),
 }
 
-#: The few files that iproute2, iptables and the C library read.
+#: The files below /etc that iproute2, iptables and the C library read.
 ETC = (
     "alternatives",
     "ethertypes",
@@ -159,11 +158,11 @@ ETC = (
     "services",
     "xtables.conf",
 )
-#: Below the network's sysctls, but one for the whole machine.
+#: Sysctls below /proc/sys/net that apply to the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: Files of /proc that show the work of the whole kernel, other machines' included -> replacement
-#: text that programs can parse.
+#: Files of /proc that show the whole kernel's activity, including other machines' activity ->
+#: replacement text that programs can parse.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
     "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
@@ -195,15 +194,15 @@ _PRELOADED = re.compile(r"^(LD_PRELOAD|_STDBUF_\w)=(.*)$", re.MULTILINE)
 class ShellLimits:
     """Limits of one command.
 
-    ``memory_bytes`` limits the address space of each process and the memory of all together; with
-    ``address_bytes`` the address space has a limit of its own, since Go programs reserve far more
-    than they use. ``processes`` counts the whole user namespace, threads and the caller's own
-    included. ``file_bytes`` is the size of one file. The first and last part of the output are
-    kept, ``output_bytes`` in all.
+    ``memory_bytes`` limits the address space of each process and the memory of all processes
+    together. ``address_bytes`` sets a separate limit on the address space, because Go programs
+    reserve far more than they use. ``processes`` limits the processes and threads of the whole user
+    namespace, including the caller's. ``file_bytes`` is the maximum size of a file. The first and
+    last part of the output are stored, ``output_bytes`` in total.
     """
 
     wall_s: float = 15.0
-    cpu_s: float = 15.0  # of each process
+    cpu_s: float = 15.0  # limit for each process
     memory_bytes: int = 256 << 20
     processes: int = 64
     file_bytes: int = 8 << 20
@@ -214,17 +213,17 @@ class ShellLimits:
 
 @dataclass(frozen=True)
 class Room:
-    """Files and folders of a command, in addition to the system's programs."""
+    """Files and folders that a command gets in addition to the system's programs."""
 
     #: Name in the scratch directory -> read-only content.
     files: Mapping[str, str] = field(default_factory=dict)
-    #: Name below ``/usr/local/bin``, which comes first in the path -> the read-only program.
+    #: Name below ``/usr/local/bin``, which comes first in ``PATH`` -> the read-only program.
     programs: Mapping[str, Path] = field(default_factory=dict)
-    #: Absolute path in /etc or /usr/local -> read-only text, a program or not.
+    #: Absolute path in /etc or /usr/local -> read-only text, which may be a program.
     texts: Mapping[str, str] = field(default_factory=dict)
     #: Absolute path -> a folder that is mounted there read-only.
     views: Mapping[str, Path] = field(default_factory=dict)
-    #: Absolute path -> a folder that is mounted there and that the command may write.
+    #: Absolute path -> a folder that is mounted there and is writable for the command.
     folders: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -233,9 +232,9 @@ class Room:
 class CommandResult:
     """Result of a command.
 
-    ``output`` is its standard output and error in order, as text without control characters.
-    ``exit`` is its status (128 + n if signal n ended it), None if it was stopped: because of its
-    time (``timed_out``) or for the reason in ``stopped``.
+    ``output`` is the standard output and error in order, as text without control characters.
+    ``exit`` is the status (128 + n if signal n ended the command). It is None if the command was
+    stopped because its time was over (``timed_out``) or for another reason (``stopped``).
     """
 
     output: str
@@ -245,7 +244,7 @@ class CommandResult:
 
     @property
     def told(self) -> str:
-        """Return the output and, if the command was stopped or failed, a last line that says so."""
+        """Return the output; if the command was stopped or failed, a last line gives the reason."""
         if self.stopped:
             note = f"[stopped: {self.stopped}]"
         elif self.exit:
@@ -257,7 +256,7 @@ class CommandResult:
 
 
 def available() -> str:
-    """Return why no command can run here; empty if one can, as far as files show."""
+    """Return why no command can run here; empty if the machine's files show no obstacle."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     try:
@@ -279,11 +278,11 @@ class Clock:
         self._send = send
         self._asks = iter(ASKS)
         self._due = time.monotonic() + wall_s
-        #: Why the command was asked to end; empty if it was not.
+        #: Why the command was signalled to end; empty if it was not.
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Return whether to kill the command because it ignored the signals for long enough."""
+        """Return whether to kill the command because it has ignored all signals."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"
@@ -305,13 +304,13 @@ def command_environment() -> dict[str, str]:
 
 @cache
 def _line_buffering() -> dict[str, str]:
-    """Return the variables of stdbuf for programs that use the C library.
+    """Return the environment variables of stdbuf, which affect programs that use the C library.
 
-    Empty if this machine has no stdbuf that commands can see.
+    The result is empty if this machine has no stdbuf that commands can see.
     """
     try:
         told = subprocess.run(
-            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found as a command finds it
+            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found in the same way as by a command
             env=SHELL_ENVIRONMENT,
             cwd="/",
             capture_output=True,
@@ -339,18 +338,18 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 
     Bash parses the whole command before it runs any of it (``syntax``).
 
-    With ``netns`` the caller must have all capabilities in the user namespace that owns it, and its
-    user must not be the machine's root, for whom the kernel has no process limit. The command runs
-    in that user namespace with two of its capabilities, or none unless ``capable``. Without
-    ``netns`` it has an empty network namespace and no capability, and any user may call. ``room``
-    adds files and programs.
+    With ``netns`` the caller must have all capabilities in the user namespace that owns ``netns``.
+    The caller's user must not be the machine's root, for whom the kernel has no process limit. The
+    command runs in that user namespace, with two of its capabilities if ``capable``, otherwise with
+    none. Without ``netns`` the command has an empty network namespace and no capability, and any
+    user may call ``run``. ``room`` adds files and programs.
 
     ``watch`` is called every 20 ms with the number of a process of the sandbox, whose
-    ``/proc/PID/net`` is the command's network. A text that it returns ends the command and appears
-    in the result.
+    ``/proc/PID/net`` is the command's network. If ``watch`` returns a text, the command is stopped
+    and the text appears in the result.
 
     Every process of the command is dead on return. Raises EnvironmentFailed if the sandbox could
-    not be made; nothing of the command ran then.
+    not be created; no part of the command ran then.
     """
     limits = limits or ShellLimits()
     if problem := available():
@@ -367,7 +366,8 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None:
     """Return the user namespace that owns a network namespace, open until ``stack`` closes.
 
-    None if that is the caller's own, or without a network. Raises EnvironmentFailed.
+    Returns None if that is the caller's user namespace, or without a network. Raises
+    EnvironmentFailed.
     """
     if netns is None:
         return None
@@ -422,7 +422,7 @@ def _filter() -> bytes:
 
 @cache
 def _system_folders() -> tuple[str, ...]:
-    """Return arguments for the visible system files: programs, libraries, a few tables."""
+    """Return bubblewrap's arguments for the visible system files: programs, libraries, tables."""
     found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
     for name in TOP:
         path = Path("/", name)
@@ -452,13 +452,13 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     texts: Mapping[str, int],
     masks: Mapping[str, int],
 ) -> list[str]:
-    """Arguments of bubblewrap without the command and without most descriptors.
+    """Return bubblewrap's arguments except the command and most descriptors.
 
-    ``user`` is the user namespace to enter, if not the caller's; ``texts`` are the room's, open,
-    and ``masks`` those of ``_masked``.
+    ``user`` is the user namespace to enter, if not the caller's. ``texts`` has the open descriptors
+    of the texts of ``room``, ``masks`` those of the texts of ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
-    # no process of bubblewrap within reach, and one process fewer
+    # the command cannot reach a process of bubblewrap, and there is one process fewer
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if not networked:
@@ -475,7 +475,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     for path, content in texts.items():
         line += ["--perms", "0555", "--ro-bind-data", str(content), path]
     line += ["--remount-ro", "/usr/local"]
-    # of /proc/sys only the network's part is writable: others belong to the machine
+    # only the network's part of /proc/sys is writable, because other parts belong to the machine
     line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     writable = networked and capable
     line += ["--bind" if writable else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
@@ -490,12 +490,12 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
         line += ["--bind", str(folder), path]
     for path, folder in room.views.items():
         line += ["--ro-bind", str(folder), path]
-    # without a size these could fill the memory
+    # read-only, because these have no size limit and could fill the memory
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
 def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
-    """Return the limits for the kernel: name, number and value, at most the present limit."""
+    """Return the kernel limits as (name, number, value); no value exceeds the current limit."""
     found = []
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, protection.last_resort_s(limits.cpu_s)),
@@ -504,7 +504,7 @@ def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
         ("fsize", resource.RLIMIT_FSIZE, limits.file_bytes),
         ("nofile", resource.RLIMIT_NOFILE, limits.open_files),
         ("core", resource.RLIMIT_CORE, 0),
-        ("memlock", resource.RLIMIT_MEMLOCK, 1 << 20),  # iptables and nft ask for little
+        ("memlock", resource.RLIMIT_MEMLOCK, 1 << 20),  # enough for iptables and nft
         ("msgqueue", resource.RLIMIT_MSGQUEUE, 0),
         ("nice", resource.RLIMIT_NICE, 0),
         ("rtprio", resource.RLIMIT_RTPRIO, 0),
@@ -528,7 +528,7 @@ def _without(descriptor: int | None) -> list[str]:
 def _limited(limits: ShellLimits) -> list[str]:
     """Return the start of a command line that sets kernel limits and a second time limit inside.
 
-    The second limit acts if the caller's clock does not.
+    The second time limit takes effect if the caller's clock fails.
     """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
@@ -537,10 +537,10 @@ def _limited(limits: ShellLimits) -> list[str]:
 
 
 def _harmless_user() -> dict[str, Any]:
-    """Return the user of a command without a network, for Popen: not the machine's root.
+    """Return Popen's arguments for the user of a command without a network, never root.
 
-    The kernel has no process limit for root. If no other user can be given, this user is not root
-    either.
+    The kernel has no process limit for root. If this process cannot change its user, the process
+    does not run as root either.
     """
     user = protection.FIRST_USER
     if os.geteuid() or not protection.own_user_possible(user):
@@ -549,7 +549,7 @@ def _harmless_user() -> dict[str, Any]:
 
 
 class _Sandbox:
-    """One run of bubblewrap. The stack closes what it opened and kills its processes."""
+    """One run of bubblewrap. The stack closes its descriptors and kills its processes."""
 
     def __init__(
         self,
@@ -572,10 +572,10 @@ class _Sandbox:
         return ends
 
     def start(self, hostname: str, command: str, room: Room, *, capable: bool) -> None:
-        """Make the sandbox, set its limits, and start the command."""
+        """Create the sandbox, set its limits, and start the command."""
         self._output, output = self._pipe()
         about, told = self._pipe()
-        # bubblewrap waits for a byte here; if the byte is still there at the end, nothing ran
+        # bubblewrap waits for a byte here; if the byte is still unread at the end, nothing ran
         self._gate, opened = self._pipe()
         program, written = self._pipe()
         os.write(written, _filter())
@@ -609,7 +609,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=inherited,
                 cwd="/",
-                env=SHELL_ENVIRONMENT,  # the command can read that of its ancestors
+                env=SHELL_ENVIRONMENT,  # the command can read its ancestors' environments
                 **user,
             )
         except OSError as error:
@@ -651,7 +651,7 @@ class _Sandbox:
         return int(json.loads(text)["child-pid"])
 
     def _yield_to_others(self) -> None:
-        with contextlib.suppress(OSError):  # optional: the other limits hold without them
+        with contextlib.suppress(OSError):  # optional, because the other limits hold without it
             os.setpriority(os.PRIO_PROCESS, self._child, NICENESS)
             # if memory runs out, the command is killed first
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
@@ -671,7 +671,10 @@ class _Sandbox:
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code)
 
     def _attend(self) -> tuple[str, bool]:
-        """Read and watch until the end; return why to stop the command, and whether by time."""
+        """Read output and check limits until the end.
+
+        Returns why the command must be stopped, and whether its time is the reason.
+        """
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
@@ -681,7 +684,7 @@ class _Sandbox:
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # all have closed the output and something still runs
+                poll.unregister(self._output)  # closed by all, while a process still runs
             now = time.monotonic()
             over = clock.over if clock is not None else ""
             if self._life in events:
@@ -710,11 +713,11 @@ class _Sandbox:
         return struct.unpack("i", unread) == (0,)
 
     def _excess(self) -> str:
-        """Return which limit is exceeded that the kernel does not enforce; empty if none."""
+        """Return the exceeded limit among those that the kernel does not enforce; empty if none."""
         if reason := self._kept.excess():
             return reason
         root = Path(f"/proc/{self._child}/root")
-        # these end after it, one after the other
+        # the files below ``root`` disappear when the sandbox ends
         with contextlib.suppress(OSError, ValueError):
             processes = [one for one in (root / "proc").iterdir() if one.name.isdigit()]
             if reason := overuse(processes, self._limits):
@@ -733,13 +736,13 @@ class _Sandbox:
         self._send(signal.SIGKILL)
         if not select.select([self._life], [], [], END_S)[0]:
             raise EnvironmentFailed("a command's processes did not end after SIGKILL")
-        # if the caller adopts orphans, this process must reap it
+        # if the caller adopts orphans, this process must reap the sandbox's first process
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child, os.WNOHANG)
 
     def _bury(self) -> None:
         if self._process.poll() is None:
-            self._process.kill()  # the others die with it
+            self._process.kill()  # the other processes die with this one
             self._process.wait()
 
 
@@ -761,8 +764,8 @@ class Kept:
         del self._tail[: -self._half]
 
     def read(self, output: int) -> bool:
-        """Read what is available; return false once nobody can write any more."""
-        for _ in range(MOST_OUTPUTS):  # then check the clock again
+        """Read the available output; return False once no process can write any more."""
+        for _ in range(MOST_OUTPUTS):  # limited, so that the clock is checked in between
             try:
                 chunk = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:
@@ -804,23 +807,23 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def overuse(processes: Iterable[Path], limits: ShellLimits) -> str:
-    """Return which limit processes exceed, given their folders below a /proc; empty if none.
+    """Return the limit that processes (folders below a /proc) exceed; empty if there is none.
 
-    The limit on memory is for all together; file pages do not count, and shared pages count once
-    for each process. The limit on CPU time is for each process. The kernel's own CPU limit counts
-    ticks, runs ahead, and gives no reason.
+    The memory limit is for all processes together; file pages do not count, and shared pages count
+    once for each process. The limit on CPU time is for each process. It is checked here because the
+    kernel's own CPU limit counts ticks, runs ahead, and reports no reason.
     """
     pages = 0
     processes = list(processes)
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # after the name, which may contain anything
+            # after the name, which may contain any character
             told = (process / "stat").read_bytes().rpartition(b")")[2].split()
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    # shared programs and libraries are most of the memory of small processes: this slower
-    # check runs only if the sum matters
+    # shared programs and libraries are most of the memory of small processes, so the slower
+    # check runs only if the fast one exceeds the limit
     if (
         pages * resource.getpagesize() > limits.memory_bytes
         and sum(map(_own_bytes, processes)) > limits.memory_bytes
@@ -833,7 +836,7 @@ _OWN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def _own_bytes(process: Path) -> int:
-    """Return a process's memory that no file backs; 0 if it has ended."""
+    """Return the size of a process's memory that is not backed by files; 0 if it has ended."""
     try:
         told = (process / "status").read_bytes()
     except OSError:

@@ -1,19 +1,19 @@
 """Command line of bash that parses an agent's command completely before it runs any part.
 
-``bash -c`` reads a text line by line and runs each line before it parses the next one. A text that
+``bash -c`` reads a text line by line and runs each line before it parses the next line. A text that
 ends inside a ``for``, ``if`` or ``{``, or after a ``>``, would therefore run in part. The parser
 is bash itself (``bash -n``), inside the sandbox and within the command's limits, because no other
-parser agrees with it on every text.
+parser agrees with bash on every text.
 """
 
 from __future__ import annotations
 
-#: Exit status of an incomplete command: bash's status of a syntax error.
+#: Exit status of an incomplete command, equal to bash's status for a syntax error.
 STATUS = 2
 #: Start of the line that is printed instead of running such a command.
 REFUSED = "bash: nothing was run: the command is not whole or not valid"
 
-#: ``bash -n`` only warns about an unclosed here-document. Extended patterns are parsed only if
+#: ``bash -n`` only warns about an unclosed here-document. It parses extended patterns only if
 #: they are enabled, which a line of the command itself may do.
 _PARSE_AND_RUN = rf"""
 parse() {{
@@ -33,7 +33,7 @@ exit {STATUS}
 
 
 def arguments(command: str) -> list[str]:
-    """Return arguments, ``bash`` first, that run ``command`` or print why it is incomplete.
+    """Return an argument list (``bash`` first) that runs ``command``, or prints what is incomplete.
 
     Bash itself parses a command of one line completely.
     """

@@ -1,8 +1,8 @@
 """Parser for the untrusted result of agent code.
 
-The child writes one byte when its protections are on, before any agent code runs, then one
-message: a tag byte and JSON. Agent code can write to the same descriptor. Its output is parsed
-like any other, and the only possible reaction is to refuse it.
+When the child's protections are applied, and before any agent code runs, the child writes one byte.
+Then it writes one message: a tag byte and JSON. Agent code can write to the same descriptor. The
+agent code's output is parsed like any other message; it can only be accepted or refused.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from netarena.model import JsonValue
 
 __all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "TooLarge", "read_json"]
 
-#: Deeper values would exhaust the stack of code that traverses them.
+#: Maximum depth of a value; deeper values would exhaust the stack of code that traverses them.
 MAX_DEPTH = 64
-#: Longer integers overflow a float and take quadratic time to print.
+#: Maximum number of digits; longer integers overflow a float and take quadratic time to print.
 MAX_DIGITS = 300
 
-# Integers out of bounds have such a run of digits; only texts that do pay for a call for each.
+# Every integer that is too long has such a run of digits. Only texts with such a run are parsed
+# with the slow check of each integer.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
 
 class ClaimRefused(ValueError):
-    """Not plain JSON within limits; the text says why, in one line."""
+    """The text is not plain JSON within the limits; the message gives the reason in one line."""
 
 
 class TooLarge(ClaimRefused):
-    """Possibly plain JSON, with more values or text than allowed."""
+    """The text has more values or characters than allowed; it may be valid JSON."""
 
 
 def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> JsonValue:
     """Parse JSON in which every string is valid Unicode and every number finite.
 
-    ``max_values`` limits the number of values, including names of members, by counting separators
-    before anything is built: a few megabytes of brackets would become hundreds. ``max_bytes``
-    limits the characters times their width in memory, that of the widest: one character beyond the
-    basic plane makes every character of its string take four bytes.
+    ``max_values`` limits the number of values, including names of members. Separators are counted
+    before any value is built, because a few megabytes of brackets would become hundreds of
+    megabytes of values. ``max_bytes`` limits the number of characters times the width of the widest
+    character, because one character beyond the basic plane makes every character of its string take
+    four bytes.
 
     No other thread runs while C code decodes and parses. The caller's limits on bytes and values
-    therefore also limit how long the event loop stands still (about 35 ms per MiB). Python
-    callbacks for each number would let other threads run, but a thread that reads sockets in
-    small pieces waits at each piece, longer in total.
-    Raises ClaimRefused.
+    therefore also limit how long the event loop is blocked (about 35 ms per MiB). Python callbacks
+    for each number would let other threads run, but a thread that reads sockets in small pieces
+    would wait at each piece, longer in total. Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:
@@ -74,8 +75,8 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
 
 def _size(characters: str, text: bytes | bytearray) -> int:
-    """Return the memory that the strings of a text may take, as one string."""
-    if b"\\ud" in text or b"\\uD" in text:  # halves of characters that take four bytes
+    """Return the maximum memory of the strings of a text, as if they were one string."""
+    if b"\\ud" in text or b"\\uD" in text:  # surrogate halves of characters that take four bytes
         escaped = 4
     else:
         escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
@@ -95,14 +96,14 @@ def _refuse_constant(name: str) -> NoReturn:
 def _check(value: object, *, halves: bool) -> None:
     """Refuse infinity, excessive depth and, if ``halves``, lone surrogates.
 
-    Level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
+    Values are checked level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
     """
     level: list[Any] = [value]
     depth = 0
     while level:
         below: list[Any] = []
         for member in level:
-            kind = type(member)  # faster than isinstance, and json makes no other types
+            kind = type(member)  # faster than isinstance; json creates no subclasses
             if kind is str:
                 if halves and not member.isascii():
                     member.encode("utf-8")

@@ -1,15 +1,15 @@
 """Program of the warm process: holds the imports and the guest's context, and forks per answer.
 
-``netarena.sandbox.python`` starts it as a fresh interpreter without site-packages. An answer can
-find everything in this process's memory, so the process gets only guest, payload and limits. It
-uses only the standard library and imports nothing of this project.
+``netarena.sandbox.python`` starts this program as a fresh interpreter without site-packages. An
+answer can read everything in this process's memory, so the process gets only the guest, the payload
+and limits. The program uses only the standard library and imports nothing of this project.
 
 Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket, whose
-descriptor is the only argument, is that of a ``child.Forker`` (see ``fork``).
+descriptor is the only argument, belongs to a ``child.Forker`` (see ``fork``).
 
-The answer's socket delivers the request until its end, and takes the message described in
-``netarena.sandbox.untrusted``. When the control socket closes, the service has ended: every child
-is killed, and this process exits.
+A child reads the request from its own socket until the end of data, and sends the message described
+in ``netarena.sandbox.untrusted``. The control socket closes when the service has ended. Then every
+child is killed, and this process exits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING or __name__ != "__main__":
     from netarena.sandbox import fork, protection
-else:  # neighbouring files, loaded without a search path on which other modules could be found
+else:  # loaded from this folder without a search path, on which other modules could be found
 
     def _load(name: str) -> types.ModuleType:
         path = Path(__file__).resolve().with_name(f"{name}.py")
@@ -50,28 +50,29 @@ else:  # neighbouring files, loaded without a search path on which other modules
 
 #: Tags of a message, after the byte that reports the protections.
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
-#: Sent instead of all that if protections failed, followed by the reason.
+#: Sent instead of that byte and a message if protections failed, followed by the reason.
 UNPROTECTED = b"X"
-#: File name of compiled agent code, so that errors have its line.
+#: File name of compiled agent code, so that errors contain the line in the answer.
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
-#: Shortest pause between checks of a child with little CPU time left, in s: the possible excess.
-#: it may use more than its limit
+#: Shortest pause between checks of a child with little CPU time left, in s. The child may exceed
+#: its limit by this time.
 _LOOK_S = 0.02
-#: A child that others keep from the CPU gets more wall time, up to this multiple of its limit.
+#: A child that waits while other processes have the CPU gets more wall time, up to this multiple of
+#: its limit.
 MOST_WALLS = 10
 
-#: Length of an error message.
+#: Maximum length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED: with a process's number in the upper bits, the clock of its CPU time.
+#: CPUCLOCK_SCHED: with a process's number in the upper bits, this is the process's CPU-time clock.
 _CPU_CLOCK = 2
 #: Added to the service's own niceness.
 _NICENESS = 5
 _READ_BYTES = 1 << 18
 
-# Parts of the standard library that load a shared library from outside, where no answer can
-# read: loaded here once, or not at all.
+# Modules of the standard library that load a shared library from outside the standard library,
+# where answers cannot read. They are loaded here once, or are not available.
 _WITH_LIBRARIES = (
     *("_bz2", "_ctypes", "_decimal", "_elementtree", "_hashlib", "_lzma", "_sqlite3", "_ssl"),
     *("_uuid", "_zoneinfo", "zlib"),
@@ -79,7 +80,7 @@ _WITH_LIBRARIES = (
 
 
 class PreloadFinder(importlib.abc.MetaPathFinder):
-    """Import finder for the preloaded packages; it finds nothing else in their folders."""
+    """Import finder for the preloaded packages, and for no other modules in their folders."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -94,7 +95,7 @@ class PreloadFinder(importlib.abc.MetaPathFinder):
 
 @dataclass
 class Child:
-    """A running answer: its slot (which determines its user) and its times, monotonic seconds.
+    """A running answer: its slot (which determines its user) and its times, in monotonic seconds.
 
     ``deadline`` is the time of the next check.
     """
@@ -103,15 +104,15 @@ class Child:
     started: float
     deadline: float
     overdue: bool = False
-    #: killed because its CPU time was used up
+    #: whether the child was killed because its CPU time was used up
     spent: bool = False
 
 
 class Warm(fork.Forks):
-    """Forks a child for each answer, and kills those that exceed their time.
+    """Forks a child for each answer, and kills children that exceed their time.
 
     Raises protection.Unprotected if agent code would run with fewer protections than the header
-    demands, and whatever the guest's ``load`` raises.
+    requires, and any exception of the guest's ``load``.
     """
 
     def __init__(self, control: socket.socket, header: dict[str, Any], payload: bytes) -> None:
@@ -121,7 +122,7 @@ class Warm(fork.Forks):
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
-        gc.disable()  # loaded objects stay
+        gc.disable()  # loaded objects live as long as the process
         packages = _preload(header["preload"])
         self._call, self._context = _load_guest(header["guest"], payload)
         self._armour, self._users = _make_armour(header, packages)
@@ -145,7 +146,7 @@ class Warm(fork.Forks):
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
         pid = self._fork(connection, place, self._answer)
-        # it has one thread, so its CPU time cannot exceed the wall time
+        # the child has one thread, so its CPU time cannot exceed the wall time
         self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
         return pid
 
@@ -160,8 +161,8 @@ class Warm(fork.Forks):
     def _end_over_limit(self) -> None:
         """Kill children whose CPU or wall time is used up.
 
-        The kernel's own CPU limit counts ticks, runs ahead of a process's CPU time by a tenth and
-        more, and sends SIGKILL.
+        The kernel's own CPU limit is less exact: it counts ticks, runs ahead of a process's CPU
+        time by a tenth or more, and sends SIGKILL.
         """
         now = time.monotonic()
         for pid, child in self._children.items():
@@ -177,7 +178,7 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        _kill(pid)  # the rest of its group; without seccomp it could have forked
+        _kill(pid)  # the rest of its group, because without seccomp the child could have forked
         child = self._children.pop(pid)
         return {
             "status": status,
@@ -203,14 +204,14 @@ class Warm(fork.Forks):
             user = self._users[place] if self._users else None
             self._armour.put_on(self._pid, user)
             gc.enable()
-        except Exception as error:  # noqa: BLE001 - whatever it is, no agent code may run
+        except Exception as error:  # noqa: BLE001 - after any error, no agent code may run
             write(connection, UNPROTECTED + describe(error).encode("utf-8", "replace"))
             return
         write(connection, STARTED)
         message = memoryview(work(request))
         while message:
             message = message[write(connection, message) :]
-        leave(0)  # no clean-up, which would run what agent code left behind
+        leave(0)  # no clean-up, because it would run code that agent code left behind
 
     def _answer(self, request: bytes) -> bytes:
         encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -218,12 +219,12 @@ class Warm(fork.Forks):
             value = VALUE + encode(self._call(self._context, json.loads(request))).encode("utf-8")
         except MemoryError:
             return MEMORY
-        except BaseException as error:  # noqa: BLE001 - whatever agent code may raise
+        except BaseException as error:  # noqa: BLE001 - agent code may raise any exception
             return RAISED + encode(describe(error)).encode("utf-8", "replace")
         return value if len(value) <= self._result_bytes else TOO_LARGE
 
     def _probe(self) -> list[str]:
-        """Ask a protected child what is possible; raises protection.Unprotected if something is."""
+        """Try forbidden actions in a protected child; return the names of those that succeeded."""
         ours, theirs = socket.socketpair()
         ours.shutdown(socket.SHUT_WR)
         pid = self._fork(theirs.fileno(), 0, lambda _: json.dumps(protection.probe()).encode())
@@ -238,7 +239,7 @@ class Warm(fork.Forks):
 
 
 def describe(error: BaseException) -> str:
-    """Return type, text and line of an error in the answer; raises at most MemoryError."""
+    """Return the type, text and line of an error in the answer; can raise only MemoryError."""
     try:
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         lines = []
@@ -248,7 +249,7 @@ def describe(error: BaseException) -> str:
                 lines.append(trace.tb_lineno)
             trace = trace.tb_next
         return f"{text} (line {lines[-1]})" if lines else text
-    except BaseException:  # noqa: BLE001 - its own __str__ raised whatever it liked
+    except BaseException:  # noqa: BLE001 - the error's own __str__ may raise any exception
         return "an exception that cannot be shown"
 
 
@@ -279,7 +280,7 @@ def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any],
 def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
-    """Build the protections of all children, and their users (none: the service's)."""
+    """Return the protections of all children, and their users (none if the service's user)."""
     folders = [path for path in sys.path if Path(path).is_dir()]
     found = {one.name: one for one in protection.examine((*folders, *packages))}
     missing = [one for one in found.values() if one.essential and not one.ok]
@@ -299,15 +300,15 @@ def _make_armour(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor except the standard three (all the null device) and ``kept``."""
+    """Close every descriptor except ``kept`` and the standard three, which are the null device."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
-            with suppress(OSError):  # the listing's own is closed already
+            with suppress(OSError):  # the listing's own descriptor is already closed
                 os.close(descriptor)
 
 
 def _lead_group(pid: int) -> None:
-    with suppress(OSError):  # the other side was first, or the process has ended
+    with suppress(OSError):  # the other process has already done this, or the process has ended
         os.setpgid(pid, pid)
 
 
@@ -319,10 +320,10 @@ def _used_s(pid: int) -> float:
 
 
 def _kept_waiting_s(pid: int) -> float:
-    """Return how long the process was ready to run while others had the CPU.
+    """Return how long the process was ready to run while other processes had the CPU, in s.
 
-    Sleep does not count; time that a control group's quota took away does. 0.0 if the kernel does
-    not count it.
+    Sleep does not count, but waiting due to a control group's CPU quota does. The result is 0.0 if
+    the kernel does not report this time.
     """
     try:
         fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
@@ -332,7 +333,7 @@ def _kept_waiting_s(pid: int) -> float:
 
 
 def _kill(group: int) -> None:
-    with suppress(OSError):  # nothing of it is left
+    with suppress(OSError):  # no process of the group is left
         os.killpg(group, signal.SIGKILL)
 
 
@@ -360,7 +361,7 @@ def main() -> None:
         raise
     del header, payload
     _point_to_null(0, 1, 2)
-    # answers have lower priority than the service: health checks work while all compute
+    # low priority of answers, so that the service's health checks work while all answers compute
     os.nice(_NICENESS)
     warm.serve(ready=True)
 

@@ -23,18 +23,18 @@ from netarena.sandbox.child import Child, Line
 
 __all__ = ["Servant"]
 
-#: Size of one answer.
+#: Maximum size of one answer.
 _ANSWER_BYTES = 64 << 20
-#: None if the process has ended first.
+#: Future of an answer; its result is None if the process ended first.
 _Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
 
 class Servant:
     """A helper process that is restarted when needed. ``name`` describes it in messages.
 
-    If it owes an answer for ``answer_s``, it has ``sign_s`` to answer ``ping``; without ``sign_s``
-    it is ended at once. ``apart`` means that no agent can make it end or hang, so its end is a
-    proven environment failure.
+    If the process has not answered a request after ``answer_s``, it must answer ``ping`` within
+    ``sign_s``; without ``sign_s`` the process is stopped at once. ``apart`` means that no agent can
+    make the process end or hang, so an unexpected end is a proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -51,7 +51,7 @@ class Servant:
     ) -> None:
         self.answer_s = answer_s
         self.sign_s = sign_s
-        #: Number of runs that have ended.
+        #: Number of the process's runs that have ended.
         self.lives = 0
         self._name = name
         self._line = line
@@ -75,7 +75,8 @@ class Servant:
     async def start(self) -> dict[str, Any]:
         """Start the process if it does not run; return its ready message.
 
-        Raises EnvironmentFailed, marked as proven, with the reason why it does not become ready.
+        Raises EnvironmentFailed, marked as proven, with the reason if the process does not become
+        ready.
         """
         async with self._starting:
             if self._writer is None:
@@ -84,14 +85,15 @@ class Servant:
             return self._said
 
     async def stop(self) -> None:
-        """End the process. It may be started again."""
+        """Stop the process. It may be started again."""
         async with self._starting:
             await self._stop()
 
     async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
-        """Send a request to the process, in a particular run if one is given.
+        """Send a request to the process and return its answer; ``life`` selects a particular run.
 
-        Raises EnvironmentFailed with its error, or if it has ended or does not answer.
+        Raises EnvironmentFailed with the process's error, or if the process has ended or does not
+        answer.
         """
         if self._writer is None or life not in {None, self.lives}:
             raise self._ended()
@@ -114,7 +116,7 @@ class Servant:
         return EnvironmentFailed(f"{self._name} has exited", proven_ours=self._apart)
 
     async def _order(self, within_s: float, do: str, **arguments: Any) -> dict[str, Any] | None:
-        """Return the process's answer; None if it has ended first. Raises TimeoutError."""
+        """Return the process's answer; None if the process ended first. Raises TimeoutError."""
         if self._writer is None:
             return None
         self._orders += 1
@@ -130,7 +132,7 @@ class Servant:
             self._waiting.pop(number, None)
 
     async def _hangs(self) -> bool:
-        """Return whether the process answers nobody; it is then ended, so that a new one starts."""
+        """Return whether the process hangs or has ended; kill it if it hangs, to allow a restart."""
         child = self._child
         try:
             return await self._order(self.sign_s, "ping", episode=0) is None
@@ -183,7 +185,7 @@ class Servant:
                 waiting.set_result(None)
 
     async def _stop(self) -> None:
-        """Close the control socket, which ends the process; otherwise kill it."""
+        """Close the control socket, which stops the process; kill it if it does not end in time."""
         writer = self._writer
         self._lose()
         if writer is not None:
