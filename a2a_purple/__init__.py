@@ -1,1 +1,1 @@
-"""Baseline purple agents: a language model, or scripted ones, in process or served over A2A."""
+"""Baseline purple agents (a language model or a script), used in process or served over A2A."""

@@ -21,15 +21,15 @@ from netarena.errors import ConfigError, not_one_of
 if TYPE_CHECKING:
     from netarena.agent.interface import Agent
 
-#: Scripted agents by name, each a class of ``a2a_purple.scripted``.
+#: Names of scripted agents; each agent is a class of ``a2a_purple.scripted``.
 SCRIPTED = ("oracle", "noop", "random", "hostile", "blanket", "parser", "heuristic")
-#: Strategies of language models, each a row of ``a2a_purple.llm.STRATEGIES``.
+#: Names of strategies for language models, as in ``a2a_purple.llm.STRATEGIES``.
 LANGUAGE = ("plain", "react")
 STRATEGIES = (*LANGUAGE, *SCRIPTED)
 
 
 def _end_with_stdin() -> None:
-    """Wait for the end of standard input, then end this process as SIGTERM does."""
+    """Wait until standard input is closed, then send SIGTERM to this process."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -199,7 +199,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
     )
 
 
-# These functions import late, so that --help and errors in arguments are printed at once.
+# These functions import modules late, so that --help and argument errors are printed at once.
 
 
 def _language_model(  # noqa: PLR0913 -- the same

@@ -1,8 +1,9 @@
-"""Conversion of variants of the OpenAI API to the form that its clients read.
+"""Conversion of variants of the OpenAI API to the form that clients of the API can read.
 
-LiteLLM and its client lose other forms: content as a list of parts, a stream without a finish
-reason before ``[DONE]``, a whole answer instead of a requested stream, an error with the status
-200. A hook of the HTTP client rewrites these and passes on everything else unchanged.
+LiteLLM and OpenAI's client cannot read some variants: content as a list of parts, a stream without
+a finish reason before ``[DONE]``, a whole answer instead of a requested stream, and an error with
+the status 200. A hook of the HTTP client rewrites these variants and passes on everything else
+unchanged.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any, cast
 
 import httpx
 
-#: Types of a content's part that are text; other parts are thoughts, refusals or pictures.
+#: Types of content parts that are text; other parts are reasoning, refusals or pictures.
 TEXTS = frozenset({None, "text", "output_text"})
-#: Status of an error that does not state one.
+#: Status for an error that does not state a status.
 UNTOLD = 500
-#: Most bytes of a line of a stream, or of a whole answer, that is parsed.
+#: Maximum size in bytes of a parsed line of a stream, or of a parsed whole answer.
 MAX_LOOK = 8 * 2**20
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a content, which may be a list of parts; thoughts are left out."""
+    """Return the text of a content, which may be a list of parts, without reasoning."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -101,7 +102,7 @@ async def _translate_events(body: httpx.AsyncByteStream) -> AsyncIterator[bytes]
 async def _translate_whole(
     body: httpx.AsyncByteStream, *, streaming: bool
 ) -> AsyncIterator[tuple[bytes, int | None]]:
-    """Yield pieces of a body; the first has the status if the body is an error, the others None."""
+    """Yield (piece, status) of a body; only the first piece of an error has a status, not None."""
     whole = b""
     async for piece in body:
         whole += piece
@@ -119,7 +120,7 @@ async def _translate_whole(
 
 
 def _status_of(answer: Any) -> int | None:
-    """Return the status that an error states, or ``UNTOLD``; None if the answer is no error."""
+    """Return the status that an error states, or ``UNTOLD``; None if the answer is not an error."""
     error = answer.get("error") if isinstance(answer, dict) and not _choices(answer) else None
     if not error:
         return None
@@ -147,7 +148,7 @@ def _choices(chunk: Any) -> list[dict[str, Any]]:
 
 
 def _flatten(chunk: Any) -> bool:
-    """Replace content in parts with its text, in place; return whether there was any."""
+    """Replace content in parts with its text, in place; return whether anything was replaced."""
     said = [choice.get(place) for choice in _choices(chunk) for place in ("delta", "message")]
     parted = [one for one in said if isinstance(one, dict) and isinstance(one.get("content"), list)]
     for one in parted:

@@ -4,9 +4,9 @@ The green agent determines the prompt style, and its prompt of each turn is comp
 strategy determines the messages to the model and the reply:
 
 =========  ===========================================================================
-``plain``  passes the prompt to the model, and streams its answer without thoughts
-``react``  asks for a thought and an action; includes those of the conversation's
-           earlier turns in the messages, and sends only the action
+``plain``  passes the prompt to the model, and streams its answer without reasoning
+``react``  asks for a thought and an action; adds the thoughts and actions of the
+           conversation's earlier turns to the messages, and sends only the action
 =========  ===========================================================================
 
 The metadata of each reply contains its ``usage``: ``model``, ``input_tokens``, ``output_tokens``,
@@ -26,9 +26,9 @@ from typing import Protocol
 from a2a_purple.provider import Answer, Message
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: Conversations that are remembered; the least recently asked one is forgotten.
+#: Maximum number of stored conversations; the least recently used one is deleted.
 CONVERSATIONS = 1024
-#: Characters of one conversation that are remembered, the newest ones.
+#: Maximum number of stored characters of one conversation; the newest are stored.
 MEMORY_CHARS = 8_000
 
 _REACT = """\
@@ -66,11 +66,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def reply(self, context: str, answer: str) -> str:
-        """Return the reply's text, and remember what the strategy needs of the turn."""
+        """Return the reply's text, and store the parts of the turn that the strategy needs."""
 
 
 class Plain(Strategy):
-    """Passes prompts and answers on."""
+    """Passes prompts and answers on unchanged."""
 
     passes_on = True
 
@@ -84,14 +84,14 @@ class Plain(Strategy):
 
 
 class React(Strategy):
-    """Thought, action, observation: remembers its own steps, within limits."""
+    """Thought, action, observation: stores its own steps, within limits."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, str] = OrderedDict()
 
     def messages(self, context: str, prompt: str) -> list[Message]:
         notes = self._steps.get(context)
-        # the prompt last, so that the model reads the task's demands last
+        # the prompt comes last, so that the model reads the task's demands last
         content = f"{_NOTES}\n\n{notes}\n\n{prompt}" if notes else prompt
         return [Message(role="system", content=_REACT), Message(role="user", content=content)]
 
@@ -127,7 +127,7 @@ class LanguageModel:
         return AgentInfo(name=self._name)
 
     async def open(self, *, timeout_s: float) -> None:
-        """Do nothing: errors of the provider show when it is asked."""
+        """Do nothing, because the provider's errors appear at the first call."""
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -145,7 +145,7 @@ class LanguageModel:
     async def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Yield pieces of the reply, None if the previous ones are void, and finally the Reply."""
+        """Yield pieces of the reply, None if the pieces so far are void, and finally the Reply."""
         messages = self._strategy.messages(context_id, prompt)
         timeout_s = min(timeout_s, self._timeout_s)
         async with aclosing(self._provider.stream(messages, timeout_s=timeout_s)) as pieces:

@@ -1,10 +1,10 @@
 """Answers of a language model from any provider that LiteLLM knows.
 
-LiteLLM is imported when a model is first asked, since this takes seconds. It makes no network call
-of its own here: prices and tokenizers are those of the package.
+LiteLLM is imported at the first call of a model, because the import takes seconds. LiteLLM makes no
+other network calls here, because prices and tokenizers are read from the package.
 
-Answers contain no thoughts: text between ``<think>`` and ``</think>`` is removed before anything is
-passed on, as far as it can be recognised without knowing the answer's form.
+Answers contain no reasoning: text between ``<think>`` and ``</think>`` is removed before the answer
+is passed on, as far as such text can be recognised without knowing the answer's form.
 
 Errors are handled as follows:
 
@@ -48,23 +48,23 @@ from a2a_purple.wait import asked_wait_s
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line
 from netarena.task.reasoning import Sieve, drop_thoughts
 
-#: Broken answers before a question is abandoned.
+#: Number of broken answers after which the call fails.
 MAX_BROKEN = 5
 #: Waits between attempts, in s: doubled from the first to the last.
 FIRST_WAIT_S, LAST_WAIT_S = 0.5, 30.0
-#: Seconds of waiting for an unavailable provider, and the longest pause meanwhile.
+#: Maximum wait for an unavailable provider, and longest pause between its attempts, in s.
 PATIENCE_S, AWAY_WAIT_S = 120.0, 5.0
-#: Truncated streams of one question before it is asked without streaming.
+#: Number of truncated streams after which a call is repeated without streaming.
 MAX_CUT = 2
-#: Bytes of one answer; a green agent accepts no more.
+#: Maximum size of one answer in bytes; a green agent does not accept larger replies.
 MAX_TEXT = 2**20
-#: Parameters that this module sets itself.
+#: Parameters that this module sets, and callers cannot.
 RESERVED = frozenset(
     {"model", "messages", "stream", "stream_options", "api_base", "api_key", "num_retries", "n"}
 )
 
-#: Variables that LiteLLM reads at its import: it then downloads no list of prices or headers, and
-#: uses connections of httpx, which are closed with the process.
+#: Variables that LiteLLM reads when it is imported. With them, LiteLLM does not download lists of
+#: prices or headers, and uses connections of httpx, which are closed with the process.
 _ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
@@ -77,20 +77,20 @@ _SPENT = re.compile(
     r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
     re.IGNORECASE,
 )
-#: Messages about a request above the limit per minute, and their numbers.
+#: Messages about a request above the limit per minute, and the numbers in these messages.
 _TOO_LARGE = re.compile(r"\brequest (?:is )?too large\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\blimit:? ?(?P<limit>\d[\d,]*)[^\n]{0,60}?\brequested:? ?(?P<asked>\d[\d,]*)", re.IGNORECASE
 )
 #: Statuses of a gateway, and of an overloaded provider.
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
-#: Messages about a model or server that starts soon; ignored if the request is at fault (4xx).
+#: Messages about a model or server that is starting; ignored if the request is at fault (4xx).
 _LOADING = re.compile(
     r"(?<!error )(?<!failed )(?<!failure )\bloading\b"
     r"|\b(?:being loaded|warming up|starting up|overloaded|connection error)\b",
     re.IGNORECASE,
 )
-#: Words for "not accepted", near the name of the option.
+#: Words that mean "not accepted" near the name of an option.
 _NO = (
     r"(?:support|implement|allow|permit|accept|enabled|verified|forbidden|extra|must"
     r"|invalid|unknown|unrecogni[sz]ed|expected|no such)"
@@ -99,12 +99,12 @@ _NOT_TAKEN = (
     r"(?:\b(?:not|\w{1,6}n't)\s+(?:currently |yet )?"
     r"(?:support|allow|permit|accept|enable)(?:ed|d)?\b(?! to\b)|\bunsupported\b)"
 )
-#: Characters and words that may be between related words.
+#: Characters and words that may stand between related words.
 _LINK = (
     r"[^\w.!?]*(?:(?:the|an?|any|for|is|are|roles?|messages?|prompts?|instructions?)\b[^\w.!?]*)*"
 )
-#: Refusals of a form of request, by their words; a policy or a limit that mentions a prompt or
-#: a stream does not refuse a form.
+#: Patterns of messages that refuse a form of request. They must not match messages about a policy
+#: or a limit that mention a prompt or a stream.
 _REFUSED_WAYS = {
     "usage": re.compile(
         rf"{_NO}.{{0,80}}\b(?:stream_options|include_usage)"
@@ -127,13 +127,13 @@ _REFUSED_WAYS = {
         re.IGNORECASE,
     ),
 }
-#: Environment variables whose values no message may repeat.
+#: Environment variables whose values must not appear in messages.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _NO_TOOLS = "Answer in text: there are no tools to call."
 
 
 class Message(TypedDict):
-    """One message of a conversation, as the OpenAI API has it."""
+    """One message of a conversation, in the OpenAI API's form."""
 
     role: str
     content: str
@@ -166,7 +166,7 @@ class Answer:
 
 
 class _Trouble(Exception):
-    """A failed answer; a retry may help. ``wait_s`` is the time that the provider asked for."""
+    """A failed answer; a retry may help. ``wait_s`` is the wait that the provider requested."""
 
     def __init__(self, why: str, *, wait_s: float | None = None) -> None:
         super().__init__(why)
@@ -174,11 +174,11 @@ class _Trouble(Exception):
 
 
 class _Limited(_Trouble):
-    """The provider's rate limit is reached now."""
+    """The provider's rate limit is currently reached."""
 
 
 class _Away(_Trouble):
-    """The provider is unavailable now."""
+    """The provider is currently unavailable."""
 
 
 class _Broken(_Trouble):
@@ -199,17 +199,17 @@ class _WayRefused(_Trouble):
 
 @dataclass(frozen=True)
 class Way:
-    """Form of a request; some providers refuse some of these."""
+    """Form of a request; some providers refuse some forms."""
 
-    #: Ask for an answer piece by piece.
+    #: Request the answer as a stream.
     streaming: bool = True
-    #: Ask for the tokens of a stream; most providers omit them otherwise.
+    #: Request the token counts of a stream; most providers omit them otherwise.
     usage: bool = False
-    #: Use messages of the role ``system``; otherwise one message of the user.
+    #: Use messages with the role ``system``; otherwise those messages get the role ``user``.
     system: bool = True
 
     def both(self, other: Way) -> Way:
-        """Return a form with only what both have."""
+        """Return the form with the features that both forms have."""
         return Way(
             streaming=self.streaming and other.streaming,
             usage=self.usage and other.usage,
@@ -217,7 +217,7 @@ class Way:
         )
 
     def other(self, refusal: str) -> Way | None:
-        """Return another form according to a refusal; None if something else is refused."""
+        """Return a form without the refused feature; None if no feature of the form is refused."""
         for name, pattern in _REFUSED_WAYS.items():
             if getattr(self, name) and pattern.search(refusal):
                 return replace(self, **{name: False})
@@ -230,7 +230,7 @@ class _Stream:
 
     way: Way = field(default_factory=Way)
     pieces: list[str] = field(default_factory=list)
-    #: The provider's own field of thoughts, apart from the text.
+    #: Text of the provider's own field for the model's reasoning, separate from the reply text.
     reasoning: list[str] = field(default_factory=list)
     size: int = 0
     tools: bool = False
@@ -242,9 +242,9 @@ class _Stream:
 
     @property
     def answer(self) -> str:
-        """Return the text without thoughts; if there are only thoughts, return these.
+        """Return the text without reasoning; if there is only reasoning, return the reasoning.
 
-        Servers that recognise thoughts by their form may treat whole answers as thoughts.
+        Servers that recognise reasoning by its form may treat whole answers as reasoning.
         """
         text = drop_thoughts("".join(self.pieces))
         if text.strip() or self.tools or self.finish in {"length", "content_filter"}:
@@ -252,7 +252,7 @@ class _Stream:
         return drop_thoughts("".join(self.reasoning))
 
     def take(self, chunk: Any) -> str:
-        """Add one chunk, or a whole answer; return its text without thoughts at the start."""
+        """Add one chunk, or a whole answer; return its text without reasoning at the start."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         text = ""
         for choice in chunk.choices or ():
@@ -261,7 +261,7 @@ class _Stream:
             self.finish = choice.finish_reason or self.finish
             text += delta.content or ""
             thought = getattr(delta, "reasoning_content", None) or ""
-            # Bounded, since no answer may be longer than MAX_TEXT.
+            # The sum is limited, because no answer may be longer than MAX_TEXT.
             if sum(map(len, self.reasoning)) + len(thought) <= MAX_TEXT:
                 self.reasoning.append(thought)
         self.size += len(text.encode("utf-8", "replace"))
@@ -286,12 +286,12 @@ def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
 
 
 class Provider:
-    """A language model that can be asked.
+    """Client of one language model.
 
-    ``parameters`` go into each call (``temperature``, ``max_tokens``, …). With ``streaming`` it is
-    asked for answers piece by piece, as long as it supports them. Raises ConfigError for a model
-    that LiteLLM cannot reach, a key that the environment lacks, and parameters that this module
-    sets itself.
+    ``parameters`` are sent with each call (``temperature``, ``max_tokens``, …). With ``streaming``,
+    answers are requested as streams while the provider supports this. Raises ConfigError for a
+    model that LiteLLM cannot reach, a key that is missing in the environment, and parameters that
+    only this module may set.
     """
 
     def __init__(
@@ -312,15 +312,15 @@ class Provider:
         ]
         self._litellm = _import_litellm()
         self._call: dict[str, Any] = {**self._choose_access(api_base), **given}
-        #: The form that worked last. LiteLLM reports the usage of streams if asked for it, and
-        #: passes the option itself only to providers that know it.
+        #: The form that worked last. LiteLLM reports the usage of streams on request, and passes
+        #: the option only to providers that know the option.
         self._way = Way(streaming=streaming, usage=True)
 
     def _choose_access(self, api_base: str | None) -> dict[str, str]:
         litellm = self._litellm
         try:
             _, provider, key, _ = litellm.get_llm_provider(self.model, api_base=api_base)
-        except Exception:  # noqa: BLE001 -- LiteLLM's own errors; all say that it knows no such model
+        except Exception:  # noqa: BLE001 -- LiteLLM's own errors, all about an unknown model
             raise ConfigError(
                 "--model",
                 f"{self.model!r} does not name a provider: write PROVIDER/MODEL in LiteLLM's "
@@ -343,7 +343,8 @@ class Provider:
     ) -> AsyncGenerator[str | Answer | None, None]:
         """Yield the answer's pieces as texts, and finally the whole ``Answer``.
 
-        None means that the pieces so far are void: another attempt starts. Raises AgentFailed.
+        None means that the pieces so far are void, because another attempt starts. Raises
+        AgentFailed.
         """
         clock = time.monotonic
         deadline = clock() + timeout_s
@@ -361,7 +362,7 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
-                # the form that worked is used from now on; others may have found one meanwhile
+                # later calls use this form; concurrent calls may have found other limits meanwhile
                 self._way = self._way.both(way)
                 yield Answer(stream.answer, usage)
                 return
@@ -429,7 +430,7 @@ class Provider:
                 async with asyncio.timeout_at(end):
                     chunk = await anext(events, None)
                 if chunk is None:
-                    # LiteLLM invents a finish if the connection just ended; this does not
+                    # LiteLLM invents a finish reason after a cut connection, but not here
                     stream.whole = getattr(answer, "received_finish_reason", "unknown") is not None
                     return
                 if text := stream.take(chunk):
@@ -440,13 +441,13 @@ class Provider:
             raise AgentFailed(
                 FailureReason.TIMEOUT, "the model did not complete its answer in time"
             ) from None
-        except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
+        except Exception as error:  # noqa: BLE001 -- classified there, never ignored
             raise self._sort(error, way, left_s) from None
 
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # The text of LiteLLM's error has only the message; the rest is in its body.
+        # The text of LiteLLM's error has only the message; the error's body has the details.
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -500,7 +501,7 @@ class Provider:
         try:
             response = litellm.ModelResponse(model=self.model, usage=told)
             cost = float(litellm.completion_cost(completion_response=response, model=self.model))
-        except Exception:  # noqa: BLE001 -- it raises all sorts for a model without a price
+        except Exception:  # noqa: BLE001 -- raises various errors for a model without a price
             cost = None
         usage.add(int(told.prompt_tokens or 0), int(told.completion_tokens or 0), cost)
 
@@ -512,7 +513,7 @@ class Provider:
 
 
 def _exceeds_limit(refusal: str) -> bool:
-    """Return whether a request is refused because it is above the limit by itself."""
+    """Return whether a request is refused because the single request exceeds the limit."""
     if numbers := _LIMIT.search(refusal):
         limit, asked = (int(numbers[name].replace(",", "")) for name in ("limit", "asked"))
         return asked > limit
@@ -532,12 +533,12 @@ def _import_litellm() -> Any:
     litellm.suppress_debug_info = True
     # missing token counts come from the package's own tokenizers
     litellm.disable_hf_tokenizer_download = True
-    # an unsupported parameter is an error, never omitted
+    # an unsupported parameter is an error, and is not omitted
     litellm.drop_params = False
     return litellm
 
 
-#: One for each event loop, to which its connections belong.
+#: One HTTP client for each event loop, because connections belong to an event loop.
 _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
 

@@ -11,13 +11,14 @@ blanket   per label, the best replies on another seed      replies without looki
 eager     an immediate declaration (tickets)               declaring without looking scores nothing
 ========  ===============================================  =============================
 
-Like any agent, they get only an episode's context id and its prompts. They are started with the
-seed and the config, so they can find the query of a context id and draw it. They ignore prompts.
+Like any agent, scripted agents get only an episode's context id and its prompts. They are started
+with the seed and the config, so they can find the query of a context id and draw the query. They
+ignore prompts.
 
 ``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences, without
 understanding: its score shows how many queries such patterns solve.
 
-``heuristic`` is a baseline without a model: it reads the prompts, draws no query, and works through
+``heuristic`` is a baseline without a model. It reads the prompts, draws no query, and works through
 the application's checklist (``Baselines.heuristic_operator``).
 """
 
@@ -44,11 +45,12 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
 from netarena.task.application import indices_of
 
-#: Attempts per episode whose context ids are known: crashes and retries add some to the first.
+#: Number of attempts per episode whose context ids are known, including retries after crashes.
 _ATTEMPTS = 10
-#: Queries per label from which the blanket agent learns.
+#: Number of queries per label from which the blanket agent learns.
 _LESSONS = 100
-#: Conversations that the heuristic agent remembers; the least recently used one is forgotten.
+#: Maximum number of conversations that the heuristic agent stores; the least recently used one is
+#: deleted.
 _CONVERSATIONS = 4096
 log = logging.getLogger(__name__)
 _NOTHING = "Thank you for asking. I would rather leave everything as it is."
@@ -56,7 +58,7 @@ _NOTHING = "Thank you for asking. I would rather leave everything as it is."
 
 @dataclass(frozen=True)
 class Turn:
-    """Position of a prompt: its query, the query's repetition (from 1) and the turn (from 0)."""
+    """Position of a prompt: the query, the query's repetition (from 1) and the turn (from 0)."""
 
     query: Query
     repeat: int
@@ -76,7 +78,7 @@ class _Drawing:
         self._next: int | None = None
 
     def at(self, index: int) -> Query | None:
-        """Return the query of this index; None if it does not exist. Raises ConfigError."""
+        """Return the query with this index; None if it does not exist. Raises ConfigError."""
         if index not in self._queries:
             if index != self._next:
                 self._rest = self._draw(index)
@@ -93,7 +95,7 @@ class _Drawing:
 class Register:
     """Finds the query behind a context id and counts the prompts of each episode.
 
-    Finding the index of a context draws no query. Memory is bounded by the config, because contexts
+    No query is drawn to find the index of a context. The config limits the memory, because contexts
     of other assessments are not stored.
     """
 
@@ -107,11 +109,11 @@ class Register:
         self._asked: Counter[str] = Counter()
 
     def next_turn(self, context: str) -> Turn | None:
-        """Count a prompt of ``context``; return its turn, None for another assessment's context."""
+        """Count a prompt of ``context``; return its turn, or None if the context is unknown."""
         query, repeat = self._find(context)
         if query is None:
             return None
-        # A repeated assessment has the same contexts: after the last turn an episode starts again.
+        # A repeated assessment has the same contexts: after the last turn an episode restarts.
         number = self._asked[context] % self._brief.application.turns(self._brief.config)
         self._asked[context] += 1
         return Turn(query, repeat, number)
@@ -155,7 +157,7 @@ class _Scripted(ABC):
         return AgentInfo(name=type(self).__name__.lower())
 
     async def open(self, *, timeout_s: float) -> None:
-        """Do nothing: each query is drawn at its first prompt."""
+        """Do nothing, because each query is drawn at its first prompt."""
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -178,7 +180,7 @@ class _Scripted(ABC):
 
 
 class Noop(_Scripted):
-    """Changes nothing: no application can use its reply."""
+    """Changes nothing, because no application can use its reply."""
 
     def _answer(self, context: str, prompt: str) -> str:
         del context, prompt
@@ -186,13 +188,13 @@ class Noop(_Scripted):
 
 
 def _require(brief: Brief, agent: str) -> None:
-    """Raise ConfigError if the application does not have the agent."""
+    """Raise ConfigError if the application does not support the agent."""
     if not brief.application.baselines.offers(agent):
         raise ConfigError("agent", f"{brief.application.name} does not have a {agent} agent")
 
 
 class Heuristic(_Scripted):
-    """Works through a checklist, with one operator per conversation; knows only the prompts."""
+    """Works through a checklist with one operator per conversation; uses only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
@@ -217,7 +219,7 @@ class Heuristic(_Scripted):
 
 
 class Parser(_Scripted):
-    """Reads each prompt with the application's fixed patterns; knows only the prompts."""
+    """Reads each prompt with the application's fixed patterns; uses only the prompts."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
@@ -275,7 +277,7 @@ class _Informed(_Scripted):
 
 
 class Oracle(_Informed):
-    """Sends the reference solution, and starts it again if it was not enough."""
+    """Sends the reference solution, and sends it again from the start if it was not enough."""
 
     def _reply(self, turn: Turn) -> str:
         application = self._brief.application
@@ -286,10 +288,10 @@ class Oracle(_Informed):
 
 
 class Eager(_Scripted):
-    """Declares at once that everything is right."""
+    """Declares at once that nothing is wrong."""
 
     def __init__(self, brief: Brief) -> None:
-        """Raises ConfigError if the config has no tickets, since only these have a declaration."""
+        """Raise ConfigError if the config has no tickets: only tickets have declarations."""
         super().__init__(brief)
         if brief.config.briefing is not Briefing.TICKET:
             raise ConfigError(
@@ -305,7 +307,7 @@ class Eager(_Scripted):
 class Random(_Informed):
     """Sends plausible but wrong replies.
 
-    They are the same in each attempt of an episode, and differ between repetitions of a query.
+    The replies are equal in each attempt of an episode, and differ between repetitions of a query.
     """
 
     def __init__(self, brief: Brief) -> None:
@@ -320,7 +322,7 @@ class Random(_Informed):
 
 
 class Hostile(_Informed):
-    """Sends the attacks in turn: as many episodes as there are attacks cover all of them."""
+    """Sends one attack per turn; as many episodes as there are attacks cover all attacks."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
@@ -330,7 +332,7 @@ class Hostile(_Informed):
         return self._attack(turn.query.index + turn.number)
 
     def _stranger(self, context: str) -> str:
-        """Return an attack: assessments of other seeds are attacked too."""
+        """Return an attack, because assessments with other seeds are attacked too."""
         return self._attack(int(hashlib.sha256(context.encode()).hexdigest(), 16))
 
     def _attack(self, number: int) -> str:
@@ -383,7 +385,7 @@ class _Labelled(Sequence[Query]):
 
 
 class Blanket(_Informed):
-    """Sends, without observing, the replies that score best on its label with another seed."""
+    """Sends, without observations, the replies that score best on its label with another seed."""
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)

@@ -1,4 +1,4 @@
-"""Parser of the time that a provider asks to wait: in headers, or in the text of its refusal."""
+"""Parser of the wait that a provider requests in headers or in the text of a refusal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-#: Most characters of a refusal that are searched.
+#: Maximum number of characters of a refusal that are searched.
 MAX_WORDS = 20_000
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,12})?"
-#: Seconds of each unit, by the first letters of its name.
+#: Length of each unit in s, by the first letters of the unit's name.
 _UNITS_S = {"ms": 1e-3, "mil": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNIT = r"(?:ms|milli\w*|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?)(?![a-z])"
 _SPAN = re.compile(rf"(?P<number>{_NUMBER})\s?(?P<unit>{_UNIT})", re.IGNORECASE)
@@ -31,7 +31,7 @@ _VALUE = re.compile(
 
 
 def asked_wait_s(headers: Mapping[str, str], words: str) -> float | None:
-    """Return the seconds that a provider asks to wait; None if it states no time."""
+    """Return the wait in s that a provider requests; None if the provider states no time."""
     by_header = _of_headers(headers)
     return _of_words(words[:MAX_WORDS]) if by_header is None else by_header
 

@@ -1,8 +1,8 @@
 """Interface of agents, which answer each prompt with a reply, over A2A or in process.
 
-Named agents of the entry-point group ``netarena.agents`` are factories ``(brief) -> Agent``. They
-run in process, or are served on loopback. They know an episode only by its context id, and
-regenerate the queries from the seed.
+Entry points of the group ``netarena.agents`` are factories ``(brief) -> Agent`` for named agents.
+Named agents run in process, or are served on loopback. They know an episode only by its context id,
+and draw the queries again from the seed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Agent(Protocol):
     def info(self) -> AgentInfo: ...
 
     async def open(self, *, timeout_s: float) -> None:
-        """Prepare (fetch the card); called once. Raises AgentFailed."""
+        """Prepare the agent, such as by fetching its card; called once. Raises AgentFailed."""
         ...
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and return the whole reply.
 
-        All turns of an episode share one ``context_id``. Raises AgentFailed, also with reason
-        ``timeout`` when there is no whole reply after ``timeout_s``.
+        All turns of an episode share one ``context_id``. Raises AgentFailed, with the reason
+        ``timeout`` if there is no complete reply within ``timeout_s``.
         """
         ...
 
@@ -53,7 +53,7 @@ class Agent(Protocol):
 
 
 class Named:
-    """An agent with a name that its caller chose, for records, traces and reports."""
+    """An agent with a name that the caller chose, for records, traces and reports."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -87,7 +87,7 @@ class Brief:
 AgentFactory = Callable[[Brief], Agent]
 
 
-def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity is made of
+def context_id(  # noqa: PLR0913 -- an episode's identity has these seven parts
     seed: int,
     *,
     application: str,
@@ -99,8 +99,8 @@ def context_id(  # noqa: PLR0913 -- these seven are what an episode's identity i
 ) -> str:
     """Return the A2A context id of one attempt of one episode: a UUID without information.
 
-    HMAC-SHA256 under the seed over application, config, query index, role and attempt, and over the
-    repetition if it is not the first.
+    The id is the HMAC-SHA256 with the seed as key over the application, config, query index, role
+    and attempt, and over the repetition if it is not the first.
     """
     parts = [application, shape_hash, str(index), role, str(attempt)]
     message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
@@ -122,7 +122,7 @@ def asks_no_model(name: str | None) -> bool:
 
 
 def load_agent(name: str, brief: Brief) -> Agent:
-    """Start a named agent. Raises ConfigError if there is none of that name."""
+    """Create a named agent. Raises ConfigError if there is no agent with that name."""
     for point in entry_points(group=AGENT_GROUP):
         if point.name == name:
             factory: AgentFactory = point.load()

@@ -1,4 +1,4 @@
-"""Start of a program that serves an agent; the program is always stopped at the end."""
+"""Starter of a program that serves an agent; the program is always stopped at the end."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from urllib.parse import urlsplit
 from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
-#: Time limit for serving the agent card, and time between SIGTERM and SIGKILL, in s.
+#: Time limit until the agent card is served, and time between SIGTERM and SIGKILL, in s.
 START_S, STOP_S = 120.0, 5.0
-#: Wait for remaining output after the program has ended, in s.
+#: Maximum wait for remaining output after the program has ended, in s.
 _WORDS_S = 0.5
 #: Interval between requests for the card, in s.
 _LOOK_EVERY_S = 0.1
 _CARD_TIMEOUT_S = 5.0
-#: Bytes at the end of a program's output that are stored for error messages.
+#: Number of trailing bytes of a program's output that are stored for error messages.
 _TAIL = 4096
 #: Environment variables that agents under test do not get.
 _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_TOKEN", re.DOTALL)
-#: Exceptions, which ``netarena-purple`` documents.
+#: Exceptions to the withheld variables; ``netarena-purple`` documents them.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: Asks the kernel for SIGTERM when the parent process ends for any reason, then runs the program.
+#: Program that requests SIGTERM from the kernel when the parent process ends for any reason, and
+#: then runs the agent's program.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 15)\n"
@@ -41,7 +42,7 @@ _LEASH = (
 
 
 def free_port() -> int:
-    """Return a port of loopback on which no process listens."""
+    """Return a loopback port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -50,7 +51,7 @@ def free_port() -> int:
 def split_command(command: str, option: str) -> list[str]:
     """Return the words of a command line, split as a POSIX shell does.
 
-    No shell runs it. Raises ConfigError with the name of ``option`` for an invalid one.
+    No shell runs the command. Raises ConfigError with the name of ``option`` if it is invalid.
     """
     try:
         words = shlex.split(command)
@@ -64,8 +65,9 @@ def split_command(command: str, option: str) -> list[str]:
 def agent_environ() -> dict[str, str]:
     """Return the environment of this process without the variables that agents must not see.
 
-    These hold secrets of the assessment: the seed, headers for participants, tokens. All other
-    variables pass, so that an agent has its keys, proxies and virtual environment.
+    The left-out variables hold secrets of the assessment: the seed, headers for participants,
+    tokens. All other variables are passed on, so that an agent has its keys, proxies and virtual
+    environment.
     """
     return {
         name: value
@@ -75,12 +77,12 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """Return ``command`` wrapped so that it gets SIGTERM when this process ends for any reason."""
+    """Return ``command`` in a wrapper: it gets SIGTERM when this process ends for any reason."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
 async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
-    """Return whether ``url`` serves an agent card within ``timeout_s``; report the wait."""
+    """Return whether ``url`` serves an agent card within ``timeout_s``; report progress."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(timeout_s):
             while True:
@@ -92,8 +94,8 @@ async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
 
 
 async def serves_card(url: str) -> bool:
-    """Return whether ``url`` serves an agent card now."""
-    import httpx  # slow to import, and only programs that serve A2A need it
+    """Return whether ``url`` currently serves an agent card."""
+    import httpx  # slow to import, and needed only for programs that serve A2A
 
     async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:
         for path in _CARDS:
@@ -113,12 +115,12 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
     environ: Mapping[str, str] | None = None,
     start_s: float = START_S,
 ) -> AsyncIterator[None]:
-    """Context manager: run ``command``; entered once its agent card is served at ``url``.
+    """Context manager: run ``command``; the body starts when ``url`` serves the agent card.
 
-    ``environ`` is its complete environment, by default that of an agent under test. The program
+    ``environ`` is the program's complete environment, by default ``agent_environ()``. The program
     has its own process group, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError with
-    the program's last line of output if no card is served within ``start_s``, and if another
-    program already listens at ``url``.
+    the program's last line of output if no card is served within ``start_s``, and ConfigError if
+    another program already listens at ``url``.
     """
     if await _taken(url):
         raise ConfigError(
@@ -184,7 +186,7 @@ async def _wait_for_card(
     start_s: float,
     tell: Tell,
 ) -> str:
-    """Wait for the agent card; return why the program does not serve it, or an empty text."""
+    """Wait for the agent card; return why the program does not serve the card, or an empty text."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(start_s):
             while not await serves_card(url):
@@ -197,14 +199,14 @@ async def _wait_for_card(
 
 
 async def _stop(transport: asyncio.SubprocessTransport, printed: _Printed) -> None:
-    """End the program and its process group, and close the pipe of its output."""
+    """Stop the program and its process group, and close the pipe of the program's output."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(transport, number)
         if await _within(STOP_S, printed.exited):
             break
-    # Children in its group may have ignored SIGTERM.
+    # Children in the program's group may have ignored SIGTERM.
     _signal(transport, signal.SIGKILL)
-    # Wait for the rest of its output; a child that left the group may hold the pipe open longer.
+    # Wait for the rest of the output; a child that left the group may hold the pipe open.
     await _within(_WORDS_S, printed.closed)
     transport.close()
 

@@ -1,4 +1,4 @@
-"""Agent that starts a program for each turn: prompt on standard input, reply on standard output."""
+"""Agent that starts a program for each turn, with the prompt as input and the reply as output."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from netarena.model import AgentInfo, JsonValue, Reply
 
 #: Environment variable with the id of the prompt's conversation.
 CONTEXT = "NETARENA_CONTEXT"
-#: Most bytes of a reply, as over A2A, and bytes at the end of standard error that are stored.
+#: Maximum size of a reply in bytes, as over A2A, and number of trailing bytes of standard error
+#: that are stored.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
-#: The time limit here is this much shorter than the engine's, so that the error message contains
-#: standard error, in s.
+#: Difference by which the time limit here is shorter than the engine's, in s, so that the error
+#: message can contain standard error.
 _BEFORE_S = 0.05
-#: Wait for the end of output that children of an ended program hold open, in s.
+#: Maximum wait for the end of output that children of an ended program hold open, in s.
 _LINGER_S = 1.0
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -43,7 +44,7 @@ class TurnAgent:
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """``environ`` is added to the variables of this process that an agent may see.
+        """Add ``environ`` to the variables of this process that an agent may see.
 
         Raises ConfigError with the name of ``option`` if the program does not exist.
         """
@@ -88,7 +89,7 @@ class TurnAgent:
             detail = f"the reply is longer than {MOST_REPLY_BYTES:,} bytes"
             raise AgentFailed(FailureReason.TOO_LARGE, detail)
         if status := transport.get_returncode():
-            # A negative status is the number of the signal that ended the program.
+            # A negative status is the negated number of the signal that killed the program.
             told = _told(f"the command ended with status {status}", output.errors)
             raise AgentFailed(FailureReason.TASK_FAILED, told)
         errors = _text(output.errors)
@@ -102,7 +103,7 @@ class TurnAgent:
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """Bounded output of a program: the start of its reply, and the end of its standard error."""
+    """Bounded output of a program: start of its standard output, end of its standard error."""
 
     def __init__(self) -> None:
         self.reply, self.errors = bytearray(), bytearray()
@@ -119,7 +120,7 @@ class _Output(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
-        # Also called for standard input, which a program may close before it has read everything.
+        # Also called for standard input, which a program may close before reading everything.
         self._open.discard(fd)
         self._changed.set()
 
@@ -153,7 +154,7 @@ def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
-    """Kill the program and its process group, and close the pipes even if others hold them open."""
+    """Kill the program and its group; close the pipes even if other processes hold them open."""
     with suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     with suppress(TimeoutError):

@@ -13,7 +13,7 @@ from netarena.task.application import Application, reply_of, tools_of
 from netarena.task.prompt import news
 from netarena.task.tool import Parameter, Tool
 
-#: Most characters of the values of one call, as of a reply over A2A.
+#: Maximum number of characters of the values of one call, as of a reply over A2A.
 MOST_CHARS = 1 << 20
 NEXT = Tool(
     name="next_task",
@@ -30,7 +30,7 @@ _ENDED = "The task has ended: call next_task."
 
 @dataclass(frozen=True)
 class Said:
-    """The answer to a call."""
+    """The answer to a tool call."""
 
     text: str
     refused: bool = False
@@ -38,7 +38,7 @@ class Said:
 
 @dataclass(frozen=True)
 class _Open:
-    """A prompt that waits for its reply."""
+    """A prompt that has no reply yet."""
 
     context: str
     #: Number of the turn in its task, from 1.
@@ -50,7 +50,7 @@ class _Open:
 class Desk:
     """Agent of an assessment (``netarena.agent.interface.Agent``) that is driven by tool calls.
 
-    It is also the assessment's reporter, so that the answer to the last call of a task does not
+    The class is also the assessment's reporter. The answer to a task's last call therefore does not
     wait for the next task's world.
     """
 
@@ -66,7 +66,7 @@ class Desk:
         self._over = "There are no more tasks."
         self._ended = False
         self._open: _Open | None = None
-        #: Conversation of the task that was returned last.
+        #: Conversation of the task that ``next_task`` returned last.
         self._taken = ""
         #: Conversation of the latest prompt, and the number of its prompts so far.
         self._asked, self._turn = "", 0
@@ -183,7 +183,7 @@ class Desk:
 
 
 def _check(parameters: tuple[Parameter, ...], values: Mapping[str, Any]) -> str:
-    """Return the error in a call's values; empty if they are valid."""
+    """Return the error in a call's values; empty if the values are valid."""
     names = [parameter.name for parameter in parameters]
     if sorted(values) != sorted(names):
         return (

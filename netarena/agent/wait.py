@@ -1,4 +1,4 @@
-"""Waiting for an agent that is not available yet, with a time limit and progress messages."""
+"""Functions that wait for an agent to become available, with progress messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from netarena.errors import AssessmentFailed
 
 #: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
 WAIT_S = 20.0
-#: Seconds until the first progress message, and between later ones. The first one comes sooner if
-#: no connection is accepted, since an agent that accepts connections is merely slow.
+#: Seconds until the first progress message (refused connection, otherwise) and between later
+#: messages. An agent that accepts connections is only slow, so its first message comes later.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 #: Time limit of one attempt to connect, and pause between two attempts, in s.
 _TRY_S, _PAUSE_S = 5.0, 0.2
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @asynccontextmanager
 async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> AsyncIterator[None]:
-    """Context manager: report at intervals that ``whom`` is not available yet."""
+    """Context manager: report to ``tell`` at intervals that ``whom`` is not available yet."""
 
     async def repeat() -> None:
         begin = asyncio.get_running_loop().time()
@@ -43,7 +43,7 @@ async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> Asyn
 async def knock(url: str, wait_s: float, tell: Tell) -> None:
     """Wait until a connection to ``url`` succeeds.
 
-    Raises AssessmentFailed if none does within ``wait_s``.
+    Raises AssessmentFailed if no connection succeeds within ``wait_s``.
     """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -70,8 +70,8 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # asyncio's text contains the address instead of the reason. Failed name resolution has a
-    # negative number, which ``os.strerror`` does not know.
+    # asyncio's message contains the address instead of the reason. Failed name resolution has
+    # a negative number, which ``os.strerror`` does not know.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"

@@ -1,24 +1,25 @@
-"""Audit of queries: proves in real environments that each query is valid.
+"""Audit of queries: verifies in real environments that each query is valid.
 
 A valid query meets these conditions; the name of a violation is in parentheses:
 
-- Its effect shows and its world works (``environment``).
-- An untouched world stays the same: repeated observations are equal (``unstable``).
-- Its initial state does not solve it, and neither do states that an agent can reach without
+- The query's world can be built and works, and the fault's effect is visible (``environment``).
+- An untouched world stays the same, so repeated observations are equal (``unstable``).
+- The initial state does not solve the query, and neither do states that an agent can reach without
   reading the task (``Application.unearned``; ``solved``).
-- The reference solution solves it through the real parser, environment and judge (``unsolved``).
-  Each order in ``Application.solutions`` is tried in a new world, several of them concurrently.
+- The reference solution solves the query through the real parser, environment and judge
+  (``unsolved``). Each order in ``Application.solutions`` is tried in a new world; several worlds
+  are open concurrently.
 - No step of the reference solution is unsafe (``unsafe``).
-- If a repair must wait for another, the opposite order is unsafe (``Application.hasty``;
+- If one repair must follow another, the opposite order is unsafe (``Application.hasty``;
   ``order``).
-- Its id is unique, its texts are not empty, it survives a JSON round trip, and its application
-  finds no defect in it (``Application.doubts``; ``record``).
+- The query's id is unique, its texts are not empty, the query survives a JSON round trip, and the
+  application finds no defect in the query (``Application.doubts``; ``record``).
 
 A world that fails before anything was executed is built once more, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
 that only compute may be distributed to worker processes, one per core. An audit may be cancelled at
-any time, also while it draws; its ``Ledger`` has the findings so far.
+any time, also while it draws queries; its ``Ledger`` has the findings so far.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ from netarena.task.application import Application, Environment
 from netarena.task.evidence import Evidence
 from netarena.task.prompt import render
 
-#: Worlds that are open at a time, in each process.
+#: Number of worlds that are open at a time in each process.
 CONCURRENCY = 2
-#: Attempts to open a world after an environment failure, as in an assessment.
+#: Number of attempts to open a world if the environment fails, as in an assessment.
 TRIES = 2
-#: Queries per request to a worker process: about a second of work.
+#: Number of queries per request to a worker process, about a second of work.
 BATCH = 16
-#: A query that takes this long is reported, and again each time the time doubles.
+#: A query that takes this long is reported, and reported again each time its duration doubles.
 SLOW_S = 10.0
-#: Characters of a value in a variant's name.
+#: Maximum number of characters of a value in a variant's name.
 _MAX_VALUE_CHARS = 24
 
 
@@ -65,14 +66,14 @@ T = TypeVar("T")
 class Reason(StrEnum):
     """The condition that a query violates."""
 
-    ENVIRONMENT = "environment"  # the world cannot be built, an effect does not show, or it broke
-    SOLVED = "solved"  # doing nothing solves it
+    ENVIRONMENT = "environment"  # the world cannot be built or broke, or a fault has no effect
+    SOLVED = "solved"  # doing nothing solves the query
     UNSTABLE = "unstable"  # observations of an unchanged world differ
     REFUSED = "refused"  # the parser refuses the reference solution
-    UNSOLVED = "unsolved"  # the reference solution does not solve it
+    UNSOLVED = "unsolved"  # the reference solution does not solve the query
     UNSAFE = "unsafe"  # the reference solution breaks a safety rule
     ORDER = "order"  # an order of repairs that should be unsafe is safe
-    RECORD = "record"  # id not unique, an empty text, or JSON that does not come back equal
+    RECORD = "record"  # id not unique, an empty text, or a JSON round trip changes the query
     BUG = "bug"  # NetArena's own code raised
 
 
@@ -93,12 +94,12 @@ class Audit(Record):
     application: str
     version: str
     seed: int
-    #: Checked queries by variant and label; a config without variants has one, "".
+    #: Checked queries by variant and label; a config without variants has one variant, "".
     drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
     flaws: tuple[Flaw, ...]
-    #: Queries that an interrupted audit did not reach.
+    #: Number of queries that an interrupted audit did not reach.
     not_checked: int = 0
 
     @property
@@ -121,7 +122,7 @@ class Audit(Record):
 
     @property
     def invalid(self) -> int:
-        """Return the number of invalid queries; each is counted once."""
+        """Return the number of invalid queries; each query is counted once."""
         return len({flaw.id for flaw in self.flaws})
 
     def reasons(self) -> dict[str, int]:
@@ -129,7 +130,7 @@ class Audit(Record):
         return dict(sorted(Counter(flaw.reason.value for flaw in self.flaws).items()))
 
     def as_json(self) -> dict[str, object]:
-        """Return the output of ``netarena audit --json``."""
+        """Return the data that ``netarena audit --json`` prints."""
         return {
             "application": self.application,
             "version": self.version,
@@ -154,7 +155,7 @@ class _Flawed(Exception):
 
 
 class Spot(NamedTuple):
-    """Source of a query: the variant of the config, and the index there."""
+    """Source of a query: the variant of the config, and the index in that variant."""
 
     variant: str
     number: int
@@ -169,10 +170,10 @@ class Item(NamedTuple):
 
 
 def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """Yield queries of an audit of ``total``, spread evenly over variants of ``config`` and labels.
+    """Return queries of an audit of ``total``, spread evenly over ``config``'s variants and labels.
 
-    Only those from ``start_index`` to before ``end_index``. ``config.num_queries`` is not used.
-    Raises ConfigError if nothing can be drawn.
+    Returns only the queries at positions from ``config.start_index`` to below ``end_index``;
+    ``num_queries`` is not used. Raises ConfigError if nothing can be drawn.
     """
     steps = _draw(application, config, seed, total)
     while True:
@@ -186,7 +187,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 def _draw(
     application: Application, config: Config, seed: int, total: int
 ) -> Generator[None, None, list[Item]]:
-    """Like ``draw``, one query per step, since drawing all may take long."""
+    """Draw like ``draw``, but one query per step, because drawing all may take a long time."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     chosen = chosen_of(config, total)
@@ -202,7 +203,7 @@ def _draw(
         own = [
             [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
         ]
-        # variants alternate, each starting with another label: few queries cover many of both
+        # variants alternate and start with different labels, so few queries cover many of both
         start = place * number // len(variants)
         piles.append(own[start:] + own[:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
@@ -226,7 +227,7 @@ def _draw(
 def chosen_of(config: Config, total: int) -> range:
     """Return the positions of the queries of an audit of ``total`` that ``config`` selects.
 
-    Raises ConfigError if there are none.
+    Raises ConfigError if ``config`` selects no query.
     """
     end = total if config.end_index is None else min(total, config.end_index)
     chosen = range(config.start_index or 0, end)
@@ -236,7 +237,7 @@ def chosen_of(config: Config, total: int) -> range:
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Return variants named by the keys in which they differ; a single one has the empty name."""
+    """Return variants named by the keys in which they differ; a single variant has no name."""
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
 
@@ -250,7 +251,7 @@ def _named(variants: Sequence[Config]) -> dict[str, Config]:
 
 
 def _plain(value: object, most: int | None) -> str:
-    """Return a value in a name, cut after ``most`` characters."""
+    """Return a value as text for a name, cut after ``most`` characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if most is None or len(text) <= most else f"{text[:most]}…"
 
@@ -258,14 +259,14 @@ def _plain(value: object, most: int | None) -> str:
 class Depth(NamedTuple):
     """Thoroughness of the check of a query."""
 
-    #: Observations of a settled state; none: the application's number.
+    #: Number of observations of a settled state; None for the application's number.
     looks: int | None = None
-    #: Orders of the solution that are tried, of all: the first ones and the last; none: the
-    #: application's choice.
+    #: Maximum number of tried orders among all orders of the solution: the first ones and the
+    #: last; None for the application's choice.
     orders: float | None = None
 
     def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
-        """Return the solutions that are tried."""
+        """Return the solutions to try."""
         if self.orders is None:
             return list(application.solutions(query))
         found = list(application.every_solution(query))
@@ -274,7 +275,7 @@ class Depth(NamedTuple):
         return [*found[: int(self.orders) - 1], found[-1]]
 
 
-#: The application's own choice.
+#: The application's own thoroughness.
 AS_IT_IS = Depth()
 
 
@@ -292,7 +293,7 @@ class Ledger:
         self._items.append(item)
 
     def add(self, flaws: Iterable[Flaw]) -> None:
-        """Add flaws that show without a world."""
+        """Add flaws that were found without a world."""
         self._flaws += flaws
 
     def check(self, checked: Checked) -> None:
@@ -303,7 +304,7 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result for those of ``total`` queries that were checked or are flawed."""
+        """Return the result for the queries, of ``total``, that were checked or are flawed."""
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
         order = {item.query.id: number for number, item in enumerate(items)}
@@ -323,7 +324,7 @@ class Ledger:
         )
 
 
-async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
+async def audit(  # noqa: PLR0913 -- options of the draw and of the progress reports
     application: Application,
     config: Config,
     seed: int,
@@ -338,11 +339,12 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
 ) -> Audit:
     """Draw ``total`` queries and check each; ``application`` is already entered.
 
-    ``concurrency`` worlds are open at a time in each of ``processes``: in this one, or, if there
-    are more, in as many workers, each with its own application of the same type. ``depth`` is the
-    thoroughness. ``checked`` is called with each finished query, ``slow`` with one in this process
-    that takes more than ``SLOW_S``. ``ledger`` holds the findings for a caller that stops early.
-    Raises ConfigError if nothing can be drawn, EnvironmentFailed if a worker ends before its work.
+    If ``processes`` is 1, the checks run in this process, otherwise in that many workers, each with
+    its own application of the same type. ``concurrency`` worlds are open at a time in each process.
+    ``depth`` is the thoroughness. ``checked`` is called with each finished query, ``slow`` with
+    each query in this process that takes more than ``SLOW_S``. ``ledger`` holds the findings for a
+    caller that stops early. Raises ConfigError if nothing can be drawn, and EnvironmentFailed if a
+    worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -361,7 +363,7 @@ async def audit(  # noqa: PLR0913 -- what is drawn, and how it is watched
     return ledger.audit(application, seed, len(items))
 
 
-async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
+async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     application: Application,
     config: Config,
     seed: int,
@@ -370,7 +372,7 @@ async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
     concurrency: int = CONCURRENCY,
     told: Callable[[Evidence | None, str], None],
 ) -> None:
-    """Draw ``total`` queries and call ``told`` with the evidence of each, or why it was not read.
+    """Draw ``total`` queries; call ``told`` with each query's evidence, or why there is none.
 
     A failed world is retried once. Raises ConfigError if nothing can be drawn.
     """
@@ -398,7 +400,7 @@ async def collect(  # noqa: PLR0913 -- what is drawn, and who hears of it
 
 
 async def _rest(steps: Generator[None, None, T]) -> T:
-    """Take all steps and return their result; may be cancelled after each."""
+    """Run all steps and return their result; the caller may cancel after each step."""
     while True:
         try:
             next(steps)
@@ -426,7 +428,7 @@ class _Trial(NamedTuple):
     """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
-    #: Not a solution, but repairs in an order that must be unsafe.
+    #: Whether the replies are repairs in an order that must be unsafe, and not a solution.
     hasty: bool = False
 
 
@@ -444,8 +446,8 @@ class _Stage:
 class _Case:
     """The check of one query: each of its solutions is tried in a new world.
 
-    The first flawed solution counts, whichever is found first. While the check takes long, the
-    stage of the first running trial is reported.
+    If several solutions are flawed, the first in order counts, not the first found. If the check
+    takes long, the stage of the first running trial is reported.
     """
 
     def __init__(
@@ -459,7 +461,7 @@ class _Case:
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
-            # no solution counts as one that does not solve
+            # a query without a solution is checked as one with an empty solution, and so is flawed
             solutions = depth.solutions(application, item.query) or [()]
             hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
             self.trials = [*map(_Trial, solutions), *hasty]
@@ -474,7 +476,7 @@ class _Case:
         self._wait(SLOW_S)
 
     async def try_out(self, number: int) -> Checked | None:
-        """Try a solution unless an earlier one is flawed; return the result after the last one."""
+        """Try a solution unless an earlier one is flawed; the last trial returns the result."""
         if number < self._flawed:
             of = len(self.trials)
             word = "hasty order" if self.trials[number].hasty else "solution"

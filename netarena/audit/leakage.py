@@ -1,20 +1,21 @@
 """Leakage test: how well simple learners find the target from evidence only.
 
-``examine`` trains learners on ``Evidence`` and reports how well they do on queries that they were
-not trained on. Every learner is cross-fitted by query: all candidates of a query are in the same
-fold. Three questions are asked, for traces and for forms:
+``examine`` trains learners on ``Evidence`` and reports their results on queries that they were not
+trained on. Every learner is cross-fitted by query, so all candidates of a query are in the same
+fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
 - ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
-  all queries, ``within`` only those of the same query.
-- ``anything``: is anything wrong at all? Balanced accuracy over queries with and without a fault.
+  all queries, ``within`` only candidates of the same query.
+- ``anything``: is anything wrong at all? The measure is the balanced accuracy over queries with and
+  without a fault.
 
-Intervals are percentiles of a bootstrap over queries. The p-value of top-1 is a permutation test:
-targets are permuted among the candidates of each query. That of ``anything`` is Fisher's exact
-test, one-sided. Both are corrected over learners with Holm's method, one family per question.
-``power`` is the probability that the first step of that test detects twice chance in top-1, or a
-balanced accuracy of 60 %, with the given queries.
+Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
+test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
+comes from Fisher's exact test, one-sided. Both are corrected over learners with Holm's method, one
+family per question. ``power`` is the probability that Holm's first step, with the given queries,
+detects a top-1 of twice chance, or a balanced accuracy of 60 %.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -52,15 +53,16 @@ LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
 POWER = 0.9
 #: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6
-#: Resamples of each bootstrap, draws of each permutation test and of the power.
+#: Number of resamples of each bootstrap; number of draws of each permutation test and power
+#: computation.
 RESAMPLES, DRAWS = 1000, 4000
-#: Most columns of a trained learner: those that differ most in its training folds.
+#: Maximum number of columns of a learner: the columns that differ most in its training folds.
 COLUMNS = 150
 #: Number of features that a report lists for each kind.
 TELLING = 20
-#: Number of queries from which five folds are used; with fewer queries, ten.
+#: Smallest number of queries for which five folds are used; fewer queries use ten folds.
 _MANY = 500
-#: Candidates or queries of each class that a training fold needs.
+#: Minimum number of candidates or queries of each class in a training fold.
 _FEWEST = 3
 
 
@@ -88,10 +90,10 @@ class Found(Record):
 
 
 class Telling(Record):
-    """Result of one feature as a score: AUC within queries, its z, and top-1.
+    """Result of one feature as a score: AUC within queries, the AUC's z, and top-1.
 
-    Top-1 is that of the better direction. ``weight`` is the feature's standardised coefficient in
-    the logistic regression, 0 if it is unused.
+    Top-1 is computed in the better direction. ``weight`` is the feature's standardised coefficient
+    in the logistic regression, 0 if the feature is unused.
     """
 
     kind: Kind
@@ -135,7 +137,7 @@ class _Table:
     names: tuple[str, ...]
     values: Matrix
     is_target: Flags
-    #: Number of each row's query, rising.
+    #: Number of each row's query, in ascending order.
     group: Places
     #: Number of each row's role; rows of one query and role are consecutive.
     role: Places
@@ -144,7 +146,7 @@ class _Table:
         return self.values[chosen], self.is_target[chosen]
 
     def sets(self) -> list[slice]:
-        """Return the rows of each query and role, which are compared with each other."""
+        """Return the groups of rows, one per query and role, that are compared with each other."""
         return _slices(self.group * (int(self.role.max(initial=0)) + 1) + self.role)
 
 
@@ -163,7 +165,7 @@ def examine(
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
         raise ValueError("the evidence has no candidates")
-    # OpenMP threads that wait for a busy processor cost more than they gain
+    # with busy processors, waiting OpenMP threads cost more time than they save
     with threadpool_limits(1):
         return _examine(evidence, seed, told)
 
@@ -184,7 +186,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
             continue
         shares = [own.is_target[mine].mean() for mine in own.sets()]
         mixed = np.array([share for share in shares if 0 < share < 1])
-        # the power of the kind with the lower one
+        # the lower power of the two kinds
         if not len(chances) or 0 < len(mixed) < len(chances):
             chances = mixed
         results: dict[str, Found] = {}
@@ -229,7 +231,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
 
 
 def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
-    """Return the features of candidates, and their ranks among those of the same query and role."""
+    """Return candidates' features, and the features' ranks within the same query and role."""
     chosen = [
         (number, one)
         for number, each in enumerate(evidence)
@@ -250,17 +252,17 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
         ranks = np.concatenate([_ranks(values[mine][:, plain]) for mine in table.sets()])
         names = (*names, *(f"{names[place]}~rank" for place in plain))
         values = np.concatenate([values, ranks], axis=1)
-    for number in range(len(roles)):  # values that all candidates of a role share show nothing
+    for number in range(len(roles)):  # values that all candidates share carry no information
         mine = table.role == number
         values[mine] -= _medians(values[mine])
-    # ranks that applications have computed themselves would be duplicates
+    # ranks that the application has already computed would be duplicates
     first = {name: place for place, name in reversed([*enumerate(names)])}
     kept = _varied(values, sorted(first.values()))
     return replace(table, names=tuple(names[place] for place in kept), values=values[:, kept])
 
 
 def _by_query(evidence: Sequence[Evidence], kind: Kind, own: _Table) -> _Table:
-    """Return the features of queries, and min, mean and max of their candidates' features."""
+    """Return queries' features, and the min, mean and max of their candidates' features."""
     names, values = _matrix([one.features(kind) for one in evidence])
     plain = [place for place, name in enumerate(own.names) if "~" not in name]
     parts = []
@@ -307,7 +309,7 @@ def _matrix(rows: Sequence[Mapping[str, float]]) -> tuple[tuple[str, ...], Matri
     for number, row in enumerate(rows):
         for name, value in row.items():
             values[number, places[name]] = value
-    # infinities would spoil the mean
+    # infinite values would make the mean useless
     return names, np.clip(values, -1e15, 1e15)
 
 
@@ -318,7 +320,7 @@ def _slices(group: Places) -> list[slice]:
 
 
 def _ranks(values: Matrix) -> Matrix:
-    """Return mid-ranks of each column in [0, 1]; NaN stays."""
+    """Return the mid-ranks of each column, scaled to [0, 1]; NaN stays NaN."""
     ranks = rankdata(values, axis=0, nan_policy="omit")
     counts = (~np.isnan(values)).sum(axis=0)
     ranks = np.where(np.isnan(values), np.nan, ranks)
@@ -326,7 +328,7 @@ def _ranks(values: Matrix) -> Matrix:
 
 
 def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
-    """Return the columns that differ between any two rows; missing is a value, too."""
+    """Return the columns that differ between any two rows; a missing value counts as a value."""
     kept = []
     for place in places:
         column = values[:, place]
@@ -376,7 +378,7 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
     def filled(values: Matrix) -> Matrix:
         part = values[:, chosen]
         missing = np.isnan(part)
-        # large values count by their order of magnitude
+        # large values are compared by their order of magnitude
         size = np.where(missing, middle, part) - middle
         return np.concatenate([np.sign(size) * np.log1p(np.abs(size)), missing], axis=1)
 
@@ -416,7 +418,7 @@ def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matr
 
 
 def _medians(values: Matrix) -> Matrix:
-    """Return the median of each column without its missing values, 0 if all are missing."""
+    """Return the median of each column's present values, 0 if all values are missing."""
     columns = (column[~np.isnan(column)] for column in values.T)
     return np.array([np.median(column) if len(column) else 0.0 for column in columns])
 
@@ -443,7 +445,7 @@ def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
 
 
 def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, Matrix]:
-    """Return scores of rows by learners that have not seen their query, and mean weights."""
+    """Return each row's score by a learner that was not trained on its query, and mean weights."""
     scores = np.zeros(len(table.is_target))
     weights = np.zeros(len(table.names))
     if not table.names:
@@ -549,7 +551,7 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
 
 
 def _threshold(scores: Matrix, wrong: Flags) -> float:
-    """Return the score above which to predict "wrong", for the best balanced accuracy."""
+    """Return the threshold for predicting "wrong" that gives the best balanced accuracy."""
     values = np.unique(scores)
     if len(values) < 2 or wrong.all() or not wrong.any():
         return float("inf")
@@ -641,9 +643,9 @@ def _missed(one: Found) -> list[str]:
 
 
 def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
-    """Return the probability that a test of level ``alpha`` detects twice the chance of top-1.
+    """Return the probability that a test of level ``alpha`` detects a top-1 of twice chance.
 
-    ``chances`` are those of the queries.
+    ``chances`` has the chance of top-1 for each query.
     """
     if not len(chances):
         return 0.0

@@ -132,7 +132,7 @@ class Servant:
             self._waiting.pop(number, None)
 
     async def _hangs(self) -> bool:
-        """Return whether the process hangs or has ended; kill it if it hangs, to allow a restart."""
+        """Return whether the process hangs or has ended; kill a hanging one to allow a restart."""
         child = self._child
         try:
             return await self._order(self.sign_s, "ping", episode=0) is None
