@@ -1,4 +1,4 @@
-"""What verifiers finds by the id ``netarena-verifiers``: ids of its plugins are top-level names."""
+"""Plugin of verifiers with the id ``netarena-verifiers``; plugin ids are top-level packages."""
 
 from netarena.training.verifiers import NetArenaEnv, NetArenaTaskset
 

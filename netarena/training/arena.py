@@ -21,7 +21,7 @@ from netarena.task.application import Application, forwarded, load
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted, Session, Snapshot
 
-#: Default number of tasks per label and seed.
+#: Number of tasks per label and seed.
 MOST_TASKS = 100_000
 _STOP_S = 30.0
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Arena:
     """An entered application with its own event loop.
 
-    ``training`` selects queries for training; the others are those of an assessment of the same
+    With ``training`` the queries are for training, otherwise those of an assessment of the same
     seed.
     """
 
@@ -49,7 +49,7 @@ class Arena:
         self.call(self.application.__aenter__())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and return its result. Raises what it raises."""
+        """Run ``work`` on the loop and return its result. Raises any exception of ``work``."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Arena:
         self._loop.close()
 
     def drop(self, session: Session) -> None:
-        """Schedule the closing of a session."""
+        """Schedule a session to be closed."""
         if self._loop.is_running():
             asyncio.run_coroutine_threadsafe(session.close(), self._loop)
 
@@ -69,7 +69,8 @@ class Arena:
         await self.application.__aexit__(None, None, None)
 
 
-#: Arenas by process id, since a forked process does not have its parent's threads.
+#: Arenas by process id (and name and ``training``), because a forked process does not have its
+#: parent's threads.
 _arenas: dict[tuple[int, str, bool], Arena] = {}
 _lock = threading.Lock()
 
@@ -96,7 +97,7 @@ getattr(threading, "_register_atexit", atexit.register)(close_all)
 
 
 class Seat:
-    """A session (``netarena.training.session``) with blocking calls. It starts without a world."""
+    """A session (``netarena.training.session``) with blocking calls, initially without a world."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Seat:
         *,
         training: bool = True,
     ) -> None:
-        """``values`` are config keys. Raises ConfigError for an invalid one."""
+        """Create a session; ``values`` are config keys. Raises ConfigError for an invalid key."""
         serving = forwarded(load_for(name, training=training), values)
         self._arena = arena(serving.name, training=training)
         application = self._arena.application
@@ -115,7 +116,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # A session that is garbage-collected without ``close`` is closed too.
+        # This also closes a session that is garbage-collected without ``close``.
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 
@@ -142,11 +143,11 @@ class Seat:
         return self._arena.call(self._session.act(text))
 
     def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
-        """Return ``start`` as work for ``wait``, together with others."""
+        """Return ``start`` as work for ``wait``, to run together with other sessions' work."""
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """Return ``act`` as work for ``wait``, together with others."""
+        """Return ``act`` as work for ``wait``, to run together with other sessions' work."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -167,10 +168,10 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """Return an application that draws queries for training, or those of assessments."""
+    """Return an application that draws queries for training, or the queries of assessments."""
     return load(name, training=training)
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:
-    """Return the config of sessions: a seed has ``MOST_TASKS`` tasks of each label."""
+    """Return the config of sessions, in which a seed has ``MOST_TASKS`` tasks of each label."""
     return application.config_type.parse({"num_queries": MOST_TASKS, **values})

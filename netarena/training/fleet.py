@@ -1,12 +1,12 @@
-"""Several sessions that take their turns at the same time, in separate processes.
+"""Several sessions that take turns at the same time, in separate processes.
 
     fleet = Fleet(8, "route", {"emulator": "netns"})
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-There are as many processes as processors, at most one per session. With one process the sessions
-are in the caller's own. A session depends only on its orders, so results do not depend on the
-number of processes.
+There are as many processes as processors, but at most one per session. A single process is the
+caller's own. A session depends only on its orders, so results do not depend on the number of
+processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted
 
-#: Seconds that a process may need to tear down its worlds.
+#: Time limit for a process to tear down its worlds, in s.
 _STOP_S = 60.0
 
 
@@ -42,7 +42,7 @@ class Start(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The result of an order: what Gymnasium's ``step`` returns for one session."""
+    """The result of an order: the values that Gymnasium's ``step`` returns for one session."""
 
     observation: str
     reward: float = 0.0
@@ -58,7 +58,7 @@ Order = Start | str
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments from which each process makes its sessions."""
+    """The arguments with which each process creates its sessions."""
 
     application: str
     values: Mapping[str, Any]
@@ -75,7 +75,7 @@ class _Plan:
 class Fleet:
     """``number`` sessions; ``processes`` is how many processes share them."""
 
-    def __init__(  # noqa: PLR0913 -- those of a session, and how many
+    def __init__(  # noqa: PLR0913 -- arguments of a session, and the number of sessions
         self,
         number: int,
         application: str,
@@ -94,10 +94,10 @@ class Fleet:
         plan = _Plan(application, dict(values or {}), rewards, training)
         self._seats: list[Seat] = plan.seats(number) if processes == 1 else []
         self._workers: list[_Worker] = []
-        # workers end when the fleet is no longer used, and when the interpreter ends
+        # workers are stopped when the fleet is garbage-collected or the interpreter exits
         self._end = weakref.finalize(self, _end_all, self._workers)
         if processes > 1:
-            # started together: each needs seconds to load
+            # started together, because each worker needs seconds to load
             self._workers += [_Worker(plan, number, processes, at) for at in range(processes)]
         try:
             for worker in self._workers:
@@ -110,7 +110,7 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """Return the processes of the sessions."""
+        """Return the ids of the processes that run the sessions."""
         return [worker.process.pid for worker in self._workers] or [os.getpid()]
 
     @property
@@ -121,7 +121,7 @@ class Fleet:
         return self._ask([None] * len(self._workers))
 
     def play(self, orders: Sequence[Order]) -> list[Turn]:
-        """Carry out one order per session at once.
+        """Carry out one order per session, all at the same time.
 
         Raises ConfigError for a task that does not exist, and EnvironmentFailed for a world that
         cannot be built or a process that has ended.
@@ -141,7 +141,7 @@ class Fleet:
         """Send each worker its request, and return the answers in the order of the sessions."""
         for worker, request in zip(self._workers, requests, strict=True):
             worker.send(request)
-        # every answer is read, also after a failure: the next one is to another request
+        # every answer is read, also after a failure, because the next answer is for another request
         answers = [worker.receive() for worker in self._workers]
         found = [_value(answer) for answer in answers]
         merged: list[Any] = [None] * sum(map(len, found))
@@ -151,7 +151,7 @@ class Fleet:
 
 
 class _Worker:
-    """A process with every ``step``-th session from ``first`` on."""
+    """A process with every ``step``-th session, starting with session ``first``."""
 
     def __init__(self, plan: _Plan, number: int, step: int, first: int) -> None:
         ours, theirs = socket.socketpair()
@@ -165,7 +165,7 @@ class _Worker:
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                # Ctrl-C reaches the caller, which ends the process
+                # Ctrl-C must reach only the caller, which stops the process
                 start_new_session=True,
             )
         self._connection = Connection(ours.detach())
@@ -205,7 +205,7 @@ def _end_all(workers: list[_Worker]) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Carry out the requests of a caller until it goes away: the main function of a process."""
+    """Carry out the caller's requests until the caller disconnects (main function of a process)."""
     with Connection(descriptor) as connection, suppress(EOFError, OSError):
         plan, number = connection.recv()
         try:

@@ -31,15 +31,15 @@ from netarena.training.fleet import Fleet, Start, ended
 from netarena.training.reward import Rewards
 
 NAMESPACE = "NetArena"
-#: Id below the namespace -> default arguments of its environments.
+#: Id below the namespace -> default arguments of the environments with this id.
 IDS: dict[str, dict[str, Any]] = {
     **{f"{name.capitalize()}-v0": {"application": name} for name in application_names()},
-    # any application: make(id, application=NAME)
+    # for any application: make(id, application=NAME)
     "App-v0": {},
 }
-#: Maximum characters of a prompt (with up to 48,000 of earlier turns) and of a reply.
+#: Maximum number of characters of a prompt (including up to 48,000 of earlier turns); of a reply.
 MOST_PROMPT, MOST_REPLY = 1 << 18, 1 << 16
-#: Replacement for characters outside the spaces.
+#: Replacement for characters that the Gymnasium text spaces do not allow.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = frozenset(
     {
@@ -53,8 +53,8 @@ _SEEDS = 2**63
 class Training(gymnasium.Env[str, str]):
     """One session. ``config`` are config keys; ``training=False`` selects assessment tasks.
 
-    An episode is ``terminated`` if it is solved, ended after one reply, or was declared done. It is
-    ``truncated`` if turns ran out or the environment failed.
+    An episode is ``terminated`` if it is solved, allows only one reply, or was declared done. It is
+    ``truncated`` if its turns ran out or the environment failed.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -103,11 +103,11 @@ class Training(gymnasium.Env[str, str]):
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
     """Several sessions that take turns at once, in as many processes as there are processors.
 
-    A finished session restarts at its next step, whose action is ignored. Spaces are tuples of
-    texts. Results do not depend on the number of processes.
+    A finished session restarts at its next step, and the action of that step is ignored. Spaces are
+    tuples of texts. Results do not depend on the number of processes.
     """
 
-    def __init__(  # noqa: PLR0913 -- those of a session, and how many
+    def __init__(  # noqa: PLR0913 -- arguments of a session, and the number of sessions
         self,
         num_envs: int,
         application: str,
@@ -118,9 +118,9 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         processes: int | None = None,
         **config: Any,
     ) -> None:
-        """``processes`` is 1 for the caller's own process; the default is one per processor.
+        """Create the sessions; the default of ``processes`` is one per processor.
 
-        Raises ConfigError.
+        With ``processes=1`` the sessions run in the caller's own process. Raises ConfigError.
         """
         self.num_envs = num_envs
         self.render_mode = render_mode
@@ -144,9 +144,10 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """``seed`` is that of the first session (the others get the next ones), or one for each.
+        """Start a task in each session; ``seed`` is one seed per session, or the first session's.
 
-        Raises as ``Training.reset`` does.
+        In the latter case, each later session gets the next number as its seed. Raises as
+        ``Training.reset`` does.
         """
         if isinstance(seed, int) or seed is None:
             super().reset(seed=seed)
@@ -200,7 +201,7 @@ def choose(
 
 
 def fit(text: str) -> str:
-    """Return ``text`` in the space's characters; others become ``UNKNOWN``."""
+    """Return ``text`` with ``UNKNOWN`` for each character that the space does not allow."""
     if len(text) > MOST_PROMPT:
         text = text[:MOST_PROMPT]
     if _CHARACTERS.issuperset(text):

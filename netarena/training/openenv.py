@@ -2,9 +2,9 @@
 
     netarena openenv route --port 8000 --set emulator=netns
 
-Each client has its own environment, with ``reset(seed=…, task=…)`` and ``step``. Without a task,
-the next one follows, starting at 0. A session without a connected client ends after
-``session_timeout_s``; otherwise vanished clients would occupy all slots for good.
+Each client has its own environment, with ``reset(seed=…, task=…)`` and ``step``. A reset without a
+task starts the next task; the first task is 0. A session without a connected client ends after
+``session_timeout_s``, because disconnected clients would otherwise occupy all slots permanently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: Most concurrent sessions, and seconds until a session without a client ends.
+#: Maximum number of concurrent sessions, and seconds until a session without a client ends.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 
@@ -85,7 +85,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         seed_text: str | None = None,
         **kwargs: Any,
     ) -> Prompt:
-        """``seed_text`` has the digits of a seed, for clients that would round a large number.
+        """Start a task; ``seed_text`` has a seed's digits, for clients that round large numbers.
 
         Raises ConfigError for a task that does not exist.
         """
@@ -135,7 +135,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         self._seat.close()
 
 
-def build(  # noqa: PLR0913 -- what a server is made with
+def build(  # noqa: PLR0913 -- options of a server
     application: str,
     values: Mapping[str, Any] | None = None,
     rewards: str | Rewards = "default",
@@ -144,7 +144,7 @@ def build(  # noqa: PLR0913 -- what a server is made with
     most_sessions: int = MOST_SESSIONS,
     session_timeout_s: float = SESSION_TIMEOUT_S,
 ) -> Any:
-    """Return an ASGI application. Raises ConfigError for invalid keys, before the first client."""
+    """Return an ASGI application. Raises ConfigError for invalid keys, before a client connects."""
     load(application)
 
     def make() -> Training:

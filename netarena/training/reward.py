@@ -9,10 +9,11 @@ valid     ``valid``   any other step that does not solve: observations, incomple
 solved    ``solved``  the episode ends in the intended state, and something was run
 ========  ==========  ===========================================================================
 
-In addition, ``turn`` counts for each step, ``harm`` for each unsafe step, and ``unsolved`` if the
-episode ends otherwise. Shaping adds ``progress`` × (``gamma`` × Φ(after) − Φ(before)), where Φ is
-the share of tested elements that are as intended, and 0 at the end of an episode. By Ng, Harada
-and Russell (1999) shaping does not change the order of policies with the same start.
+In addition, ``turn`` is added for each step, ``harm`` for each unsafe step, and ``unsolved`` at the
+end of an episode that is not solved. Shaping adds
+``progress`` × (``gamma`` × Φ(after) − Φ(before)), where Φ is the share of tested elements that are
+as intended, and 0 at the end of an episode. According to Ng, Harada and Russell (1999), shaping
+does not change the order of policies with the same start.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Rewards(Record):
     harm: float = 0.0
     #: Added at the end of an episode that is not solved.
     unsolved: float = 0.0
-    #: Weight and discount of the shaping.
+    #: Weight of the shaping, and its discount factor.
     progress: float = 0.0
     gamma: float = 1.0
 
@@ -70,9 +71,9 @@ class Rewards(Record):
 
 
 def _paper(turns: int) -> Rewards:
-    """Return the paper's values: -100 for invalid commands, +10 for valid ones, +100 for a fix.
+    """Return the paper's values: -100 for invalid commands, +10 for valid commands, +100 for a fix.
 
-    Ten observations earn as much as a fix, and an observation before a fix always pays.
+    Ten observations earn as much as a fix, and an observation before a fix always adds reward.
     """
     del turns
     return Rewards(refused=-100.0, failed=-100.0, valid=10.0, solved=100.0)
@@ -100,7 +101,7 @@ PRESETS: Mapping[str, Callable[[int], Rewards]] = MappingProxyType(
 
 
 def rewards_of(preset: str | Rewards, turns: int) -> Rewards:
-    """Return a preset by name for episodes of ``turns``; return ``Rewards`` unchanged.
+    """Return the preset with this name for episodes of ``turns``; return ``Rewards`` unchanged.
 
     Raises ConfigError.
     """

@@ -4,9 +4,9 @@
     observation = await session.start(seed=7, task=0)
     observation, reward, done, info = await session.act(reply)
 
-The session is the agent of ``netarena.run.engine.Play``, which runs every turn as in an assessment:
-the same prompts, parser, sandbox and judge. The observation is the prompt and nothing else, so
-what is hidden from an agent is hidden here too. Rewards are computed in addition.
+The session is the agent of ``netarena.run.engine.Play``, which runs every turn as in an assessment,
+with the same prompts, parser, sandbox and judge. The observation is only the prompt, so facts that
+are hidden from an agent are hidden here too. Rewards are computed in addition.
 
 In tickets, the harm and progress of a turn would show the agent which repairs it still needs.
 These parts of the reward are therefore paid as one sum at the end of the episode. The episode's
@@ -29,9 +29,9 @@ from netarena.run.engine import TRIES, Play, World, close_world, open_world
 from netarena.task.application import Application
 from netarena.training.reward import Kind, Rewards, rewards_of
 
-#: Seconds that a policy may think: the maximum of a config.
+#: Time limit for a policy's reply in s, the maximum that a config allows.
 _PATIENCE_S = 86_400.0
-#: Context id of every episode, since only the session itself answers.
+#: Context id of all episodes; ids need not differ, because only the session itself answers.
 _CONTEXT = "training"
 #: Parts of a reward that depend on facts that the prompts of tickets hide.
 _HIDDEN = ("harm", "progress")
@@ -50,7 +50,7 @@ class Acted(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of a session; only that session can use it, until it starts again."""
+    """State of a session, valid only for that session and until the session starts again."""
 
     play: Play
     world: object
@@ -59,7 +59,7 @@ class Snapshot:
 
 
 class Session:
-    """One world at a time, for one caller at a time. ``application`` is entered.
+    """One world at a time, for one caller at a time. ``application`` must be entered.
 
     Raises ConfigError for unknown rewards.
     """
@@ -117,8 +117,8 @@ class Session:
     async def start(self, seed: int, task: int) -> str:
         """Start query ``task`` of ``seed`` in a new world; return the first observation.
 
-        Raises ConfigError if there is no such query, and EnvironmentFailed if its world fails
-        twice.
+        Raises ConfigError if there is no such query, and EnvironmentFailed if the query's world
+        fails twice.
         """
         return await self.start_query(draw(self._application, self._config, seed, task))
 
@@ -158,9 +158,9 @@ class Session:
         return self._told(play, play.steps[-1], observation)
 
     def forfeit(self) -> float:
-        """Return the reward of the remaining turns of an agent that stops, as unreadable replies.
+        """Return the reward of an agent's remaining turns, counted as unreadable, if it stops now.
 
-        The episode continues as if nothing was asked. 0 if it is over.
+        The episode itself does not change. Returns 0 if it is over.
         """
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
@@ -175,7 +175,7 @@ class Session:
         return total
 
     async def snapshot(self) -> Snapshot:
-        """Return the session's state, from which it can continue in a different way.
+        """Return the session's state, so that the session can later continue from this state.
 
         Raises EnvironmentFailed if the world cannot be restored exactly, and ConfigError if the
         episode is over.
@@ -244,7 +244,7 @@ class Session:
     def _told(self, play: Play, step: Step, observation: str | None) -> Acted:
         done = observation is None
         verdict = play.verdict() if done else {}
-        # declaring a false alarm without an observation proves nothing
+        # declaring a false alarm without an observation shows no skill
         looked = any(one.executed for one in play.steps)
         kind = self._kind(step, solved=verdict.get("outcome") is Outcome.SOLVED and looked)
         harm = [one.detail for one in step.judgement.findings] if step.judgement else []
@@ -294,9 +294,12 @@ def draw(application: Application, config: Config, seed: int, task: int) -> Quer
 
 
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function's result without a thread: sessions share one interpreter anyway."""
+    """Return the function's result, computed in this thread.
+
+    A thread would not help, because all sessions share one interpreter.
+    """
     return function(*arguments)
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Ignore how a request ended: a session does not count failed requests."""
+    """Do nothing with a failed request, because a session does not count failed requests."""

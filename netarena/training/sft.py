@@ -5,9 +5,9 @@ Each prompt is complete in itself, so a line is one turn:
     {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
-Replies are demonstrated (``Application.demonstrate``) in the live world, so later prompts show
-their real effects. Episodes that do not end solved and safe are left out. Queries are those of an
-application with ``training`` set. ``from_run`` uses the replies of examined agents instead.
+Replies come from ``Application.demonstrate`` and are executed in the live world, so later prompts
+show their real effects. Episodes that do not end solved and safe are left out. An application with
+``training`` set draws the queries. ``from_run`` uses the replies of a run's agents instead.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from netarena.run.archive import read_run
 from netarena.task.application import Application
 from netarena.training.session import Session
 
-#: The paper's sizes, in queries; the mix contains all of them.
+#: The paper's set sizes, in queries; the mixed set contains all queries.
 PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
 MIXED = "mixed"
-#: Sets of queries that are played ahead of writing, for each slot.
+#: Number of queries per slot that may be played before earlier ones are written.
 _AHEAD = 4
 
 Line = dict[str, Any]
@@ -44,7 +44,7 @@ Pair = bytes
 
 @dataclass(frozen=True)
 class Dialogue:
-    """One solved query with a line for each turn, or the reason why there is none."""
+    """The lines of one solved query, one line for each turn, or the reason for their absence."""
 
     query_id: str
     pair: Pair
@@ -54,21 +54,21 @@ class Dialogue:
 
 @dataclass
 class Told:
-    """Statistics of a set, in queries except ``lines``."""
+    """Statistics of a set; all numbers count queries except ``lines``."""
 
-    #: Contents by file.
+    #: Number of lines by file.
     lines: Counter[str] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)
-    #: Left-out queries by reason.
+    #: Number of left-out queries by reason.
     lost: Counter[str] = field(default_factory=Counter)
     #: Distinct worlds with faults.
     pairs: set[Pair] = field(default_factory=set)
-    #: Lines about queries of assessments (only from ``from_run``).
+    #: Number of lines about queries of assessments (only from ``from_run``).
     examined: int = 0
 
 
 def pair_of(query: Query) -> Pair:
-    """Return the world of a query and its faults in any order, comparable across seeds."""
+    """Return a digest of a query's world and faults (in any order), comparable across seeds."""
     actions = sorted(action.model_dump_json() for action in query.actions)
     text = json.dumps([query.initial, actions], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
@@ -77,7 +77,7 @@ def pair_of(query: Query) -> Pair:
 def draw_level(
     application: Application, config: Config, seed: int, level: str, size: int
 ) -> Iterator[Query]:
-    """Return queries of one level, its labels in turn; none if there is no such label.
+    """Return queries of one level, with the level's labels in turn; none if it has no labels.
 
     Raises ConfigError.
     """
@@ -102,7 +102,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
         for reply in replies:
             told.append((prompt, reply))
             prompt, _, done, info = await session.act(reply)
-            if info.get("harm"):  # tickets do not show it before the end
+            if info.get("harm"):  # tickets do not show harm before the end
                 lost = "not safe"
                 break
             if done:
@@ -136,7 +136,8 @@ async def _play(
 ) -> AsyncIterator[Dialogue]:
     """Play ``queries`` in order, ``config.concurrency`` at a time.
 
-    If one raises, the others are cancelled and their worlds closed before the error is raised.
+    If one query raises an error, the other queries are cancelled and their worlds are closed before
+    the error is raised.
     """
     places = asyncio.Semaphore(config.concurrency)
 
@@ -157,12 +158,12 @@ async def _play(
 async def write_sets(
     application: Application, config: Config, seed: int, sizes: Mapping[str, int], folder: Path
 ) -> Told:
-    """Write a file for each level, ``LEVEL.jsonl``, and ``mixed.jsonl`` with all in a seeded order.
+    """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all lines in a seeded order.
 
-    ``application`` is entered and ``training``. Raises ConfigError and OSError.
+    ``application`` must be entered and have ``training`` set. Raises ConfigError and OSError.
     """
     told = Told()
-    #: Positions of the lines of each query.
+    #: File, offset and length of the lines of each query.
     places: list[tuple[Path, int, int]] = []
     for level, size in sizes.items():
         path = folder / f"{level}.jsonl"
@@ -186,9 +187,10 @@ async def write_sets(
 
 
 def from_run(folder: Path, out: Path) -> Told:
-    """Write ``trajectories.jsonl`` from the run in ``folder``: replies of safely solved queries.
+    """Write ``trajectories.jsonl`` from the run in ``folder``, with replies of solved queries.
 
-    Every step must be safe; unusable replies are left out. Raises ConfigError if there is no run.
+    Queries with an unsafe step, and unusable replies, are left out. Raises ConfigError if there is
+    no run.
     """
     told = Told()
     name = "trajectories"
@@ -225,7 +227,7 @@ def evaluation_pairs(
 ) -> set[Pair]:
     """Return the pairs of an assessment with the same keys, sizes and seed.
 
-    ``application`` is not ``training``. Raises ConfigError.
+    ``application`` must not have ``training`` set. Raises ConfigError.
     """
     if application.training:
         raise ConfigError("application", "must be opened for evaluation, not for training")

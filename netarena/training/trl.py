@@ -9,7 +9,7 @@
 
 An application's kinds of action (``tools_of``) become tools: methods of a generated class,
 typed and documented as TRL expects. The model gets the first prompt, and after each call the new
-part of the next one. ``make_dialogues`` converts a set of ``netarena sft`` to such rollouts for
+part of the next prompt. ``make_dialogues`` converts a set of ``netarena sft`` to such rollouts for
 ``SFTTrainer``. This module does not import TRL.
 """
 
@@ -35,17 +35,18 @@ _ENDED = "The task has ended."
 #: Result of a call after the episode's end.
 _LAST = "Done."
 _CAME = "What it led to."
-#: Names that are not tools.
+#: Names that tools must not have.
 _RESERVED = frozenset({"reset", "get_reward"})
 
 
 class Rollout:
     """Base of the class that TRL instantiates for each rollout.
 
-    TRL treats public methods other than the known ones as tools, so this class has no others.
+    TRL treats all public methods except ``reset`` and ``get_reward`` as tools, so this class has no
+    other public methods.
     """
 
-    #: Arguments of ``make_environment``.
+    #: Creates the seat from the arguments of ``make_environment``.
     _seated: Callable[[], Seat]
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Rollout:
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Start task ``task`` of ``seed``; the rollouts of a group share them through their row.
+        """Start task ``task`` of ``seed``; a group's rollouts share both through their data set row.
 
         Raises ConfigError, EnvironmentFailed.
         """
@@ -67,7 +68,7 @@ class Rollout:
         return _opening(self._prompt)
 
     def get_reward(self) -> float:
-        """Return the reward of all turns; an agent that stopped early has forfeited the rest."""
+        """Return the reward of all turns, including turns forfeited by an early stop."""
         return self._reward + self._seat.forfeit()
 
     def _call(self, tool: str, values: Mapping[str, str]) -> str:
@@ -92,7 +93,7 @@ def make_environment(
     *,
     training: bool = True,
 ) -> type[Rollout]:
-    """Return a class for ``environment_factory``; ``values`` are config keys.
+    """Return a class for ``environment_factory``; ``values`` has config keys and their values.
 
     Raises ConfigError.
     """
@@ -118,8 +119,8 @@ def make_dialogues(
 ) -> list[dict[str, Any]]:
     """Return the episodes of a set (``netarena sft``) as rollouts for ``SFTTrainer``.
 
-    Rows of ``messages`` and of ``tools``, as JSON. ``values`` are the set's config keys. Raises
-    ConfigError if a line is not of such a set, and OSError.
+    Each row has ``messages`` and ``tools``, as JSON. ``values`` has the set's config keys and their
+    values. Raises ConfigError if a line does not belong to such a set, and OSError.
     """
     loaded = load_for(application, training=True)
     tools = tools_of(loaded, config_of(loaded, values or {}))
@@ -183,7 +184,7 @@ def _call_of(
 
 
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
-    """Return the arguments of a tool for ``reply``, if it is one of its replies."""
+    """Return the arguments with which ``tool`` gives ``reply``, if there are such arguments."""
     move = application.parse(reply)
     claim = application.tickets.declaration(move)
     if (claim is not None) != (tool.name == DONE.name):

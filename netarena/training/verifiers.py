@@ -2,10 +2,10 @@
 
     eval netarena-verifiers --env.taskset.application route --env.taskset.seed 7 ...
 
-The world is the run's user. It starts with the first prompt, each reply of the agent is a turn, and
-its next message is the new part of the next prompt. The rewards of all turns add up to
-``netarena``, including those that an agent forfeits by ending early. ``solved`` and ``safe`` are
-metrics.
+The world takes the role of the user. The first message is the first prompt. Each reply of the agent
+is a turn, and the user's next message is the new part of the next prompt. The reward ``netarena``
+is the sum of the rewards of all turns, including turns that an agent forfeits by ending early.
+``solved`` and ``safe`` are metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NetArenaData(vf.TaskData):
 
     application: str
     seed: int
-    #: Its digits, for readers of JSON that may round the number.
+    #: The seed's digits, for readers of JSON that may round the number.
     seed_text: str | None = None
     task: int
     rewards: str
@@ -48,7 +48,7 @@ class NetArenaConfig(vf.TasksetConfig):
     application: str = ""
     seed: int = 0
     rewards: str = "default"
-    #: Whether queries are for training, or those of an assessment.
+    #: Whether the queries are for training; otherwise they are those of an assessment.
     training: bool = True
     #: Config keys.
     values: dict[str, Any] = Field(default_factory=dict)
@@ -59,7 +59,7 @@ class NetArenaTask(vf.Task[NetArenaData]):
 
 
 class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
-    """Labels in turn from index 0, as many as the config has; queries are drawn when played."""
+    """Tasks from index 0 on, with labels in turn; each query is drawn when it is played."""
 
     def load(self) -> Iterator[NetArenaTask]:
         """Yield the tasks. Raises ConfigError for an unknown application or invalid keys."""
@@ -83,7 +83,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
 class NetArenaEnvConfig(vf.EnvConfig):
     """One agent that only exchanges messages."""
 
-    #: It runs nothing itself, and so needs no container.
+    #: The agent runs no commands itself, so it needs no container.
     player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())
 
 
