@@ -9,13 +9,13 @@ kind        parameters                                                       eff
 ``count``   ``Question``: selected nodes                                     an integer
 ``list``    ``Question``: selected nodes                                     a list of names
 ``rank``    ``Question``: selected nodes                                     [name, bps] rows
-``each``    ``Loop``: selected nodes, a condition, actions for each of them  changes the graph
+``each``    ``Loop``: selected nodes, a condition, actions for each node     changes the graph
 ==========  ===============================================================  ===================
 
-A ``Selection`` identifies nodes in each of these. A program is a sequence of actions. A loop
-contains actions, which may be loops; in them a variable (``$1``, or ``$2`` in a nested loop) stands
-for the name of the current node. Descriptions and effects use the same parameters, so the effect
-cannot depend on anything that the description leaves out.
+Selected nodes and ports are given as a ``Selection``. A program is a sequence of actions. A loop
+contains actions, which may be loops. In a loop's actions a variable (``$1``, or ``$2`` in a nested
+loop) stands for the name of the current node. Descriptions and effects use the same parameters, so
+the effect cannot depend on anything that the description leaves out.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Scope: TypeAlias = Literal["self", "children", "descendants"]
 class Selection(Record):
     """A set of nodes: a node itself, its direct contents, or all nodes that it contains.
 
-    ``kind`` selects nodes whose ``type`` list contains it. The bounds select nodes by total port
-    capacity (of a port, its own), in bps.
+    ``kind`` selects nodes whose ``type`` list contains this kind. The bounds select nodes by total
+    port capacity in bps, or by a port's own capacity.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Selection(Record):
 class NewNode(Record):
     """A node to add, with its contents and its parents.
 
-    ``parents`` leaves out a new node whose ``contents`` includes this one.
+    ``parents`` does not list a new node whose ``contents`` already includes this node.
     """
 
     name: str
-    #: First entry of its ``type`` list.
+    #: First entry of the node's ``type`` list.
     kind: str
     attributes: dict[str, JsonValue] = Field(default_factory=dict)
     parents: tuple[str, ...] = ()
@@ -80,13 +80,13 @@ class Addition(Record):
 
 
 class Removal(Record):
-    """Parameters of ``remove``; a node is removed with its contents."""
+    """Parameters of ``remove``, which removes each node with its contents."""
 
     names: tuple[str, ...]
 
 
 class Update(Record):
-    """Parameters of ``update``: the capacity of ports, set or multiplied."""
+    """Parameters of ``update``, which sets or multiplies the capacity of ports."""
 
     select: Selection
     to_bps: float | None = None
@@ -153,13 +153,13 @@ _COMPARISONS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class Loop(Record):
-    """Parameters of ``each``: for each selected node, ``then`` or ``otherwise``.
+    """Parameters of ``each``, which runs ``then`` or ``otherwise`` for each selected node.
 
     The nodes are selected on the network at the start of the loop and visited in ascending order of
     their names. ``when`` is tested at the start of each visit; None is always true. ``variable``
     (``$1``, or ``$2`` in a nested loop) stands for the node's name in any text of the actions.
-    Actions are ``add``, ``remove``, ``update`` and ``each``. None removes a node that is visited
-    later.
+    Actions are ``add``, ``remove``, ``update`` and ``each``. No action removes a node that is
+    visited later.
     """
 
     select: Selection
@@ -177,7 +177,7 @@ class Operation(Generic[P]):
     """One kind of action: its parameters, description, effect, and form of answer."""
 
     parameters: type[P]
-    #: Returns an imperative sentence with everything on which the effect depends.
+    #: Returns an imperative sentence that states everything on which the effect depends.
     describe: Callable[[P], str]
     #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]
@@ -189,15 +189,15 @@ class Operation(Generic[P]):
 def effect(graph: Graph, action: Action) -> JsonValue | None:
     """Execute ``action``: change ``graph`` in place and return None, or return the answer.
 
-    ``count`` gives an int, ``list`` a list of names, ``rank`` a list of [name, total port
-    capacity in bps] rows. Raises KeyError if a node that it names is not in ``graph``.
+    ``count`` returns an int, ``list`` a list of names, ``rank`` a list of [name, total port
+    capacity in bps] rows. Raises KeyError if a node that the action names is not in ``graph``.
     """
     operation = OPERATIONS[action.kind]
     return operation.effect(graph, operation.parameters.model_validate(action.parameters))
 
 
 def describe(action: Action) -> str:
-    """Return ``action`` as one or more sentences in the imperative."""
+    """Return ``action`` as one or more imperative sentences."""
     operation = OPERATIONS[action.kind]
     return operation.describe(operation.parameters.model_validate(action.parameters))
 
@@ -213,9 +213,9 @@ def act(kind: str, parameters: Record) -> Action:
 def total_port_capacity(graph: Graph, name: str) -> float:
     """Return the total capacity of all ports that ``name`` contains, at any depth, in bps.
 
-    Of a port, its own capacity.
+    For a port, return the port's own capacity.
     """
-    nodes = graph._node  # noqa: SLF001 -- the view graph.nodes would take half of the time
+    nodes = graph._node  # noqa: SLF001 -- the view graph.nodes would double the time
     if EK_PORT in nodes[name]["type"]:
         return float(nodes[name][CAPACITY])
     within = descendants(graph, name)
@@ -370,7 +370,7 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Return nodes in groups; nodes of a group have no contents and differ only in their names."""
+    """Return nodes in groups that differ only in their names; a node with contents is alone."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()

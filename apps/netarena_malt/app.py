@@ -1,4 +1,4 @@
-"""MALT capacity planning as an application: the wiring, and the keys of its records."""
+"""MALT capacity planning as an application, with the keys of its records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from netarena_malt.sandbox_program import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_D
 
 
 def _told_limits(key: Key) -> prompt.Limits:
-    """Return all limits that can affect a verdict, for networks of this base."""
+    """Return all limits that can affect a verdict on networks made from this base."""
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
@@ -86,7 +86,7 @@ _PROGRAM = Tool(
 
 
 class _Baselines(Baselines):
-    """Its scripted agents."""
+    """MALT's scripted agents."""
 
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "parser")
 
@@ -100,7 +100,7 @@ class _Baselines(Baselines):
         return [solution.blanket(answers)]
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the agent that solves queries without a model: ``parser`` for fixed sentences."""
+        """Return the agent that solves queries without a model, which is ``parser`` or None."""
         return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
 
     def parser_reply(self, prompt: str) -> str:
@@ -109,7 +109,7 @@ class _Baselines(Baselines):
 
 
 class _Tools(Tools):
-    """Its kinds of actions."""
+    """MALT's kinds of actions."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -121,7 +121,7 @@ class _Tools(Tools):
 
 
 class _Pictures(Pictures):
-    """Its pictures of states."""
+    """MALT's pictures of states."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         return picture.draw(query, episode.steps[number - 1].state) if number else ()
@@ -143,7 +143,7 @@ class Malt(Labelled):
     )
     one_shot: ClassVar[bool] = True
     measure: ClassVar[str] = "latency_s"
-    # The initial network is not hidden: an agent's program gets all of it.
+    # The initial network is not hidden, because an agent's program gets the whole network.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
     baselines: Baselines = _Baselines()
@@ -155,7 +155,7 @@ class Malt(Labelled):
         self._sandboxes: Sandboxes | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the sandbox. Raises EnvironmentFailed if it cannot protect."""
+        """Start the sandbox. Raises EnvironmentFailed if a protection is missing or ineffective."""
         self._sandboxes = Sandboxes(unsandboxed=self.unsandboxed)
         await self._sandboxes.start()
         return self
@@ -189,7 +189,7 @@ class Malt(Labelled):
         return action.describe(action_)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the prompt, without the network: the agent's program gets that."""
+        """Return the prompt, without the network, which only the agent's program gets."""
         del state, steps
         return prompt.prompt_parts(query, _told_limits(key_of(query.initial)))
 
@@ -205,7 +205,7 @@ class Malt(Labelled):
         return MaltEnvironment(query, self._sandboxes)
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge the state ``after``, which has differences from the query's initial network."""
+        """Judge the state ``after``, which lists differences from the query's initial network."""
         del initial, before
         return state.judge(query, after)
 
@@ -218,7 +218,7 @@ class Malt(Labelled):
             "Label": query.label,
             "Result-Correctness": _passed(episode.correct),
             "Result-Safety": _passed(episode.safe),
-            # The solution is proven safe before a query is asked.
+            # The solution is verified to be safe before the prompt is sent.
             "GT-Result-Safety": _passed(True),
             "Result-Latency": _latency_s(episode),
             "LLM code": move["code"] if isinstance(move, dict) else "",
@@ -249,7 +249,7 @@ class Malt(Labelled):
         return not isinstance(step.state, dict) or "error" in step.state
 
     def failure(self, query: Query, episode: Episode) -> Failure:
-        """Apply the rules of ``netarena_malt.failure``."""
+        """Classify the failure by the rules of ``netarena_malt.failure``."""
         del query
         return failure.classify(episode)
 
@@ -258,7 +258,7 @@ class Malt(Labelled):
         return {} if episode is None else {"latency_s": _latency_s(episode)}
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Return one variant for each phrasing, unless one was set."""
+        """Return one variant for each phrasing, unless the config sets the phrasing."""
         if "phrasing" in config.model_fields_set:
             return (config,)
         phrasings = get_args(query.Phrasing)
@@ -267,14 +267,14 @@ class Malt(Labelled):
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of the network, without opening a world.
 
-        None for canonical texts, which contain the names of the nodes in question.
+        Returns None for canonical texts, because they contain the names of the target nodes.
         """
         if cast("MaltConfig", config).phrasing == "canonical":
             return None
         return await asyncio.to_thread(evidence.evidence, query)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return answers with the unchanged network: without data, and with the right data."""
+        """Return answers with the unchanged network, without data and with the right data."""
         del initial
         unchanged: dict[str, JsonValue] = {
             **{key: [] for key in ("removed_nodes", "edges", "removed_edges")},
@@ -300,7 +300,7 @@ def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
 def _reason(query: Query, after: State, judgement: Judgement) -> str:
     """Return why an answer is wrong, with the right number.
 
-    The number is left out if ids are sealed, because other runs may ask the same queries.
+    The number is left out if ids are sealed, because other runs may use the same queries.
     """
     identity = read_id(query.id)
     detail = judgement.detail
@@ -313,5 +313,5 @@ def _reason(query: Query, after: State, judgement: Judgement) -> str:
 
 
 def _latency_s(episode: Episode | Outline) -> float:
-    """Return the time from asking to the end of execution, without queueing and grading."""
+    """Return the agent's time plus the execution time in s, without queueing or grading."""
     return episode.agent_time_s + episode.execution_time_s

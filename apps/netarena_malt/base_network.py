@@ -1,7 +1,7 @@
-"""Base networks, from which initial states are made: the released model, or one of the user's.
+"""Base networks, from which initial states are made: the released model or a user's network.
 
-A query stores its network as edits of a base. It identifies a base other than the released model
-through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
+A query stores its network as edits of a base. The query identifies a base other than the released
+model through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
 "nodes": number}`` (a model file). Each process caches the bases that it used last.
 """
 
@@ -43,19 +43,19 @@ Key: TypeAlias = Mapping[str, Any] | None
 TOPOLOGY = "topology"
 #: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
-#: Most capacity that a query adds, as a multiple of the largest capacity: about 500 ports of the
-#: largest multiple, a few of which are multiplied again.
+#: Maximum capacity that a query adds, as a multiple of the largest capacity. This is enough for
+#: about 500 ports of the largest speed, a few of which are multiplied again.
 _MOST_ADDED = 32_000
-#: Most cached bases in addition to the released model.
+#: Maximum number of cached bases in addition to the released model.
 _KEPT = 2
 
 
 class Index:
-    """Index of an unchanging graph; results are cached, and callers must not change lists."""
+    """Index of an unchanging graph; results are cached, so callers must not change the lists."""
 
     def __init__(self, graph: Graph, names: dict[str, list[str]] | None = None) -> None:
-        """``names`` are the nodes by kind if known, which saves a scan of all nodes."""
-        self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views cost more than all this
+        """Create the index; known ``names`` of nodes by kind save a scan of all nodes."""
+        self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views would dominate the time
         self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
         self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
         self._contents: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ class Index:
         return self._looked_up(self._contents, self._below, name)
 
     def parents(self, name: str) -> list[str]:
-        """Return the names of the parents of ``name``; a switch has block, rack and domain."""
+        """Return the names of the parents of ``name``; for a switch: block, rack and domain."""
         return self._looked_up(self._parents, self._above, name)
 
     def ancestors(self, name: str) -> list[str]:
@@ -152,13 +152,13 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """Return the most frequent capacity of ports; the smallest one if there are several."""
+        """Return the most frequent capacity of ports; if several are, the smallest of them."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Return capacities in bps for changed and added ports: multiples of the usual one."""
+        """Return capacities in bps for changed and added ports: multiples of the usual capacity."""
         return [self.usual_bps * times for times in _SPEEDS]
 
     def _looked_up(self, known: dict[str, list[str]], rows: Any, name: str) -> list[str]:
@@ -187,14 +187,14 @@ class Base:
         fault: str | None = None,
         topology: Topology | None = None,
     ) -> None:
-        #: Must not be changed.
+        #: The graph, which must not be changed.
         self.graph = graph
         self.key = key
-        #: The rule that it breaks, in words; None if not yet checked.
+        #: The structural rule that the network breaks, in words; None if not yet checked.
         self.fault = fault
         self._topology = topology
-        #: Whether queries of a label can be drawn from it, as far as checked; by whether edits are
-        #: spread over the network.
+        #: Whether edits are spread over the network -> label -> whether queries with this label
+        #: can be drawn from the network. Labels that were not yet checked are missing.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -240,12 +240,12 @@ def released_base() -> Base:
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
-#: Only one is built at a time: two at once could exceed the memory.
+#: Only one network is built at a time, because two builds could exceed the memory.
 _building = threading.Lock()
 
 
 class Parameters(Record):
-    """A network by its counts and capacities: the fields of ``Topology``, within bounds."""
+    """A network described by its counts and capacities: the fields of ``Topology``, with bounds."""
 
     name: str = Field(default="ju1", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")
     jupiter_type: str = Field(default="JDT_COLO", pattern=r"^[A-Za-z0-9_ -]{1,64}$")
@@ -315,9 +315,9 @@ class _ByFile(Record):
 
 
 def key_of(initial: Any) -> Key:
-    """Return the reference to its base in a query's initial state.
+    """Return the reference to the base in a query's initial state.
 
-    Raises ConfigError for an unknown form, since queries may come from a file.
+    Raises ConfigError for an unknown form, because queries may come from a file.
     """
     key: Any = initial.get(TOPOLOGY) if isinstance(initial, Mapping) else None
     if key is not None:
@@ -334,7 +334,7 @@ def key_of(initial: Any) -> Key:
 
 
 def growth_of(key: Key) -> int:
-    """Return the number of nodes of this base in released models, rounded up; at least 1."""
+    """Return the base's size as a multiple of the released model's, rounded up; at least 1."""
     if key is None:
         return 1
     parameters = key.get("parameters")
@@ -345,7 +345,7 @@ def growth_of(key: Key) -> int:
 def base_of(initial: Any) -> Base:
     """Return the base of a query with this initial state.
 
-    Raises ConfigError if its model file is missing, broken, or changed, and as ``key_of``.
+    Raises ConfigError if the base's model file is missing, broken, or changed, and as ``key_of``.
     """
     key = key_of(initial)
     if key is None:
@@ -362,7 +362,7 @@ def base_of(initial: Any) -> Base:
 
 
 def base_of_parameters(parameters: Parameters) -> Base:
-    """Return the network of ``parameters``. Raises ConfigError as ``Parameters.topology``."""
+    """Return the network of ``parameters``. Raises ConfigError as ``Parameters.topology`` does."""
     topology = parameters.topology()
     key = {"parameters": parameters.model_dump(mode="json")}
 
@@ -382,7 +382,7 @@ def base_of_parameters(parameters: Parameters) -> Base:
 def base_of_file(path: str, sha256: str | None = None) -> Base:
     """Return the network of a model file, which must have this hash if one is given.
 
-    Raises ConfigError as ``model_file.read_model``, and for another hash.
+    Raises ConfigError as ``model_file.read_model`` does, and if the hash differs.
     """
     digest = digest_of(path)
     if sha256 not in {None, digest}:
@@ -403,11 +403,11 @@ def _check_sums(graph: Graph) -> None:
 
     Thresholds and ties in ranks need exact totals.
     """
-    nodes = graph._node.values()  # noqa: SLF001 -- as Index
+    nodes = graph._node.values()  # noqa: SLF001 -- as in Index
     bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
     step = math.gcd(*map(int, set(bps)))
-    # All capacities are multiples of the largest power of two in the step, or of half of it after
-    # a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that number are exact.
+    # All capacities are multiples of the step's largest power of two, or of half of that power
+    # after a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that power are exact.
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",
@@ -438,9 +438,9 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before the next one is built, to limit the memory
+        while len(_bases) >= _KEPT:  # before the next base is built, to limit the memory
             _bases.popitem(last=False)
-        # Building creates hundreds of thousands of permanent objects; garbage collection would
+        # Building creates hundreds of thousands of permanent objects, so garbage collection would
         # double the time.
         collecting = gc.isenabled()
         gc.disable()

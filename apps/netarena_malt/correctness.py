@@ -1,8 +1,8 @@
-"""Checks whether an answer is correct: its data by value, its graph by its changes.
+"""Checks whether an answer is correct: data by value, graphs by their changes.
 
-Each check returns a sentence that names the wrong node, edge, row or value; it is empty if
-everything is right. The sentences never contain the right value. ``right_number`` does, for records
-that may contain it.
+Each check returns a sentence that names the wrong node, edge, row or value, or an empty text if
+everything is right. The sentences never contain the right value. ``right_number`` returns a
+sentence with the right value, for records that may contain this value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, cast
 from netarena.sdk import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
-#: Relative difference of two sums of the same capacities in different order.
+#: Permitted relative difference, for sums of the same capacities in different order.
 RELATIVE_TOLERANCE = 1e-12
 
 
@@ -44,7 +44,7 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
 
 def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
-    """Return the first element that ``changes`` changes and ``target`` does not, with its kind."""
+    """Return the first element, with its kind, that ``changes`` changes and ``target`` does not."""
     for name in changes.nodes:
         if name not in target.nodes:
             return name, f"node {name!r}"
@@ -76,11 +76,11 @@ def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
 def differences(
     found: Network, truth: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Iterator[dict[str, JsonValue]]:
-    """Return where ``found`` differs from ``truth``, of the elements given, nodes first.
+    """Yield the differences of ``found`` from ``truth`` in the given elements, nodes first.
 
-    ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source, target], ...}``.
-    For an element that both have: the attributes that differ, null if missing. Edges of a node that
-    only one of them has are not listed.
+    A difference is ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source,
+    target], ...}``. Values are the attributes that differ, or null if the network does not have the
+    element. Edges of a node that only one of the networks has are not listed.
     """
     for name in nodes:
         one, other = found.node(name), truth.node(name)
@@ -94,7 +94,7 @@ def differences(
 
 
 def _shown(attributes: Attributes | None, beside: Attributes | None) -> JsonValue:
-    """Return the attributes that differ from those ``beside``, with shortened values."""
+    """Return the attributes that differ from those of ``beside``, with shortened values."""
     if attributes is None:
         return None
     return {
@@ -116,12 +116,12 @@ def wrong_form(kind: str, data: JsonValue) -> str:
 
 
 def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
-    """Return why ``data`` is not ``truth``; its form fits an answer of type ``kind``."""
+    """Return why ``data``, whose form fits type ``kind``, differs from ``truth``."""
     return _CHECKS[kind](truth, data)
 
 
 def right_number(kind: str, truth: Any, data: JsonValue) -> str:
-    """Return the right number for wrong ``data`` in a sentence; empty if no number is wrong."""
+    """Return a sentence with the right number for wrong ``data``; empty if no number is wrong."""
     if kind == "text":
         return f"The right number is {truth}."
     if kind == "list":
@@ -138,9 +138,9 @@ def right_number(kind: str, truth: Any, data: JsonValue) -> str:
 
 
 def right_value(differences: Sequence[Any]) -> str:
-    """Return the first number that differs between a node of the right graph and of the answer's.
+    """Return a sentence about the first wrong number of a node in a judgement's ``differences``.
 
-    It is one of the differences that a judgement lists; empty if no number is wrong.
+    The sentence is empty if no number is wrong.
     """
     for entry in differences:
         answer, truth = entry.get("answer"), entry.get("truth")
@@ -150,14 +150,14 @@ def right_value(differences: Sequence[Any]) -> str:
     return ""
 
 
-#: Numbers as JSON and most languages write them; Python also reads digits of other scripts and
-#: underscores.
+#: Numbers in the form of JSON and most languages. Python's own parser would also accept digits of
+#: other scripts, and underscores.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?<=[0-9])")
 _INEXACT = re.compile(r"[.eE]")
 
 
 def _value(data: JsonValue) -> tuple[str, Any]:
-    r"""Return text and numbers by value: 15, "15", 15.0 and "15\n" are equal."""
+    r"""Return text or a number in a form for comparison: 15, "15", 15.0 and "15\n" are equal."""
     if isinstance(data, bool) or data is None:
         return "other", data
     if isinstance(data, int | float):
@@ -171,7 +171,7 @@ def _value(data: JsonValue) -> tuple[str, Any]:
 
 
 def _name(data: JsonValue) -> tuple[str, Any]:
-    """Return a name, which is always text: '1.1' is not '1.10'."""
+    """Return a name as text, so that '1.1' differs from '1.10'."""
     return ("text", data.strip()) if isinstance(data, str) else _value(data)
 
 
@@ -219,7 +219,8 @@ def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
     return rows[1:] if headed else rows
 
 
-#: How to distinguish a row's name from its number: names may be digits, and numbers text.
+#: Tests that distinguish a row's name from its number, because names may be digits, and numbers may
+#: be text.
 _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
     lambda cell: _value(cell)[0] == "text",
     lambda cell: isinstance(cell, str),
@@ -227,9 +228,10 @@ _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
 
 
 def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
-    """Return rows of two, from a list of pairs, of one-row objects, or an object in order.
+    """Return rows of two values from a list of pairs, a list of one-row objects, or one object.
 
-    The keys of a row's object may be in any order: of a text and a number, the text is the name.
+    The keys of a row's object may be in any order. If the values are a text and a number, the text
+    is the name.
     """
     if isinstance(data, dict):
         return [[name, value] for name, value in data.items()]
@@ -254,7 +256,7 @@ def _is_header(row: list[JsonValue], truth: Any) -> bool:
     }
 
 
-#: Type of the true answer -> the message for unreadable data, and a reader of data.
+#: Type of the right answer -> the message for unreadable data, and a test of data's form.
 _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
     "text": (
         "The data is no number.",
@@ -266,7 +268,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
         lambda data: _rows(data) is not None,
     ),
 }
-#: Type of the true answer -> why data is wrong.
+#: Type of the right answer -> function that returns why data is wrong.
 _CHECKS: Mapping[str, Callable[[Any, JsonValue], str]] = {
     "text": _wrong_text,
     "list": _wrong_list,

@@ -1,9 +1,9 @@
-"""Edits: the differences of one graph from another, as small plain JSON.
+"""Edits: the differences of one graph from another, as compact plain JSON.
 
 ``{"remove": [name, ...], "add": [[name, attributes, [parent, ...]], ...], "set": [[name,
-attribute, value], ...]}``; each key may be missing. An entry of ``set`` may have a list of names in
+attribute, value], ...]}``; any key may be missing. An entry of ``set`` may have a list of names in
 place of the name. A node is removed with everything that it contains. A node is added with one
-RK_CONTAINS edge from each parent; a control point (a packet switch, in this model) also gets an
+RK_CONTAINS edge from each parent. A control point (in this model, a packet switch) also gets an
 RK_CONTROLS edge to itself.
 
 The process that runs agents' code executes the text of this module to apply edits to its own copy
@@ -25,7 +25,7 @@ def descendants(graph: Any, name: str) -> list[str]:
     found: list[str] = []
     seen = {name}
     level: Iterable[str] = (name,)
-    edges = graph._adj  # noqa: SLF001 -- half of the time goes into the views of graph.adj
+    edges = graph._adj  # noqa: SLF001 -- the views of graph.adj would double the time
     while level:
         below = []
         for parent in level:
@@ -41,8 +41,8 @@ def descendants(graph: Any, name: str) -> list[str]:
 def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
     """Change ``graph`` (a networkx DiGraph) in place: removals, then additions, then values.
 
-    Values are copied, so the graph shares nothing with ``edits``. Raises KeyError if ``edits``
-    names a node that does not exist, ValueError if it adds one that exists.
+    Values are copied, so the graph shares no objects with ``edits``. Raises KeyError if ``edits``
+    names a node that does not exist, ValueError if ``edits`` adds a node that exists.
     """
     for name in edits.get("remove", ()):
         graph.remove_nodes_from([*descendants(graph, name), name])
@@ -63,7 +63,7 @@ def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of JSON; copy.deepcopy would take several times as long."""
+    """Return a copy of a JSON value; copy.deepcopy would take several times as long."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
@@ -75,9 +75,9 @@ def names_of(names: str | list[str]) -> list[str]:
 
 
 def group(edits: dict[str, Any]) -> dict[str, Any]:
-    """Return the same edits with one entry of ``set`` for each attribute and number.
+    """Return the same edits with one entry of ``set`` for each pair of attribute and value.
 
-    Names are sorted. The result has a third of the size if many nodes get one of a few values.
+    Names are sorted. The result is a third of the size if many nodes get the same few values.
     """
     groups: dict[tuple[str, float], list[str]] = {}
     for names, attribute, value in edits["set"]:

@@ -1,8 +1,8 @@
-"""Environment of one query: runs the answer in a sandbox that queries share.
+"""Environment of one query, which runs the answer in a sandbox that queries share.
 
 An answer runs once, on a copy of the query's network inside the sandbox. The observed state is the
 result as reported by the sandboxed process. The sandbox gets only the program and the edits of the
-base network, which the agent may know, and nothing that is needed for grading.
+base network, which the agent may know. It gets no data that grading depends on.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from netarena_malt.network import short
 from netarena_malt.query import initial_changes
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
 
-#: Limits of an answer about a network of the released model's size; the prompt states them.
+#: Limits of an answer about a network of the released model's size, as stated in the prompt.
 LIMITS = PythonLimits()
-#: Time limit for the start of such a network's sandbox, in s.
+#: Time limit for the start of a sandbox with a network of the released model's size, in s.
 _START_S = 60.0
-#: Most sandboxes in addition to that of the released model.
+#: Maximum number of sandboxes in addition to that of the released model.
 _MOST_OTHERS = 2
 
-#: Modules whose texts form the program of the sandbox, in order; the last imports the others.
+#: Modules whose texts form the program of the sandbox, in order; the last imports the other two.
 _GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
@@ -47,17 +47,17 @@ _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n",
 def guest_source() -> str:
     """Return the program of the sandbox: the concatenated texts of some modules.
 
-    The project cannot be imported in the sandbox, so the imports between them are left out.
+    The project cannot be imported in the sandbox, so imports between these modules are left out.
     """
     texts = ((files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8") for name in _GUEST)
     return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
 
 
 def limits_of(key: Key) -> PythonLimits:
-    """Return the limits of an answer about a network of this base.
+    """Return the limits of an answer about a network made from this base.
 
-    CPU time, memory and wall time grow by whole multiples of the released model's size, so that
-    the prompt can state round numbers.
+    CPU time, memory and wall time are multiplied by the network's size in released models, a whole
+    number, so that the prompt can state round numbers.
     """
     times = growth_of(key)
     return replace(
@@ -82,7 +82,7 @@ def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
 @dataclass
 class _Use:
     sandbox: PythonSandbox
-    #: Number of open environments.
+    #: Number of open environments that use the sandbox.
     users: int = 0
 
 
@@ -90,19 +90,19 @@ class Sandboxes:
     """The sandboxes of open environments, one for each base.
 
     The released model's sandbox exists until ``close``. For other bases there are at most
-    ``_MOST_OTHERS`` sandboxes at a time, since each has its network in memory; ``take`` waits for
-    a free one.
+    ``_MOST_OTHERS`` sandboxes at a time, because each sandbox has its network in memory. ``take``
+    waits until a sandbox is free.
     """
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        #: Keys are references to bases, since equal bases may be different objects.
+        #: Keys are references to bases, because equal bases may be different objects.
         self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
 
     async def start(self) -> None:
-        """Start the released model's sandbox. Raises EnvironmentFailed if it cannot protect."""
+        """Start the released model's sandbox. Raises as ``PythonSandbox.start`` does."""
         await self.released.start()
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ class Sandboxes:
         self._uses.clear()
 
     async def take(self, base: Base) -> PythonSandbox:
-        """Return the sandbox of ``base``, perhaps not started; ``give_back`` releases it."""
+        """Return the sandbox of ``base``, started or not; ``give_back`` must release it."""
         if base.key is None:
             return self.released
         name = repr(base.key)
@@ -129,7 +129,7 @@ class Sandboxes:
         return use.sandbox
 
     async def give_back(self, key: Key) -> None:
-        """Release the sandbox of this base after ``take``; it may be closed once unused."""
+        """Release the sandbox of this base after ``take``; an unused sandbox may be closed."""
         async with self._changed:
             if (use := self._uses.get(repr(key))) is not None:
                 use.users -= 1
@@ -137,7 +137,7 @@ class Sandboxes:
 
 
 class MaltEnvironment(Environment):
-    """A question about a network, and one answer to it."""
+    """One query about a network, with at most one answer."""
 
     def __init__(self, query: Query, sandboxes: Sandboxes) -> None:
         self._query = query
@@ -146,9 +146,9 @@ class MaltEnvironment(Environment):
         self._state: State = dict(UNANSWERED)
 
     async def open(self) -> State:
-        """Compute the truth and verify the networks in a thread; start the sandbox.
+        """Compute the right answer and verify the networks in a thread; start the sandbox.
 
-        Raises EnvironmentFailed for a query that cannot be asked.
+        Raises EnvironmentFailed for a query that is unsuitable.
         """
         try:
             fault = await asyncio.to_thread(verify, self._query)
@@ -159,12 +159,12 @@ class MaltEnvironment(Environment):
         if self._taken is None:
             base = await asyncio.to_thread(base_of, self._query.initial)
             self._taken = base.key, await self._sandboxes.take(base)
-            # Started here rather than in ``execute``, whose time counts for the agent.
+            # Started here, because the time of ``execute`` counts as the agent's.
             await self._taken[1].start()
         return self._state
 
     async def execute(self, move: Move) -> Execution:
-        """Run the program. Raises EnvironmentFailed if the sandbox, not the program, failed."""
+        """Run the program. Raises EnvironmentFailed if the sandbox failed, and not the program."""
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
             raise TypeError('a move of malt must be {"code": text}')
         request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
@@ -174,7 +174,7 @@ class MaltEnvironment(Environment):
                 "the environment is not open: call open() first", proven_ours=True
             )
         result = await self._taken[1].run(request, self._begun)
-        # In a thread, since the agent's result may be large.
+        # In a thread, because the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)
         return Execution(output=output, queued_s=result.queued_s)
 
@@ -185,7 +185,7 @@ class MaltEnvironment(Environment):
         return self._state
 
     async def snapshot(self) -> State:
-        """Return the state; nothing else is needed, since each program gets a new network."""
+        """Return the state; it is sufficient, because each program gets a new network."""
         return self._state
 
     async def restore(self, snapshot: object) -> None:
@@ -209,7 +209,7 @@ _ENDED = {
 }
 
 
-#: Lists of changes -> their elements in words.
+#: Name of a list of changes -> noun for the list's elements.
 _COUNTED = {
     "nodes": "nodes",
     "removed_nodes": "removed nodes",

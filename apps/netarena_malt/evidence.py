@@ -1,12 +1,12 @@
 """Features of a network's edits, which a program can compute without the text of its query.
 
-A program that knows the released model can compare its network with that. The candidates are the
-containers that the query may be about: all of the right kind, or a sample. Kinds differ in their
-frequency by design, so only containers of one kind are compared. All features are traces: the
-number and kinds of edits in a container, their positions in the order of nodes and edges, and the
-names of added nodes. Texts with the ``phrasing`` varied and held_out describe containers without
-their names, so a telling feature could replace reading the text. Every network has edits, so the
-question "is anything wrong at all" does not apply.
+A program that knows the released model can compare the query's network with the released model. The
+candidates are the containers that the query may be about: all containers of the right kind, or a
+sample. Only containers of one kind are compared, because kinds differ in their frequency by design.
+All features are traces: the number and kinds of edits in a container, the edits' positions in the
+order of nodes and edges, and the names of added nodes. With the ``phrasing`` varied and held_out,
+texts describe containers without their names, so an informative feature could replace reading the
+text. Every network has edits, so the question "is anything wrong at all" does not apply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from netarena_malt.overlay import changes_of
 from netarena_malt.query import initial_graph
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: Most candidates of one query: more of the hundreds of switches would take time without benefit.
+#: Maximum number of candidates of one query; more of the hundreds of switches would only take time.
 _MOST_CANDIDATES = 24
 
 #: Kinds of edits.
@@ -35,8 +35,8 @@ _EDITS = tuple(
 def evidence(query: Query) -> Evidence | None:
     """Return the features of the containers that ``query`` may be about.
 
-    None if every kind in question has no other container than the targets. Raises ConfigError as
-    ``base_of``.
+    Returns None if no kind in question has a container that is not a target. Raises ConfigError as
+    ``base_of`` does.
     """
     edits = _Edits(base_of(query.initial), query)
     asked = _asked(query.actions, edits)
@@ -72,7 +72,7 @@ def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str
     """Return the containers of one kind that the actions are about, and all containers of the kind.
 
     The kind is that of the last action. If all containers of this kind are targets, the kind of an
-    earlier action is used. None if there is none.
+    earlier action is used. Returns None if no action has a suitable kind.
     """
     places = [name for action in reversed(actions) for name in _places(action, edits)]
     for kind in dict.fromkeys(map(edits.kind, places)):
@@ -84,7 +84,7 @@ def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str
 
 
 def _places(action: Action, edits: _Edits) -> list[str]:
-    """Return the containers that an action is about; for a port, its switch."""
+    """Return the containers that an action is about; a port stands for its switch."""
     parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
     names: Iterable[str]
     if isinstance(parameters, Question | Update | Loop):
@@ -107,8 +107,8 @@ class _Edits:
     def __init__(self, base: Base, query: Query) -> None:
         self.base = base
         graph = initial_graph(query)
-        changes = changes_of(graph).nodes  # first, since lookups copy rows of the overlay
-        # networkx's views would take more time than all work here.
+        changes = changes_of(graph).nodes  # first, because lookups copy rows of the overlay
+        # networkx's views would take more time than all other work here.
         self.nodes: Any = graph._node  # noqa: SLF001
         self._below: Any = graph._succ  # noqa: SLF001
         self._above: Any = graph._pred  # noqa: SLF001
@@ -145,7 +145,7 @@ class _Edits:
     def containers(self, name: str) -> list[str]:
         """Return the names of all containers of a node, nearest first.
 
-        For a node of the base these are its containers there, even if it was removed.
+        For a node of the base, the result is its containers in the base, even if it was removed.
         """
         if name not in self._known:
             rows = self._old if name in self.base.graph else self._above
@@ -181,14 +181,14 @@ class _Edits:
         if ages := self._ages[name]:
             found["first added"], found["last added"] = min(ages), max(ages)
         for place in self.containers(name):
-            # Share of the edits in an outer container.
+            # Share of an outer container's edits that are in this container.
             around = self._numbers[place].total()
             share = numbers.total() / around if around else 0.0
             found[f"share of edits in {self.kind(place)}"] = share
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return hand rules; the first one found 53 % of the targets in an earlier version."""
+        """Return hand-written rules; in an earlier version the first found 53 % of the targets."""
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),
@@ -224,7 +224,7 @@ class _Edits:
         }
 
     def _layout(self, inside: Sequence[str]) -> dict[str, float]:
-        """Return the number of nodes whose order of attributes or of edges is unusual."""
+        """Return the number of nodes whose attributes or edges have an unusual order."""
         attributes = parents = 0
         usual: dict[str, tuple[str, ...]] = {}
         for name in inside:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from netarena.sdk import Episode, Failure, FailureKind, Outcome, one_line
 
-#: Rule of findings about changes that the task does not ask for, harmful or not.
+#: Rule of findings about changes that the task does not ask for, whether harmful or not.
 UNASKED_CHANGE = "unasked change"
 #: Rule of the finding about a program without a usable result.
 USABLE_ANSWER = "usable answer"
@@ -39,9 +39,9 @@ UPDATED_GRAPH = "updated graph"
 
 
 def told_of(episode: Episode) -> str:
-    """Return in one line why an episode has no judgement, including the reason of a refusal.
+    """Return in one line why an episode has no judgement, including the reason for a refusal.
 
-    The agent never gets this reason, since an episode has only one turn.
+    The agent never gets this reason, because an episode has only one turn.
     """
     refused = episode.steps[-1].refused if episode.steps else None
     if not refused or refused in episode.detail:

@@ -1,18 +1,18 @@
-"""Grammars of task texts: productions as data, a checker for them, and their expansion.
+"""Grammars of task texts: productions as data, a checker of productions, and their expansion.
 
 A grammar is a JSON object of symbols. This package contains ``grammar.json``;
 docs/malt-language.md describes the notation. A production is text with slots. ``{x}`` is an operand
-from the caller, or another symbol, which is expanded with the same operands. ``[...]`` is left out
-if an operand in it is absent.
+from the caller, or another symbol, which is expanded with the same operands. A part ``[...]`` is
+left out if an operand in it is absent.
 
-A symbol determines how often each of its productions, including private ones, must mention each
-operand. Therefore no production can leave out information on which the answer depends:
+A symbol determines how often each of its productions, including private productions, must mention
+each operand. Therefore no production can leave out information on which the answer depends:
 
 =========  ==============================================================
 ``a``      exactly once
-``a|b``    exactly one of them, once (a caller may leave out some)
-``a?``     exactly once, in brackets or not; if it is absent, brackets are left out
-           and productions that mention it outside brackets are not used
+``a|b``    exactly one of the two, once (a caller may leave out some)
+``a?``     exactly once, in brackets or not; if ``a`` is absent, brackets are left out
+           and productions that mention ``a`` outside brackets are not used
 ``a*``     any number of times, including none
 =========  ==============================================================
 """
@@ -34,21 +34,22 @@ from typing import Any, TypeAlias
 
 from netarena.sdk import Check, ConfigError, Severity, one_line
 
-#: Environment variable with the path of the file of private productions, the pack.
+#: Environment variable with the path of the pack, a file of private productions.
 PACK_VARIABLE = "NETARENA_PHRASING_PACK"
 PACK_FORMAT = 1
 
-#: An operand's text, or a function that returns it when the text reaches it; None if absent.
+#: An operand's text, or a function that returns the text when expansion reaches the operand; None
+#: if the operand is absent.
 Operand: TypeAlias = "str | Callable[[], str] | None"
 
 #: Probability that held-out text uses a held-out production, if the symbol has one.
 _HELD_OUT_SHARE = 0.7
-#: Probability that this production is from the pack, if the pack has one for the symbol.
+#: Probability that a held-out production is from the pack, if the pack has one for the symbol.
 _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
-#: Most characters of a production in a pack; the longest one in ``grammar.json`` has about 200.
+#: Maximum number of characters of a production in a pack; ``grammar.json`` has at most about 200.
 _MAX_PRODUCTION_CHARS = 500
 _NOTHING: frozenset[str] = frozenset()
 
@@ -65,7 +66,7 @@ class Option:
     """An optional part ``[...]`` of a production."""
 
     parts: tuple[str | Slot, ...]
-    #: Operands without which this part is left out.
+    #: Operands that this part needs; the part is left out if one is absent.
     needs: frozenset[str] = frozenset()
 
 
@@ -76,23 +77,24 @@ Part: TypeAlias = str | Slot | Option
 class Production:
     """One possible text of a symbol."""
 
-    #: Symbol, slash and number among its productions: ``h3`` is held out, ``p3`` from the pack.
+    #: Symbol, slash and number among the symbol's productions; ``h3`` is held out, ``p3`` from the
+    #: pack.
     id: str
     text: str
     parts: tuple[Part, ...]
-    #: Operands without which the production cannot be used.
+    #: Operands that the production needs; the production is not used if one is absent.
     needs: frozenset[str] = frozenset()
-    #: The text, if it has no slots.
+    #: The text, if the production has no slots.
     words: str | None = None
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A non-terminal: the operands that its productions must mention, and the productions."""
+    """A non-terminal: its productions, and the operands that each production must mention."""
 
     name: str
     about: str
-    #: Operands with their marks, as in the file.
+    #: Operands with their marks (such as ``?``), as in the file.
     operands: tuple[str, ...]
     productions: tuple[Production, ...] = ()
     held_out: tuple[Production, ...] = ()
@@ -129,7 +131,7 @@ class Grammar:
         """
         root = self.symbols[symbol]
         if not operands:
-            # Most expanded symbols are words without slots; this shortcut is for them.
+            # Most expanded symbols are words without slots, for which this is a shortcut.
             production = _choose(root, _NOTHING, rng, held_out=held_out)
             if production.words is not None:
                 if used is not None:
@@ -190,7 +192,7 @@ def _choose(
 
 
 def _pick(productions: Sequence[Production], rng: random.Random) -> Production:
-    # Takes a fifth of the time of choice() and is called dozens of times per text.
+    # This takes a fifth of the time of choice() and runs dozens of times per text.
     return productions[int(rng.random() * len(productions))]
 
 
@@ -238,7 +240,7 @@ class _Reader:
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
-        """Return how often operands are mentioned; a symbol mentions all of its own operands."""
+        """Return how often each operand is mentioned; a symbol mentions all of its own operands."""
         known = {name for entry in self.signatures[symbol] for name in _names(entry)}
         found: Counter[str] = Counter()
         for part in parts:
@@ -315,7 +317,7 @@ def _parse(text: str) -> Iterator[Part]:
 
 @lru_cache(maxsize=1)
 def shipped() -> Grammar:
-    """Return the grammar of this package, read once. Raises ValueError if it breaks a rule."""
+    """Return the package's grammar, which is read once. Raises ValueError if it breaks a rule."""
     text = (files("netarena_malt") / "grammar.json").read_text(encoding="utf-8")
     data: dict[str, dict[str, Any]] = json.loads(text)
     reader = _Reader({name: tuple(entry.get("operands", ())) for name, entry in data.items()})
@@ -343,8 +345,8 @@ def shipped() -> Grammar:
 def with_pack(path: Path) -> Grammar:
     """Return the shipped grammar with the productions of a pack.
 
-    Raises ConfigError for a file that cannot be read or breaks a rule. The message has the name of
-    the file, the line and the number of the production, but not its text, which stays private.
+    Raises ConfigError for a file that cannot be read or breaks a rule. The message has the file's
+    name, the line and the production's number, but not the production's text, which stays private.
     """
     base = shipped()
     try:
@@ -413,7 +415,7 @@ def _refuse(path: Path, line: int | None, words: str) -> ConfigError:
 
 
 def _line(text: str, value: Any) -> int | None:
-    """Return the number of the line with ``value`` as JSON; None if it is not found."""
+    """Return the number of the line that contains ``value`` as JSON; None if no line does."""
     for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         before, found, _ = text.partition(written)
         if found:
@@ -443,7 +445,7 @@ def private() -> Grammar:
 
 
 def diagnose() -> list[Check]:
-    """Return the check of the pack of ``PACK_VARIABLE`` for ``netarena doctor``."""
+    """Check the pack of ``PACK_VARIABLE`` and return the result for ``netarena doctor``."""
     try:
         found = private()
     except ConfigError as error:

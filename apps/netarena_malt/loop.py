@@ -1,9 +1,9 @@
 """Generator of loops: their nodes, conditions and operations.
 
-Each loop is meaningful: its condition is true for some of its nodes and false for others, each
-branch changes something, and all changes fit within the limits of an answer. A drawn loop is
-applied to the draft, so that later actions are drawn for the network after the loop. This module
-does not produce ground truth: ``action.effect`` executes the loop.
+Each loop is meaningful: the condition is true for some nodes and false for other nodes, each branch
+changes the network, and all changes fit within the limits of an answer. A drawn loop is applied to
+the draft, so that later actions are drawn for the network after the loop. This module does not
+produce the right answer, because ``action.effect`` executes the loop.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from netarena_malt.topology import (
     EK_PORT,
 )
 
-#: Factors of an update; one half is the least that the floor of one half allows.
+#: Factors of an update; the bandwidth floor of one half does not allow smaller ones.
 FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 
-#: Most nodes and edges that one loop changes, below ``sandbox_program.MAX_CHANGES``.
+#: Maximum number of nodes and edges that one loop changes, below ``sandbox_program.MAX_CHANGES``.
 MOST_CHANGES = 300
-#: Most nodes that a loop visits, including its inner loop.
+#: Maximum number of nodes that a loop visits, including the inner loop's nodes.
 _MOST_TURNS = 400
-#: Fewest ports that a loop leaves in each switch, and fewest switches that it leaves in its place.
+#: Minimum number of ports that a loop leaves in each switch, and of switches that it leaves in the
+#: container to which the loop is limited.
 _LEAST_LEFT = 2
-#: Draws before another place is tried.
+#: Number of draws before the generator tries another container.
 _TRIES = 12
 
 _OUTER, _INNER = "$1", "$2"
@@ -62,25 +63,26 @@ class Edit(NamedTuple):
     bps: float = 0.0
     #: Switch of an added port.
     switch: str = ""
-    #: Number of nodes and edges that it changes.
+    #: Number of nodes and edges that the action changes.
     changes: int = 1
 
 
 class _Step(NamedTuple):
-    """An action on each of some nodes, and its effect on the draft for any such nodes."""
+    """An action on each of some nodes, and a function for its effect on the draft."""
 
     action: Action
     edits: Callable[[Sequence[str]], list[Edit]]
 
 
 class _UnfitError(Exception):
-    """A drawn part of a loop is not suitable here."""
+    """A drawn part of a loop does not suit this network or loop."""
 
 
 def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Action | None:
-    """Draw a loop within ``place`` and apply it to ``draft``; return None if none is found.
+    """Draw a loop within ``place`` and apply it to ``draft``; return None if no loop is found.
 
-    ``shape`` is ``each`` (all nodes alike), ``if`` (two branches) or ``nested`` (a loop in it).
+    ``shape`` is ``each`` (the same for all nodes), ``if`` (two branches) or ``nested`` (contains
+    another loop).
     """
     for _ in range(_TRIES):
         try:
@@ -94,9 +96,9 @@ def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Actio
 
 
 def matters(before: Draft, after: Draft, select: Selection) -> bool:
-    """Return whether a loop changed which ports or switches ``select`` covers.
+    """Return whether a loop changed the set of ports or switches that ``select`` covers.
 
-    Other kinds, and sets that are too large to check, count as changed.
+    Sets of other kinds, and sets that are too large to check, count as changed.
     """
     small = before.number_of_ports(select.name) <= _MOST_TURNS
     if not small or select.kind not in {EK_PORT, EK_PACKET_SWITCH}:
@@ -129,7 +131,7 @@ def _draw_if(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[E
 
 
 def _draw_nested(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
-    """Draw a condition in the inner loop, around it with another operation, or both."""
+    """Draw a condition inside the inner loop, around the inner loop, or in both positions."""
     select, members = _draw_members(draft, place, rng, nodes_with_nodes=True)
     form = rng.choice(("inner", "outer", "both"))
     condition: Condition | None = None
@@ -174,7 +176,7 @@ SHAPES: tuple[str, ...] = tuple(_SHAPES)
 def _draw_choice(
     draft: Draft, select: Selection, members: Sequence[str], variable: str, rng: random.Random
 ) -> tuple[Loop, Callable[[Sequence[str]], list[Edit]]]:
-    """Draw one operation for nodes that meet a condition and another for the rest."""
+    """Draw one operation for nodes that meet a condition and another for all other nodes."""
     condition, fulfils = _draw_condition(draft, members, rng)
     chosen, rest = _split(members, fulfils)
     then = _draw_step(draft, chosen, variable, rng)
@@ -205,7 +207,7 @@ def _split(names: Sequence[str], fulfils: Callable[[str], bool]) -> tuple[list[s
 
 
 def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
-    """Check that swapping the branches, or ignoring the condition, gives another network."""
+    """Check that swapping the branches, or ignoring the condition, gives a different network."""
     if set(one) == set(other):
         raise _UnfitError
 
@@ -218,7 +220,7 @@ def _draw_members(
 ) -> tuple[Selection, list[str]]:
     """Draw a selection of all nodes of a kind within ``place``.
 
-    With ``nodes_with_nodes`` the kind is one that contains other nodes.
+    With ``nodes_with_nodes``, nodes of the kind contain other nodes.
     """
     kinds = [kind for kind in _kinds_within(draft.kind(place)) if CONTAINMENT[kind]]
     if not nodes_with_nodes:
@@ -238,7 +240,7 @@ def _draw_members(
 
 
 def _selection_within(draft: Draft, members: Sequence[str], rng: random.Random) -> Selection:
-    """Return the set that an inner loop visits: a kind of node within the outer loop's node."""
+    """Return the selection of an inner loop: nodes of a kind within the outer loop's node."""
     kind = rng.choice(_kinds_within(draft.kind(members[0])))
     direct = kind in CONTAINMENT[draft.kind(members[0])]
     scope: Scope = "children" if direct and rng.randrange(2) else "descendants"
@@ -255,7 +257,7 @@ def _kinds_within(kind: str) -> list[str]:
     return [each for each in _LOOPED if each in found]
 
 
-#: Kinds that loops visit; superblocks and spine blocks are too few.
+#: Kinds that loops visit; a network has too few superblocks and spine blocks.
 _LOOPED = (EK_AGG_BLOCK, EK_PACKET_SWITCH, EK_PORT)
 
 
@@ -284,7 +286,7 @@ def _blocks(draft: Draft, name: str) -> list[str]:
 def _draw_condition(
     draft: Draft, members: Sequence[str], rng: random.Random
 ) -> tuple[Condition, Callable[[str], bool]]:
-    """Draw a condition that holds for some members only; return their truth values."""
+    """Draw a condition that holds only for some members; also return its value for each member."""
     if not members:
         raise _UnfitError
     kind = draft.kind(members[0])
@@ -298,7 +300,7 @@ def _draw_condition(
     steps = sorted(set(values.values()))
     if len(steps) < 2:
         raise _UnfitError
-    # A value that some nodes reach and others do not.
+    # Some nodes reach this value, and some do not.
     bound = rng.choice(steps if measure == "stage" else steps[1:])
     comparison, compare = rng.choice(_COMPARED[measure])
     counted = CONTAINMENT[kind][0] if measure == "children" else None
@@ -338,7 +340,7 @@ _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Draw one operation on each of ``members``; it changes at least one of them."""
+    """Draw one operation on each of ``members`` that changes at least one member."""
     if not members:
         raise _UnfitError
     step = rng.choice(_OPERATIONS[draft.kind(members[0])])(draft, members, variable, rng)
@@ -351,7 +353,7 @@ def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.
 def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
     """Draw the addition of a port with the same name in each switch.
 
-    Its number is high, since low numbers mostly exist already.
+    The port's number is high, because ports with low numbers mostly exist already.
     """
     most = max(len(draft.contents(name)) for name in members)
     ending = f".p{most + rng.randrange(1, 49)}"
@@ -368,7 +370,7 @@ def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.R
 
 
 def _update_ports(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Draw an update of all ports in each node, or of those above or below a capacity."""
+    """Draw an update of all ports in each node, or of the ports above or below a capacity."""
     if sum(map(draft.number_of_ports, members)) > MOST_CHANGES:
         raise _UnfitError
     bps = draft.capacity(rng.choice(draft.contents(rng.choice(draft.switches(members[0])))))
@@ -399,7 +401,7 @@ def _update_port(draft: Draft, members: Sequence[str], variable: str, rng: rando
 def _draw_update(
     draft: Draft, select: Selection, rng: random.Random
 ) -> tuple[Action, Callable[[Sequence[str]], list[Edit]]]:
-    """Draw an update of the selected ports, and return its effect on them."""
+    """Draw an update of the selected ports, and return the update's effect on the ports."""
     times = rng.choice(FACTORS) if rng.randrange(2) else None
     to_bps = rng.choice(draft.speeds()) if times is None else None
 
@@ -443,7 +445,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
-    """Raise _UnfitError if the changes do not fit into an answer, or leave too little."""
+    """Raise _UnfitError if the changes do not fit into an answer, or leave too few nodes."""
     if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(

@@ -25,16 +25,16 @@ from netarena_malt.network import Network
 from netarena_malt.structure import structure
 from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROLS, Graph
 
-#: Most bytes of a file.
+#: Maximum size of a file in bytes.
 MAX_BYTES = 512 << 20
-#: Most nodes of a network from any source: about 180 times the released model.
+#: Maximum number of nodes of a network from any source, about 180 times the released model's.
 MAX_NODES = 1_000_000
-#: Form of a node's name, which is safe in quoted texts, in reports and in programs.
+#: Permitted form of a node's name; such names are safe in quoted texts, reports and programs.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@+-]{0,62}[A-Za-z0-9])?")
-#: Most levels of nested messages in the text format.
+#: Maximum number of levels of nested messages in the text format.
 _MAX_DEPTH = 8
 _RELATIONS = (RK_CONTAINS, RK_CONTROLS)
-#: Types of a node with several types, in order.
+#: Set of types of a node with several types -> the node's ``type`` list, in order.
 _TYPES: Mapping[frozenset[str], tuple[str, ...]] = {
     frozenset(kind.types): kind.types for kind in NODE_KINDS.values()
 }
@@ -55,7 +55,7 @@ class _Wrong(Exception):
 
 @dataclass
 class _Model:
-    """Contents of a file: a network that may break every rule."""
+    """Contents of a file: a network that is not yet checked and may break any rule."""
 
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Offset in the text at which a node first occurs.
@@ -92,7 +92,7 @@ def read_model(path: Path) -> tuple[Graph, str]:
     """Return the network of a model file and the SHA-256 of its bytes in hex.
 
     Values have the same types as in the released model: numbers are floats, ``type`` is a list.
-    Nodes share them, so the graph must not be changed. Raises ConfigError.
+    Nodes share values, so the graph must not be changed. Raises ConfigError.
     """
     data = read_bytes(path)
     try:
@@ -157,7 +157,7 @@ class _Tokens:
         self._ahead: re.Match[str] | None = next(self._found, None)
 
     def fields(self, closed_by: str) -> Iterator[tuple[str, int]]:
-        """Yield name and position of each field up to ``closed_by``; the caller takes the value."""
+        """Yield each field's name and position up to ``closed_by``; the caller reads the value."""
         while (token := self._ahead) is not None:
             if token.lastgroup == "mark" and token.group() in {",", ";"}:
                 self._take()
@@ -332,7 +332,7 @@ class _Places:
         self._at = 0
 
     def of(self, name: Any) -> int:
-        """Return an offset; that of the previous name if this one is written differently."""
+        """Return the name's offset, or the previous name's if the file escapes this name."""
         if isinstance(name, str):
             found = self._text.find(f'"{name}"', self._at)
             self._at = self._at if found < 0 else found
@@ -345,7 +345,7 @@ class _Places:
 def _checked(model: _Model) -> Graph:
     """Return the graph of a model. Raises _Wrong if it breaks a rule."""
     graph: Graph = nx.DiGraph()
-    nodes, rows, columns = graph._node, graph._succ, graph._pred  # noqa: SLF001 -- as topology.build
+    nodes, rows, columns = graph._node, graph._succ, graph._pred  # noqa: SLF001 -- as in topology.build
     lists = {types: list(ordered) for types, ordered in _TYPES.items()}
     for name, attributes in model.nodes.items():
         types = frozenset(attributes["type"]) if _is_text(attributes["type"]) else frozenset[str]()

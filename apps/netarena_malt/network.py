@@ -1,8 +1,8 @@
 """Networks that share a base graph and store only their differences from it.
 
-A graph of the released size takes about 10 MB and 15 ms to build. Judging an answer needs three of
-them (the initial one, the target, and the answer's), for several episodes at once. A ``Network``
-stores the changed elements and looks up all others in its first graph.
+A graph of the released model's size takes about 10 MB and 15 ms to build. Judging an answer needs
+three graphs (the initial graph, the target, and the answer's graph), for several episodes at once.
+A ``Network`` stores the changed elements and looks up all other elements in its first graph.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Edge: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes between two graphs: attributes of added or altered elements, None for removed ones.
+    """Changes between two graphs: attributes of added or altered elements, None if removed.
 
     Edges of a removed node are not listed.
     """
 
     nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
     edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
-    #: Whether the list is incomplete.
+    #: Whether the changes are incomplete.
     more: bool = False
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Changes:
 
     @classmethod
     def from_json(cls, data: Any) -> Changes:
-        """Return the result of ``sandbox_program.difference``, whose form has been checked."""
+        """Return changes from the result, already checked, of ``sandbox_program.difference``."""
         nodes: dict[str, Attributes | None] = dict(data["nodes"])
         nodes.update(dict.fromkeys(data["removed_nodes"]))
         edges: dict[Edge, Attributes | None] = {
@@ -46,7 +46,7 @@ class Changes:
         return cls(nodes, edges, bool(data["more"]))
 
 
-#: Edges of a removed node; shared, never written to.
+#: Edges of a removed node; one shared dict, which must not be changed.
 _NO_EDGES: dict[str, Attributes] = {}
 
 
@@ -56,13 +56,13 @@ class Network:
     __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
     def __init__(self, graph: Graph) -> None:
-        """Create a network from ``graph``, which must not change any more."""
-        # The internal dicts, since networkx's views would take more time than all work here.
+        """Create a network from ``graph``, which must not change afterwards."""
+        # The internal dicts, because networkx's views would take more time than all other work.
         self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}
         self._above: dict[str, dict[str, Attributes]] = {}
-        #: The networks from which this one was derived, each with the changes applied to it.
+        #: The networks from which this network was derived, each with the changes applied to it.
         self.layers: tuple[tuple[Network, Changes], ...] = ()
 
     def names(self) -> list[str]:
@@ -91,11 +91,11 @@ class Network:
         return self.below(edge[0]).get(edge[1])
 
     def containers(self, name: str) -> set[str]:
-        """Return all nodes that contain ``name``, at any depth; itself if it is in a cycle."""
+        """Return all nodes that contain ``name``, at any depth, including itself in a cycle."""
         return self._closure(self.above, name)
 
     def contents(self, name: str) -> set[str]:
-        """Return all nodes that ``name`` contains, at any depth; itself if it is in a cycle."""
+        """Return all nodes that ``name`` contains, at any depth, including itself in a cycle."""
         return self._closure(self.below, name)
 
     @staticmethod
@@ -110,7 +110,7 @@ class Network:
         return found
 
     def changed(self, changes: Changes) -> Network:
-        """Return a new network: this one with ``changes``."""
+        """Return a new network, which is this network with ``changes``."""
         other = object.__new__(Network)
         other._root = self._root
         other.layers = (*self.layers, (self, changes))
@@ -151,7 +151,7 @@ class Network:
 
 
 def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
-    """Return all nodes and edges in which networks may differ from their first graph, sorted."""
+    """Return, sorted, all nodes and edges that may differ from the network's first graph."""
     nodes: set[str] = set()
     edges: set[Edge] = set()
     for network in networks:
@@ -168,7 +168,7 @@ def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
 def compare(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Changes:
-    """Return the real differences, without equal values and edges of removed nodes."""
+    """Return the real differences, without equal values or edges of removed nodes."""
     changed_nodes: dict[str, Attributes | None] = {}
     changed_edges: dict[Edge, Attributes | None] = {}
     for name in nodes:
@@ -186,11 +186,11 @@ def compare(
 
 
 def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
-    """Return whether two attribute values are equal: numbers by value; booleans are not numbers."""
+    """Return whether two attribute values are equal; numbers by value, booleans not as numbers."""
     if one is other:
         return True
-    # Values that are unequal in Python are unequal here. Of equal ones, booleans must be
-    # distinguished from numbers.
+    # Values that are unequal in Python are unequal here. Among values that are equal in Python,
+    # booleans must be distinguished from numbers.
     return one == other and _same_truths(one, other)
 
 
@@ -208,12 +208,12 @@ def arrow(edge: Edge) -> str:
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """Return a value as short text for reasons and findings; cheap even for large values."""
+    """Return a value as short text for reasons and findings, fast even for large values."""
     if isinstance(value, str):
         text = repr(value[:limit])
     else:
         shown = reprlib.Repr()
-        # No more of each element than can be shown.
+        # Only the elements that can be shown.
         shown.maxlist = shown.maxdict = limit // 3
         shown.maxstring = limit
         text = shown.repr(value)

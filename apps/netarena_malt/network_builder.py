@@ -1,8 +1,8 @@
 """Network under construction: the initial state of a query, before any graph is built.
 
-Drawing a query looks up contents and capacities of nodes very often, and building a graph for each
-attempt would be thousands of times slower. A ``Draft`` answers from the index of its base and the
-few differences that it records as edits.
+The generator looks up contents and capacities of nodes very often, and building a graph for each
+attempt would be thousands of times slower. A ``Draft`` uses the index of its base and the few
+differences that it records as edits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from netarena_malt.base_network import TOPOLOGY, Base, released_base
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, NODE_KINDS, SWITCH_LOC
 
-#: Largest distance of a new name's number from the existing ones.
+#: Maximum distance of a new name's number from the highest existing number.
 _SPREAD = 48
 
 
@@ -34,9 +34,9 @@ class Draft:
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
-        #: Additional ports of each container, compared with the base.
+        #: Number of each container's additional ports, compared with the base.
         self._more_ports: dict[str, int] = {}
-        #: Nodes that were added and removed again.
+        #: Nodes that were first added and then removed.
         self._dropped: set[str] = set()
         self._removed: list[str] = []
         #: Switches whose ports differ from the base, and their totals in bps.
@@ -50,7 +50,7 @@ class Draft:
             if isinstance(value, dict | set | list):
                 setattr(other, key, value.copy())
         for name, names in other._added_switches.items():  # noqa: SLF001 -- the same class
-            other._added_switches[name] = names.copy()  # noqa: SLF001 -- these are written into
+            other._added_switches[name] = names.copy()  # noqa: SLF001 -- these lists are changed in place
         return other
 
     # Queries.
@@ -60,7 +60,7 @@ class Draft:
         return self._index.names[kind]
 
     def present_switches(self) -> list[str]:
-        """Return the names of all packet switches, without removed and with added ones."""
+        """Return the names of all packet switches, without removed and with added switches."""
         gone = self._removed_switches
         names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
         return names + [name for name in self._attributes if not self._is_port(name)]
@@ -85,7 +85,7 @@ class Draft:
         return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether a node of this name ever existed: such a name is not used again."""
+        """Return whether a node of this name ever existed; such names are not used again."""
         return name in self._index or name in self._attributes or name in self._dropped
 
     def original(self, name: str) -> bool:
@@ -93,9 +93,9 @@ class Draft:
         return name in self._index
 
     def stem(self, parent: str, like: str) -> str:
-        """Return the part before the number in names of contents of ``parent``.
+        """Return the part before the number in names of new contents of ``parent``.
 
-        The names are made like that of ``like``.
+        The new names follow the pattern of the name ``like``.
         """
         home = self.parents(like)[0]
         stem = like.rstrip("0123456789")
@@ -103,13 +103,13 @@ class Draft:
             stem = f"{like}-"
         if parent == home:
             return stem
-        # "a.b.c1" in "a.b" gives "x.c9" in "x"; otherwise a name starts with its parent's
+        # "a.b.c1" in "a.b" gives "x.c9" in "x"; otherwise a name starts with the parent's name
         return f"{parent}{stem[len(home) :] if stem.startswith(f'{home}.') else '.n'}"
 
     def fresh(self, parent: str, like: str, rng: random.Random, number: int = 1) -> list[str]:
-        """Return unused names for new contents of ``parent``, made like that of ``like``.
+        """Return unused names for new contents of ``parent``, in the pattern of the name ``like``.
 
-        Their numbers are above the existing ones and never used before.
+        The names' numbers are above the existing numbers and were never used before.
         """
         stem = self.stem(parent, like)
         used = 0
@@ -122,13 +122,13 @@ class Draft:
         while len(names) < number:
             name = f"{stem}{used + rng.randrange(1, spread + 1)}"
             if self.exists(name):
-                spread += 1  # other parts of the network may use names of this form too
+                spread += 1  # nodes elsewhere in the network may have names of this form
             else:
                 names[name] = None
         return list(names)
 
     def changed_ports(self, name: str) -> list[str]:
-        """Return the names of the ports in ``name`` that were added or have a new capacity."""
+        """Return the names of the ports in ``name`` that were added or got a new capacity."""
         inside, gone = set(self.switches(name)), self._removed_switches
         homes = ((port, self.parents(port)[0]) for port in self._capacities)
         return [
@@ -143,7 +143,7 @@ class Draft:
         return self._index.contents(name) if found is None else found
 
     def parents(self, name: str) -> Sequence[str]:
-        """Return the names of the parents of ``name``; a switch has block, rack and domain."""
+        """Return the names of the parents of ``name``; for a switch: block, rack and domain."""
         found = self._parents.get(name)
         return self._index.parents(name) if found is None else found
 
@@ -159,7 +159,7 @@ class Draft:
         return found
 
     def switches(self, name: str) -> list[str]:
-        """Return the names of the packet switches in ``name``, or its own if it is one."""
+        """Return the names of the packet switches in ``name``; for a switch, its own name."""
         if self.kind(name) == EK_PACKET_SWITCH:
             return [name]
         there = [] if self._is_new(name) else self._index.switches(name)
@@ -175,7 +175,7 @@ class Draft:
     def speeds(self) -> list[float]:
         """Return capacities in bps for changed and added ports.
 
-        Their sums and multiples are exact as floats.
+        The sums and multiples of these capacities are exact as floats.
         """
         return self.base.index.speeds
 
@@ -196,7 +196,7 @@ class Draft:
         return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))
 
     def total(self, name: str) -> float:
-        """Return the total port capacity in bps; of a port, its own capacity."""
+        """Return the node's total port capacity in bps, or a port's own capacity."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._total_of_switch, self.switches(name)))
@@ -224,7 +224,7 @@ class Draft:
     def add_switch(
         self, name: str, stage: float, parents: Sequence[str], ports: Mapping[str, float]
     ) -> None:
-        """Add a switch with its ports (capacities in bps); parents: block, rack, domain."""
+        """Add a switch with ports (capacities in bps) to its parents (block, rack, domain)."""
         attributes = {
             "type": list(NODE_KINDS[EK_PACKET_SWITCH].types),
             SWITCH_LOC: {"stage": stage},
@@ -274,7 +274,7 @@ class Draft:
             self._removed.append(name)
 
     def edits(self) -> dict[str, Any]:
-        """Return the changes so far as plain JSON that shares nothing with this draft."""
+        """Return the changes so far as plain JSON that shares no objects with this draft."""
         # Nodes that were removed with a switch need no entry of their own.
         removed = [
             name

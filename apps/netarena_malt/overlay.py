@@ -1,7 +1,8 @@
 """Copy-on-write overlay: a graph that shares all unchanged elements with its base graph.
 
-Truth is computed by executing a query's actions on a graph. They touch about a hundred nodes of a
-network that may have half a million, so copying the network would take nearly all of the time.
+The right answer is computed by executing a query's actions on a graph. The actions touch about a
+hundred nodes of a network that may have half a million nodes, so copying the network would take
+nearly all of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from netarena_malt.topology import Graph
 
 
 class _Rows(MutableMapping[str, dict[str, Any]]):
-    """Dicts by name from ``base``; each is copied when it is first accessed."""
+    """Dicts by name from ``base``; each dict is copied when it is first accessed."""
 
     __slots__ = ("base", "gone", "own")
 
@@ -51,7 +52,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
         for name in self.base:
             if name not in self.gone:
                 yield name
-        # A list, since lookups during iteration add rows.
+        # A list, because lookups during iteration add rows.
         yield from [name for name in self.own if name not in self.base]
 
     def __len__(self) -> int:
@@ -59,10 +60,10 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 
 
 def overlay(base: Graph) -> Graph:
-    """Return a graph that shares the elements of ``base`` until they are changed in it.
+    """Return a graph that shares the elements of ``base`` until they are changed in the new graph.
 
-    List and dict values of attributes, and the edges' attributes, are shared with ``base``: replace
-    them, never modify them.
+    List and dict values of attributes, and the edges' attributes, are shared with ``base``, so they
+    must be replaced and never modified.
     """
     graph: Graph = nx.DiGraph()
     # These attributes are dicts in a DiGraph, but networkx accepts any mapping.

@@ -1,8 +1,8 @@
 """Parser of canonical task texts, one statement per line, with fixed patterns.
 
-The ``parser`` agent answers with the program for the resulting actions. Its score on a set of
-queries shows how many of them pattern matching solves. The patterns share no code with ``action``,
-which writes the texts, so that the two modules check each other.
+The ``parser`` agent answers with the program for the resulting actions. The agent's score on a set
+of queries shows how many of these queries pattern matching solves. The patterns share no code with
+``action``, which writes the texts, so that the two modules check each other.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Actions in varied words: the texts with ``phrasing`` varied and held_out.
 
-The text is composed from the productions of ``grammar``. It has the same meaning as the canonical
-text, with two differences. Most nodes are described (``reference``) instead of named. Terms are
-defined once, in the rules of the prompt, instead of in each sentence. Operands are written in the
-order of the text, so that 'that switch' can refer to an earlier mention.
+The text is composed from the productions of ``grammar``. The text has the same meaning as the
+canonical text, with two differences. Most nodes are described (``reference``) instead of named.
+Terms are defined once, in the rules of the prompt, instead of in each sentence. Operands are
+written in the order of the text, so that 'that switch' can refer to an earlier mention.
 
 A description identifies the same node in the network before the task and at the time of its step.
-It contains no name of which the node's own name is a part, and does not depend on the node itself.
+A description contains no name of which the node's own name is a part, and does not depend on the
+node itself.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ from netarena_malt.topology import (
 
 #: Probability that a node is named rather than described, by number of enclosing descriptions.
 _NAMED = (0.1, 0.6, 1.0)
-#: Probability of 'that switch' for the only node of its kind mentioned so far.
+#: Probability of 'that switch' for the only switch mentioned so far, and so for other kinds.
 _AGAIN = 0.7
 _CONTEXT = 0.45
-#: Fewest held-out productions of a held-out text; it is written again until it has them.
+#: Minimum number of held-out productions in a held-out text; a text with fewer is written again.
 _HELD_OUT = 3
-#: Probabilities of short names for ports of one switch, and of 'like' another switch for a home.
+#: Probabilities: of short names for ports of one switch, and of 'like' another switch to describe a
+#: new switch's parents.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
@@ -109,11 +111,11 @@ def phrase(
     held_out: bool = False,
     used: Counter[str] | None = None,
 ) -> str:
-    """Return the text of a query that asks for ``actions`` on the network of ``draft``.
+    """Return the text of a query that requests ``actions`` on the network of ``draft``.
 
     ``draft`` is the initial network, in which each reference resolves to exactly one node. With
-    ``held_out`` the text also uses held-out productions and those of the private pack. ``used``
-    counts productions by id.
+    ``held_out`` the text also uses held-out productions and the private pack's productions.
+    ``used`` counts productions by id.
     """
     grammar = private() if held_out else shipped()
     while True:
@@ -127,7 +129,7 @@ def phrase(
 
 
 def _held_out_in(used: Counter[str]) -> int:
-    """Return the number of used productions that varied text never has."""
+    """Return the number of used productions that varied text never uses."""
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
@@ -157,7 +159,7 @@ class Writer:
         self._rng = rng
         self._held_out = held_out
         self._used = used
-        #: Kinds of nodes that the draft does not have: new ones, and variables of loops.
+        #: Kinds of names that the draft does not have: new nodes, and variables of loops.
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
@@ -208,11 +210,11 @@ class Writer:
     # Sentences.
 
     def step(self, action: Action) -> str:
-        """Return an action as sentences; a loop ends with the mark of a block."""
+        """Return an action as sentences; a loop ends with the mark of the end of a block."""
         parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
         if isinstance(parameters, Question):
             if parameters.select.scope == "self":
-                return describe(action)  # never drawn: questions about one node are trivial
+                return describe(action)  # never drawn, because questions about one node are trivial
             return self._expand(
                 action.kind,
                 total=self._later("total"),
@@ -398,7 +400,7 @@ class Writer:
     # Sets of nodes.
 
     def _selection(self, select: Selection) -> dict[str, Operand]:
-        """Return the operands of all symbols for sets of nodes."""
+        """Return the operands that the symbols for sets of nodes need."""
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
         return {
             "what": self._noun(select.kind, many=True),
@@ -440,13 +442,14 @@ class Writer:
         if name in self._turns:
             return self._expand("ref.turn", kind=self._noun(kind))
         plan = self._plan(name, depth)
-        assert plan is not None  # outside of descriptions, a node can always be named
+        assert plan is not None  # a node can always be named outside of descriptions
         return self._tell(plan)
 
     def _plan(self, name: str, depth: int, around: tuple[str, ...] = ()) -> _Plan | None:
-        """Return a plan to mention ``name`` in descriptions of the nodes ``around``; None if none.
+        """Return a plan to mention ``name`` in descriptions of the nodes ``around``, or None.
 
-        It uses no name that contains one of theirs, and no reference to one of them.
+        The plan uses no name that contains the name of a node in ``around``, and no reference to
+        such a node.
         """
         if name in around:
             return None
@@ -503,13 +506,13 @@ class Writer:
         return self._named_later(name)()
 
     def _is_there(self, name: str) -> bool:
-        """Return whether a node of this name exists before the task, rather than being new."""
+        """Return whether a node of this name exists before the task."""
         return name not in self._kinds and self._draft.exists(name)
 
     def _kind(self, name: str) -> str:
         if self._is_there(name):
             return self._draft.kind(name)
-        # Only ports that a loop adds are not registered one by one.
+        # All new nodes are registered, except ports that a loop adds.
         return self._kinds.get(name, EK_PORT)
 
     def _quote_new(self, name: str) -> str:
@@ -542,7 +545,7 @@ class Writer:
         return self._expand(f"{many}.{form}", name=lambda: self._names(shown))
 
     def _names(self, names: Sequence[str]) -> str:
-        """Return names in quotes; for consecutive numbers perhaps only the first and the last."""
+        """Return names in quotes, possibly only the first and the last for consecutive numbers."""
         first, last = names[0], names[-1]
         stem = first.rstrip("0123456789")
         start = int(first[len(stem) :] or 0)
@@ -559,7 +562,7 @@ class Writer:
         return lambda: self.capacity(bps)
 
     def capacity(self, bps: float) -> str:
-        """Return a capacity in one of several units, each of which gives exactly this number."""
+        """Return a capacity in a random unit in which the number is exact."""
         mantissa, _, exponent = f"{bps:.15e}".partition("e")
         mantissa = mantissa.rstrip("0").rstrip(".")
         power = f"{mantissa}e{int(exponent)}"

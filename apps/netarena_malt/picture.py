@@ -11,17 +11,17 @@ from netarena_malt.correctness import differences, wrong_data, wrong_form
 from netarena_malt.network import Changes, Network, equal
 from netarena_malt.state import Answer, Case, case_of
 
-#: Most nodes and edges in a picture.
+#: Maximum number of nodes and edges in a picture.
 MAX_NAMED = 200
-#: Most characters of one value.
+#: Maximum number of characters of one value.
 MAX_CHARS = 2000
 
 
 def draw(query: Query, state: State) -> tuple[Picture, ...]:
-    """Return up to three pictures of an answer; none without a usable one.
+    """Return up to three pictures of an answer, or none if the answer is unusable.
 
-    They show its data next to the right data, its changes of the network, and the differences of
-    the network from the right one.
+    The pictures show the answer's data next to the right data, its changes of the network, and the
+    differences between the resulting network and the right network.
     """
     if not isinstance(state, dict) or not state.get("answered") or "error" in state:
         return ()

@@ -1,7 +1,7 @@
 """Prompts: the rules, the form of a reply, worked examples, and the task.
 
-The texts are files in ``prompts``. The examples use a network with another name, so that none of
-them can be a drawn query. Their tasks are rendered from actions in the same way as queries.
+The texts are files in ``prompts``. The examples use a network with another name, so that no example
+can be a drawn query. The examples' tasks are rendered from actions in the same way as queries.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ _PACKAGE = "netarena_malt"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an answer, as the prompt states them."""
+    """Limits of an answer, as stated in the prompt."""
 
-    #: Most characters of the program.
+    #: Maximum number of characters of the program.
     code_chars: int
     #: Processor time in s.
     cpu_s: int
     memory_mib: int
     #: Wall time in s, far above ``cpu_s``, so that the machine's load does not decide a verdict.
     wall_s: int
-    #: Size of data as JSON, its values and its levels of nesting; larger data is wrong.
+    #: Maximum size of data as JSON, and maximum numbers of values and of nesting levels; data above
+    #: a limit is wrong.
     data_kib: int
     data_values: int
     data_levels: int
-    #: Size of the complete result as JSON; with a larger one the program has failed.
+    #: Maximum size of the complete result as JSON; with a larger result the program has failed.
     result_mib: int
 
 
-#: Network of the examples, with another name than ``topology.RELEASED``.
+#: Network of the examples, whose name differs from that of ``topology.RELEASED``.
 EXAMPLE_TOPOLOGY = Topology(
     name="dc9", superblocks=2, spine_blocks=2, agg_blocks=2, columns=3, ports=4, exceptions_bps={}
 )
@@ -80,7 +81,7 @@ _NEW_SWITCH = NewNode(
 _NEW_PORT = NewNode(name="$1.p9", kind=EK_PORT, attributes={CAPACITY: 3e9}, parents=("$1",))
 _PORTS_OF_EACH = Selection(name="$1", scope="children", kind=EK_PORT)
 
-#: File of an example in ``prompts`` (thought, a line ``---``, reply) -> the actions of its task.
+#: File of an example in ``prompts`` (thought, a line ``---``, reply) -> the example's actions.
 EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
     {
         "example_count": (
@@ -145,7 +146,7 @@ def prompt_parts(query: Query, limits: Limits) -> PromptParts:
 
 @lru_cache
 def examples(*, loops: bool) -> tuple[Example, ...]:
-    """Return the worked examples; those with a loop only if the task has ``loops``."""
+    """Return the worked examples; examples with a loop only if the task has ``loops``."""
     found = []
     for name, actions in EXAMPLES.items():
         if loops or all(action.kind != "each" for action in actions):
@@ -157,7 +158,7 @@ def examples(*, loops: bool) -> tuple[Example, ...]:
 
 @lru_cache
 def _rules(*, own: bool) -> str:
-    """Return the rules; ``own`` for a network that is not made from the released model."""
+    """Return the rules; ``own`` is set for a network that is not made from the released model."""
     kinds = "\n".join(map(_describe_kind, NODE_KINDS))
     origin = read_text(_PACKAGE, "origin_own" if own else "origin").strip()
     return _template("rules").substitute(kinds=kinds, origin=origin)

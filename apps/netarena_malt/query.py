@@ -1,14 +1,14 @@
-"""The seeded generator: a network that differs from its base, and a task on it.
+"""The seeded generator of queries: a network that differs from its base, and a task on it.
 
 The generator edits the base network, draws a *focus* (a node that contains others), draws the
 operations of the label within the focus, and renders the text from them. Edits remove and add
 switches and ports and change capacities, so that counts and ranks depend on the seed. Nothing is
 executed during drawing: ``solve_truth`` executes the operations on a graph.
 
-Texts in varied words describe the focus without its name, and the edits must not reveal it.
+Texts in varied words describe the focus without its name, and the edits must not reveal the focus.
 Therefore edits are spread over the whole network (``spread``), and the focus is drawn independently
-of them. Canonical texts name the focus. Their edits are all within it, as in the first versions, so
-that canonical queries stay the same.
+of the edits. Canonical texts name the focus. The edits of canonical queries are all within the
+focus, as in the first versions, so that these queries stay the same.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ from netarena_malt.topology import (
 
 #: Value of ``topology`` for the released model, instead of a path.
 RELEASED_NAME = "released"
-#: Version of the generator, raised whenever a seed would draw something else.
+#: Version of the generator, raised whenever a seed would draw different queries.
 VERSION = "4"
-#: The same for texts from the grammar, whose wording may change while the rest stays the same.
+#: Version of the generator for texts from the grammar, whose wording may change separately.
 WORDED_VERSION = "5"
 #: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
     {VERSION: "phrasing canonical", WORDED_VERSION: "phrasing varied and held_out"}
 )
 
-#: Label -> level, and operations and shapes of loops in order. Queries have the order of labels.
+#: Label -> level, and operations and shapes of loops in order. Queries take the labels in turn.
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         f"capacity planning, level-{level}, {'-'.join(kinds)}": (f"level{level}", kinds)
@@ -114,13 +114,14 @@ _FOCUS_KINDS = (
     EK_CONTROL_DOMAIN,
     EK_PACKET_SWITCH,
 )
-#: Most names in a right list, and most nodes that one operation changes, in any network, below the
-#: limits of an answer (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
+#: Maximum number of names in a right list, and of nodes that one operation changes, in any network;
+#: maximum number of rows in a ranking. They are below the limits of an answer
+#: (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
-#: Most switches of a container that a loop before a list goes through.
+#: Maximum number of a container's switches that a loop before a list visits.
 _LISTABLE_SWITCHES = 24
-#: Most switches of a container that another loop goes through.
+#: Maximum number of a container's switches that any other loop visits.
 _LOOPED_SWITCHES = 100
 _QUESTIONS = frozenset(kind for kind, each in OPERATIONS.items() if each.answer_type != "graph")
 
@@ -129,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 
 #: ``canonical``: fixed sentences. ``varied``: text from the grammar of ``phrasing``. ``held_out``:
-#: text that also uses held-out productions and those of the maintainers' private pack.
+#: text that also uses held-out productions and the productions of the maintainers' private pack.
 Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 
 
@@ -146,7 +147,7 @@ class MaltConfig(Config):
     @field_validator("phrasing")
     @classmethod
     def _valid_pack(cls, value: Phrasing) -> Phrasing:
-        """Return the value. Raises ConfigError for an invalid pack before anything is drawn."""
+        """Return the value. Raises ConfigError for an invalid pack, before any query is drawn."""
         if value == "held_out":
             private()
         return value
@@ -211,14 +212,14 @@ class Truth:
 def labels(config: Config) -> list[str]:
     """Return the labels of the requested levels for which the network of ``config`` has queries.
 
-    Raises ConfigError for a network that cannot be made, or that has queries of no label.
+    Raises ConfigError for a network that cannot be created, or that has no queries of these labels.
     """
     asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
     return _carried(base_for(config), asked, spread_out=_is_worded(config))
 
 
 def drawer(config: Config) -> Drawer:
-    """Return the function that draws an initial network and operations. Raises ConfigError."""
+    """Return the function that draws an initial network and actions. Raises ConfigError."""
     base = base_for(config)
     spread_out = _is_worded(config)
 
@@ -241,7 +242,7 @@ def version_of(config: Config) -> str:
 
 
 def _is_worded(config: Config) -> bool:
-    """Return whether texts come from the grammar, which mostly describes nodes without names."""
+    """Return whether texts come from the grammar, in which most nodes are described, not named."""
     return cast("MaltConfig", config).phrasing != "canonical"
 
 
@@ -259,7 +260,7 @@ def initial_changes(query: Query) -> dict[str, Any]:
 
 
 def initial_graph(query: Query) -> Graph:
-    """Return a new graph of the agent's network; ``overlay`` says what it shares with its base."""
+    """Return a new graph of the agent's network, which shares elements as in ``overlay``."""
     graph = overlay(base_of(query.initial).graph)
     apply_edits(graph, initial_changes(query))
     return graph
@@ -302,7 +303,7 @@ def render(actions: Sequence[Action]) -> str:
 # Drawing.
 
 
-#: Most attempts to draw one query.
+#: Maximum number of attempts to draw one query.
 _PLACES = 1_000
 #: A network has queries of a label if ``_OFTEN`` draws succeed within ``_SOON`` attempts each.
 _SOON = 100
@@ -310,9 +311,9 @@ _OFTEN = 3
 
 
 def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
-    """Return the labels for which ``base`` has queries; log a warning with the others.
+    """Return the labels for which ``base`` has queries; log a warning with the other labels.
 
-    Raises ConfigError if it has queries of no label.
+    Raises ConfigError if ``base`` has no queries of any label.
     """
     if base.key is None:
         return labels
@@ -351,8 +352,8 @@ def _draw(
     """Return an initial network and actions on it: operations and loops of the shapes ``kinds``.
 
     With ``spread_out`` the edits are drawn first, over the whole network, and all attempts use this
-    network. Otherwise each attempt edits the network only within its focus. None if no attempt
-    finds a focus in ``base`` that fits the actions.
+    network. Otherwise each attempt edits the network only within its focus. Returns None if no
+    attempt finds a focus in ``base`` that fits the actions.
     """
     loops = kinds[0] in SHAPES
     untouched = Draft(base)
@@ -376,8 +377,8 @@ def _draw(
             continue
         if not spread_out:
             _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
-        # Several attempts per focus: if the edits made some containers fail, these would be drawn
-        # less often, which would reveal something about the focus.
+        # With one attempt per focus, containers whose edits prevent the actions would be drawn less
+        # often, which would reveal information about the focus.
         for _ in range(_ATTEMPTS if spread_out else 1):
             after = draft.copy() if loops else draft
             actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
@@ -387,14 +388,15 @@ def _draw(
     return None
 
 
-#: Attempts to draw the actions within one focus on a network whose edits are spread out.
+#: Number of attempts to draw the actions within one focus if edits are spread out.
 _ATTEMPTS = 8
 
 
 def _edited(base: Base, places: list[str]) -> list[str]:
-    """Return the kinds whose nodes have at least one edit each on average; all if there are none.
+    """Return the kinds whose nodes have at least one edit each on average, or all kinds if none do.
 
-    In a very large network most switches have no edit, and questions about one would be trivial.
+    In a very large network most switches have no edit, and questions about one switch would be
+    trivial.
     """
     edits = SETS_PER_SWITCH * len(base.index.names[EK_PACKET_SWITCH]) * intensity(base)
     return [kind for kind in places if edits >= len(base.index.names[kind])] or places
@@ -403,7 +405,7 @@ def _edited(base: Base, places: list[str]) -> list[str]:
 def _draw_step(
     kind: str, before: Draft, after: Draft, focus: str, rng: random.Random
 ) -> Action | None:
-    """Draw one action; a loop is applied to ``after``, and later questions should depend on it."""
+    """Draw one action; loops are applied to ``after``; later questions should depend on loops."""
     if kind in SHAPES:
         return draw_loop(kind, after, focus, rng)
     action = _DRAW[kind](after, focus, rng)
@@ -416,9 +418,9 @@ def _draw_step(
     return action
 
 
-#: Questions about sets of nodes rather than their values.
+#: Questions about sets of nodes, and not about the nodes' values.
 _LISTING = frozenset({"count", "list"})
-#: Most redraws of a question to find one whose answer a loop changed.
+#: Maximum number of redraws to find a question whose answer a loop changed.
 _ASKS = 8
 
 
@@ -445,7 +447,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # Only original ports: new ones must stay.
+        # Only original ports, because new ports must stay.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
@@ -476,7 +478,7 @@ def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
 
 
 def _sizes(draft: Draft, focus: str) -> list[str]:
-    """Return kinds of nodes that can be added or removed within ``focus``; ports are likeliest."""
+    """Return kinds of nodes that can be added or removed within ``focus``, mostly ports."""
     kind = draft.kind(focus)
     sizes = [EK_PORT, EK_PORT]
     if kind != EK_PACKET_SWITCH:
@@ -524,7 +526,7 @@ def _draw_remove(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
     """Return one to three ports whose removal leaves the switch at least half of its capacity.
 
-    Empty if the switch has only one port.
+    The result is empty if the switch has only one port.
     """
     there = draft.contents(switch)
     if len(there) < 2:
@@ -560,7 +562,7 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         bound = 2 * bps
         select = Selection(name=within, scope="descendants", kind=EK_PORT, below_bps=bound)
         return act("update", Update(select=select, to_bps=bound))
-    # The update must change something and leave the switch at least half of its capacity.
+    # The update must change a value and leave the switch at least half of its capacity.
     values = [value for value, sum_ in after.items() if value != bps and sum_ >= total / 2]
     if values and rng.randrange(2):
         return act("update", Update(select=select, to_bps=rng.choice(values)))
@@ -570,9 +572,9 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 def _draw_members(
     draft: Draft, focus: str, rng: random.Random, *, listed: bool
 ) -> Selection | None:
-    """Draw a selection of ports or switches within ``focus``: all, or by capacity; never empty.
+    """Draw a non-empty selection of ports or switches within ``focus``: all, or by capacity.
 
-    None if there are too many to be ``listed``.
+    Returns None if the selection has too many nodes to be ``listed``.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)

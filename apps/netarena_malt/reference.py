@@ -1,9 +1,10 @@
 """References: descriptions of nodes without their names, and their resolver.
 
-A reference needs a look-up in the network, such as 'the rack that holds that switch'. Its meaning
-is the result of ``resolve`` on the agent's network before the task. ``propose`` returns only
-references that resolve to exactly the intended node, on that network and on given others. Therefore
-a reader who resolves the description on the network at the time of its step finds the same node.
+A reader resolves a reference, such as 'the rack that holds that switch', by a look-up in the
+network. A reference means the result of ``resolve`` on the agent's network before the task.
+``propose`` yields only references that resolve to exactly the intended node, on this network and on
+other given networks. Therefore a reader who resolves the description on the network at the time of
+its step finds the same node.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: Most nodes among which a position by name is used: higher ordinals are unreadable and slow.
+#: Maximum number of nodes among which positions by name are used, because higher ordinals are
+#: unreadable and slow.
 _MAX_NAMES = 500
-#: Most switches whose ports are summed for a position by capacity, of a switch and of a block.
+#: Maximum number of switches whose ports are summed for a position by capacity: for a switch, and
+#: for a block.
 _MAX_SWITCHES = 24
 _MAX_SWITCHES_OF_BLOCKS = 64
 
@@ -56,13 +59,13 @@ class Reference:
     kind: str
     #: The other node: a container, content or neighbour; None for the whole network.
     anchor: str | None = None
-    #: Position from 0; -1 is the last.
+    #: Position, starting at 0; -1 is the last.
     rank: int = 0
     bps: float | None = None
 
 
 def resolve(view: View, reference: Reference) -> list[str]:
-    """Return the names of the nodes that ``reference`` may mean; exactly one if it is unique."""
+    """Return the names of the nodes that ``reference`` may mean; one name if it is unique."""
     if reference.anchor is not None and reference.anchor not in view:
         return []
     return WAYS[reference.way].resolve(view, reference)
@@ -78,8 +81,8 @@ def propose(
 ) -> Iterator[Reference]:
     """Yield references that mean only ``name``, on ``draft`` and on each of ``views``.
 
-    With ``nested``, for a reference within another, positions within a container are left out:
-    'the third port in X' could also be read as the third port, in a container in X.
+    ``nested`` is set for a reference within another reference. Positions within a container are
+    then left out, because 'the third port in X' could also mean the third port of a container in X.
     """
     kind = draft.kind(name)
     ways = [way for way in _WAYS_TO[kind] if not (nested and way in _IN_SOMETHING)]
@@ -93,21 +96,21 @@ def propose(
 
 @dataclass(frozen=True)
 class Way:
-    """One form of reference: its generator and its resolver, independent of each other."""
+    """One form of reference, with a generator and a resolver that are independent of each other."""
 
     propose: Callable[[Draft, str, str, random.Random], Reference | None]
     resolve: Callable[[View, Reference], list[str]]
 
 
 def _inside(view: View, anchor: str, kind: str) -> Sequence[str]:
-    """Return the nodes of ``kind`` within ``anchor``: switches at any depth, others directly."""
+    """Return ``anchor``'s nodes of ``kind``: switches at any depth, other kinds directly below."""
     if kind == EK_PACKET_SWITCH:
         return view.switches(anchor)
     return [name for name in view.contents(anchor) if view.kind(name) == kind]
 
 
 def _siblings(view: View, name: str) -> list[str]:
-    """Return the sorted nodes of its kind in its parent (for a switch: its block), and itself."""
+    """Return, sorted, the node and its siblings of the same kind; for a switch, in its block."""
     kind = view.kind(name)
     for parent in view.parents(name):
         if view.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
@@ -207,13 +210,13 @@ def _say_holder(draft: Draft, name: str, kind: str, rng: random.Random) -> Refer
 
 
 def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
-    """Return a random parent, or None without parents."""
+    """Return a random parent, or None if the node has no parent."""
     parents = draft.parents(name)
     return rng.choice(parents) if parents else None
 
 
 def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
-    """Return ``reference`` with the position of ``name``; None among one node or too many."""
+    """Return ``reference`` with the position of ``name``; None among one node or too many nodes."""
     assert reference.anchor is not None
     names = _inside(draft, reference.anchor, reference.kind)
     if not 1 < len(names) <= _MAX_NAMES:
@@ -278,7 +281,7 @@ def _say_most_ports(draft: Draft, name: str, kind: str, rng: random.Random) -> R
     return Reference("most_ports", kind, outer) if outer else None
 
 
-#: Forms of reference by name; symbols of the grammar that start with ``ref.`` have their words.
+#: Forms of reference by name; their wording is in grammar symbols that start with ``ref.``.
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "root": Way(_say_root, _root),
@@ -307,7 +310,7 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_AGG_BLOCK: ("holder", *_RANKS, *_BESIDE),
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
-        # No ``holder`` here: names and descriptions of a switch's ports contain the switch.
+        # No ``holder`` here, because names and descriptions of a switch's ports contain the switch.
         EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }

@@ -1,7 +1,7 @@
 """The intermediate networks of a task, in which descriptions are read step by step.
 
-The effects of the ground truth create them, as layers on top of the base, so that the cost of a
-step depends only on the elements that it touches.
+The effects of the task's actions create these networks as layers on top of the base, so that the
+cost of a step depends only on the elements that the step touches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from netarena_malt.topology import EK_PACKET_SWITCH, EK_PORT, Graph
 
 
 class Passage:
-    """A network between steps; ``names`` are those of the base."""
+    """A network between steps; ``names`` returns the base's names."""
 
     def __init__(self, graph: Graph, base: Index) -> None:
         self._index = Index(graph, base.names)
@@ -44,24 +44,24 @@ class Passage:
         return self._index.ancestors(name)
 
     def switches(self, name: str) -> list[str]:
-        """Return the names of the packet switches in ``name``, or its own if it is one."""
+        """Return the names of the packet switches in ``name``; for a switch, its own name."""
         return [name] if self.kind(name) == EK_PACKET_SWITCH else self._index.switches(name)
 
     def capacity(self, port: str) -> float:
         return self._index.capacity(port)
 
     def total(self, name: str) -> float:
-        """Return the total port capacity in bps; of a port, its own capacity."""
+        """Return the node's total port capacity in bps, or a port's own capacity."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._index.total_of_switch, self.switches(name)))
 
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
-    """Return for each step the networks in which its words may be read, except the initial one.
+    """Return, for each step, the networks in which its text may be read, except the initial one.
 
-    These are the network that the step finds and, if it is described in several parts, the one with
-    the other parts done.
+    These are the network before the step and, if the text describes the step in several parts, the
+    network after the other parts.
     """
     if len(actions) == 1 and _other_parts(actions[0]) is None:
         return [[]]
@@ -81,7 +81,7 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 
 def _other_parts(action: Action) -> Action | None:
-    """Return the part of a step that may be done before its last words are read; None if none."""
+    """Return the part of a step that may be done before the step's last words are read, or None."""
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

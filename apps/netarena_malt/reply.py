@@ -2,8 +2,8 @@
 
 The external contract defines the form: text with a Python code block that defines
 ``process_graph``. The last such block counts, including its helpers and imports. Fences follow
-CommonMark: three or more backticks or tildes, closed by a line of at least as many. These variants
-of language models are accepted too:
+CommonMark: three or more backticks or tildes, closed by a line of at least as many. The parser also
+accepts these variants, which language models write:
 
 - an opening fence after a word (``Action: ```python``)
 - a block inside another block
@@ -12,7 +12,8 @@ of language models are accepted too:
 - a last fence on the same line as code
 - a block in a quotation (``> ```python``)
 
-Thoughts are ignored (``netarena.task.reasoning``). The time is linear in the length of any reply.
+Reasoning is ignored (``netarena.task.reasoning``). The parser's time is linear in the length of the
+reply.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from typing import NamedTuple
 
 from netarena.sdk import Found, ReplyRefused, ends_of, read_answer
 
-#: Most characters of a program.
+#: Maximum number of characters of a program.
 MAX_CODE_CHARS = 100_000
-#: Number of blocks, and of possible ends of one block, that are tried.
+#: Maximum number of blocks, and of possible ends of one block, that are tried.
 _MAX_TRIES = 8
 
 _PYTHON_TAGS = ("python3", "python", "py")
 _DEFINITION = re.compile(
     r"[ \t]*(?:(?:async[ \t]+)?def[ \t]+process_graph\b|process_graph[ \t]*(?::[^=]*)?=(?!=))"
 )
-#: The mark of a line in a quotation.
+#: Mark at the start of a quoted line.
 _QUOTED = re.compile(r"[ \t]{0,3}>[ \t]?")
 _filters = threading.Lock()
 _FORM = "send one Python code block, from ```python to ```, that defines process_graph(graph_data)"
@@ -51,7 +52,7 @@ class _Fence(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The lines ``start`` up to, not including, ``end``."""
+    """The lines from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -59,18 +60,18 @@ class _Block(NamedTuple):
 
 class _Program(NamedTuple):
     code: str
-    #: The line after its last one.
+    #: The line after the program's last line.
     end: int
-    #: Whether it is Python.
+    #: Whether the program is valid Python.
     valid: bool
 
 
 def extract_code(reply: str) -> str:
     """Return the program of a reply: the last code block that defines ``process_graph``.
 
-    A block of invalid Python is returned too if it looks like a definition: it is then run, fails,
-    and the error names the line. A reply without fences counts if all of it is valid Python. Raises
-    ReplyRefused with a reason for the agent.
+    A block of invalid Python is also returned if it looks like a definition, so that running the
+    block gives an error that names the line. A reply without fences counts if the whole reply is
+    valid Python. Raises ReplyRefused with a reason for the agent.
     """
     try:
         reply.encode()
@@ -140,13 +141,13 @@ def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
 
 
 def _fence(line: str, number: int) -> tuple[_Fence | None, bool]:
-    """Return the fence on this line, if there is one, and whether it could close a block."""
+    """Return the fence on this line, if any, and whether the fence could close a block."""
     text = line.strip(" \t")
     for mark in "`~":
         after = text.lstrip(mark)
         length = len(text) - len(after)
         if length >= 3:
-            if mark in after:  # code within a sentence, as CommonMark has it
+            if mark in after:  # code within a sentence, according to CommonMark
                 return None, False
             return _Fence(number, mark, length), not after
         if _is_python(line):
@@ -170,7 +171,7 @@ def _untag(text: str) -> str:
 
 
 def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | None:
-    """Return the program in ``block``; None if it defines no ``process_graph``.
+    """Return the program in ``block``; None if the block does not define ``process_graph``.
 
     Raises ReplyRefused for a program that is too long.
     """
@@ -195,7 +196,7 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | Non
 
 
 def _readings(code: str, *, last: bool) -> Iterator[str]:
-    """Yield programs that these lines may mean; ``last``: nothing follows them in the reply."""
+    """Yield programs that these lines may mean; ``last`` is set if they end the reply."""
     yield code
     if code[:1] in {" ", "\t"}:
         yield textwrap.dedent(code)
@@ -207,17 +208,17 @@ def _readings(code: str, *, last: bool) -> Iterator[str]:
 
 
 def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
-    """Yield possible ends of the block: its closing fence, or later ones (in a docstring)."""
+    """Yield possible ends of the block: its closing fence, or later fences (docstrings)."""
     yield block.end
     after = bisect_left(closers, block.end + 1)
     yield from closers[after : after + _MAX_TRIES]
 
 
 def _is_kept(bare: str, tree: ast.Module) -> bool:
-    """Return whether each marker of a program without a fence is in a string within one line.
+    """Return whether each reasoning marker in an unfenced program is in a string within one line.
 
-    Such a program has no clear limits: in a comment, or in a string from an earlier line, a marker
-    ends the thought.
+    A program without fences has no clear limits. A marker in a comment, or in a string that began
+    on an earlier line, is therefore treated as the end of reasoning.
     """
     if not (count := len(ends_of(bare))):
         return True
@@ -240,8 +241,8 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
 
 
 def _parse(code: str) -> ast.Module | None:
-    """Return the syntax tree, or None; nesting too deep for the parser is invalid Python too."""
-    # the list of warning filters is global; replies are parsed in threads
+    """Return the syntax tree; None for invalid Python or nesting too deep for Python's parser."""
+    # a lock, because warning filters are global and replies are parsed in threads
     with _filters, warnings.catch_warnings():
         # warnings about invalid escapes are irrelevant here
         warnings.simplefilter("ignore")

@@ -1,12 +1,12 @@
 """Safety of an answer: the structural rules, the bandwidth floor, and the frame condition.
 
 The structural rules (``structure``) are checked only around changed elements, because the initial
-network is known to obey them.
+network is known to obey the rules.
 
-The frame condition limits the elements that an answer may change to those that the solution
-changes, and the kind of change. An element that the solution removes is removed or stays unchanged.
-An element that it adds or alters keeps its kind, and only attributes that the solution changes get
-other values. A missing change makes an answer wrong, but not unsafe.
+The frame condition allows an answer to change only the elements that the solution changes, and only
+in the same manner. An element that the solution removes must be removed or stay unchanged. An
+element that the solution adds or alters must keep its kind, and only attributes that the solution
+changes may get other values. A missing change makes an answer wrong, but not unsafe.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from netarena_malt.network import (
 from netarena_malt.structure import affected, is_positive, kind_of, structure
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: Least share of its initial port capacity that a container keeps, unless the task asks for less.
+#: Minimum share of its initial port capacity that a container must keep, unless the task requires
+#: less.
 BANDWIDTH_FLOOR = 0.5
-#: Most reported findings of one rule.
+#: Maximum number of reported findings of one rule.
 MAX_FINDINGS_PER_RULE = 5
-#: Most findings that are collected, and most changes that are checked after a first finding.
+#: Maximum number of collected findings, and of changes that are checked after a first finding.
 _MAX_LOOKED_AT = 300
-#: Most levels of containment over which capacities are summed; the network has five.
+#: Maximum number of containment levels over which capacities are summed; the network has five.
 _MAX_DEPTH = 16
 
 
@@ -58,14 +59,14 @@ class Frame:
 
 
 def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...]:
-    """Return the safety findings about ``network``, the initial one with ``changes``."""
+    """Return the safety findings about ``network``, the initial network with ``changes``."""
     return tuple(_limited(_all_findings(frame, network, changes)))
 
 
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
     """Return the frame of a query; ``initial`` is the network of ``base`` with few changes."""
     first = compare(base.network, initial, *touched(initial))
-    # Not copied, since a large network has thousands of containers.
+    # Not copied, because a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
     return Frame(
         initial=initial,
@@ -77,7 +78,7 @@ def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
 
 
 def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first findings of each rule; a badly broken network needs no complete list."""
+    """Yield the first findings of each rule; badly broken networks need no complete list."""
     seen: Counter[str] = Counter()
     for finding in islice(findings, _MAX_LOOKED_AT):
         seen[finding.rule] += 1
@@ -89,7 +90,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
     unasked = list(islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE))
     yield from unasked
     if changes.more:
-        # Changes beyond the list cannot be checked; the answer is unsafe anyway.
+        # Changes that were cut from the list cannot be checked, but the answer is unsafe anyway.
         element, words = first_outside(changes, frame.target) or ("network", "the network")
         yield Finding(
             rule="number of changes",
@@ -101,7 +102,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
         return
     yield from islice(_cycles(network, changes), MAX_FINDINGS_PER_RULE)
     yield from islice(_bandwidth(frame, network, changes), MAX_FINDINGS_PER_RULE)
-    # If the answer is already unsafe, further findings are only explanations.
+    # If the answer is already unsafe, a limited number of further findings is enough.
     most = _MAX_LOOKED_AT if unasked else None
     nodes, edges = islice(changes.nodes, most), islice(changes.edges, most)
     for name in affected(frame.initial, network, nodes, edges):
@@ -121,7 +122,7 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
             continue
         yield Finding(rule=UNASKED_CHANGE, element=name, detail=detail)
     for edge, attributes in changes.edges.items():
-        # Edges of a node that the solution removes may be removed without the node, but not added.
+        # An answer may remove edges of a node that the solution removes, but not add edges to it.
         leaves = attributes is None and not frame.removed.isdisjoint(edge)
         if edge not in frame.target.edges and not leaves:
             done = _done(attributes, frame.initial.edge(edge))
@@ -133,11 +134,11 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
 
 
 def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
-    """Return how a node's change differs in kind from the one that the task asks for.
+    """Return how a node's change differs in kind from the change that the task requires.
 
-    Empty if it does not differ. ``found``, ``before`` and ``target`` are the node's attributes
-    after the answer, at the start, and after the solution. Changes that break a structural rule are
-    left to that rule.
+    The result is empty if it does not differ. ``found``, ``before`` and ``target`` are the node's
+    attributes after the answer, at the start, and after the solution. Changes that break a
+    structural rule are reported by that rule.
     """
     if target is None:
         return "" if found is None else "instead of removed"
@@ -164,8 +165,8 @@ def _done(after: Attributes | None, before: Attributes | None) -> str:
 def _cycles(network: Network, changes: Changes) -> Iterator[Finding]:
     """Yield findings about cycles of containment.
 
-    The initial network has none, so every cycle contains a changed edge. A search upwards from
-    the sources of changed edges finds all of them.
+    The initial network has no cycles, so every cycle contains a changed edge. A search upwards from
+    the sources of changed edges finds all cycles.
     """
     done: set[str] = set()
     for source, _ in changes.edges:
@@ -215,16 +216,16 @@ def _shifted(
 ) -> dict[str, float]:
     """Return the port capacity in bps of each container in ``after`` that changes may have altered.
 
-    ``totals`` are the capacities in ``before``. The sums include a port once for each path from the
-    container. The rules allow only one path; for a network with several the sum is too large, but
-    then other findings report that.
+    ``totals`` has the capacities in ``before``. The sums include a port once for each path from the
+    container. The rules allow only one path. For a network with several paths the sum is too large,
+    but then other findings report the additional paths.
     """
     shifted: dict[str, float] = {}
     above = [source for source, _ in changes.edges]
     for name in changes.nodes:
         above += after.above(name)
         above += before.above(name)
-    while above:  # containers of changed elements, and the containers of these
+    while above:  # containers of changed elements, and their containers in turn
         name = above.pop()
         if name not in shifted and after.node(name) is not None:
             shifted[name] = 0.0

@@ -1,20 +1,21 @@
 """Program inside the sandbox: runs an answer on its own copy of the network and reads the result.
 
-The sandbox's warm parent process executes the text of this module, after those of ``topology`` and
-``edit``. Therefore it needs only the standard library and networkx. ``load`` runs once, in the
-parent. ``call`` runs in a forked child process, which the agent's code controls, so its result is
-not trusted. The result has the changes of a graph rather than the whole graph: it needs no more
-trust and has a hundredth of the size.
+The sandbox's warm parent process executes the text of this module, after the texts of ``topology``
+and ``edit``. Therefore this module needs only the standard library and networkx. ``load`` runs
+once, in the parent. ``call`` runs in a forked child process, which the agent's code controls, so
+the result of ``call`` is not trusted. The result contains the changes of a graph and not the whole
+graph, because changes need no more trust and have a hundredth of the size.
 
 A graph is described by its *changes* from another:
 ``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
 "removed_edges": [[source, target]]}``. Nodes and edges that were added or altered are listed with
 all their attributes. Edges of a removed node are not listed. ``"more": true`` means that the list
-is cut at ``MAX_CHANGES``. No task changes as many elements, so the answer is known to be wrong and
-unsafe, and judging a badly broken network takes no longer than judging a right one.
+is cut at ``MAX_CHANGES``. No task changes so many elements, so the answer is known to be wrong and
+unsafe. The limit ensures that judging a badly broken network takes no longer than judging a right
+network.
 
-Data and attributes that are longer than any right ones are cut for the same reason. ``CUT``
-replaces omitted parts; no right value contains it.
+For the same reason, data and attributes that are longer than any right value are cut. ``CUT``
+replaces omitted parts; no right value contains ``CUT``.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ from netarena_malt.topology import Topology, build
 
 #: Types of data that an answer may declare.
 ANSWER_TYPES = ("text", "list", "table", "graph")
-#: Most levels of lists and dicts in data or in one attribute.
+#: Maximum number of levels of lists and dicts in data or in one attribute.
 MAX_DEPTH = 20
 #: Limits of data as JSON; the longest right answer takes about 6,000 bytes and 330 values.
 MAX_DATA_BYTES = 1 << 15
 MAX_DATA_VALUES = 1_000
-#: Most listed changes of nodes and edges; the largest task has about 300.
+#: Maximum number of listed changes of nodes and edges; the largest task has about 300.
 MAX_CHANGES = 500
-#: Limits of all listed changes as JSON, and of the attributes of one element.
+#: Limits of all listed changes as JSON, and limits of the attributes of one element.
 MAX_CHANGES_BYTES = 3 << 15
 MAX_ELEMENT_BYTES = 2_000
 MAX_ELEMENT_VALUES = 10
 #: Replacement for omitted parts.
 CUT = "…"
-#: Most characters of a node's name.
+#: Maximum number of characters of a node's name.
 _MAX_NAME_CHARS = 200
-#: Most characters of a shown error.
+#: Maximum number of characters of a shown error.
 MAX_ERROR_CHARS = 600
 
 _FILE = "<answer>"
@@ -67,7 +68,7 @@ _FILE = "<answer>"
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# Constants, since a union in an isinstance call would be created in each call.
+# Constants, because a union in an isinstance call would be created in each call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
 _LISTS = (list, tuple)
@@ -76,7 +77,7 @@ _BYTES = (bytes, bytearray)
 
 
 class UnusableError(Exception):
-    """An answer that does not have the required form; the text names the error."""
+    """An answer that does not have the required form; the message names the error."""
 
 
 def describe(topology: Topology) -> bytes:
@@ -102,13 +103,13 @@ def dump(graph: Any) -> bytes:
         if ends:
             rows.append(json.dumps([source, ends]))
     head = json.dumps({"relations": [json.loads(relation) for relation in relations]})
-    # The internal dict, since networkx offers only copies or views.
+    # The internal dict, because networkx offers only copies or views.
     nodes = (json.dumps(entry) for entry in graph._node.items())  # noqa: SLF001
     return "\n".join((head, *nodes, "", *rows)).encode()
 
 
 def load(payload: bytes) -> dict[str, Any]:
-    """Build the network twice: for the answer, and for comparison with the answer."""
+    """Build the network twice, for the answer and for comparison with the result."""
     lines = io.BytesIO(payload)
     head = json.loads(next(lines))
     if "topology" in head:
@@ -145,18 +146,18 @@ def _read_graph(relations: list[dict[str, Any]], lines: Iterator[bytes]) -> Any:
 class Pristine:
     """The initial network for comparison: attributes by name, edges by source and target.
 
-    ``apply_edits`` can change it like a graph. Equal values are one object: comparing touches all
-    values, and a forked child copies each memory page that it touches.
+    ``apply_edits`` can change this object like a graph. Equal values are one object, because a
+    comparison touches all values, and a forked child copies each memory page that it touches.
     """
 
     def __init__(self, graph: Any) -> None:
-        """Copy the present state of ``graph``; later edits must be applied here first."""
+        """Copy the current state of ``graph``; later edits must be applied to the copy first."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}
             for name, attributes in graph._node.items()  # noqa: SLF001 -- the dicts themselves
         }
-        #: Outgoing edges of the nodes that have any.
+        #: Outgoing edges, for the nodes that have outgoing edges.
         self._adj = _Rows(
             (source, {end: self._shared(attributes, None) for end, attributes in row.items()})
             for source, row in graph._adj.items()  # noqa: SLF001 -- the dicts themselves
@@ -210,7 +211,7 @@ class Pristine:
 
 
 class _Rows(dict[str, dict[str, Any]]):
-    """Rows of edges by source; most nodes have none."""
+    """Rows of edges by source; most nodes have no row."""
 
     def __missing__(self, name: str) -> Mapping[str, Any]:
         return _NOTHING
@@ -227,7 +228,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     - ``data_graph``: the changes of a graph in data, ``"same"`` for the updated graph, or null
     - ``updated``: the changes of the updated graph, or null without one
 
-    MemoryError passes through, since the sandbox reports this limit itself.
+    MemoryError passes through, because the sandbox itself reports this limit.
     """
     given, pristine = context["given"], context["pristine"]
     edits = request["edits"]
@@ -243,7 +244,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except BaseException as error:  # noqa: BLE001 -- even SystemExit is an error of the answer
         return {"error": _explain(error, request["code"])}
-    # The process ends soon, so garbage needs no collection; the memory limit still applies.
+    # The process ends soon, so garbage collection is unnecessary; the memory limit still applies.
     gc.disable()
     try:
         return _read(result, pristine.parts, suspects)
@@ -251,7 +252,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         raise
     except UnusableError as error:
         return {"error": str(error)}
-    except BaseException as error:  # noqa: BLE001 -- classes of the answer may do anything
+    except BaseException as error:  # noqa: BLE001 -- the answer's classes may raise any exception
         return {"error": f"the result cannot be read: {_explain(error, request['code'])}"}
 
 
@@ -269,7 +270,7 @@ def _run(code: str, graph: Any) -> Any:
     )
     # dataclasses and typing look up names of a class's module here.
     sys.modules["answer"] = module
-    exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the point
+    exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the purpose
     process: Callable[[Any], Any] | None = module.__dict__.get("process_graph")
     if not callable(process):
         raise UnusableError("the program ran but did not define a function process_graph")
@@ -277,7 +278,7 @@ def _run(code: str, graph: Any) -> Any:
 
 
 def _explain(error: BaseException, code: str) -> str:
-    """Return an exception's type and message, and the innermost line of the answer with it."""
+    """Return an exception's type and message, and the innermost line of the answer involved."""
     kind = type(error).__name__
     number = error.lineno if isinstance(error, SyntaxError) else None
     try:
@@ -348,7 +349,7 @@ def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
 def _same_data(one: Any, other: Any) -> bool:
     """Return whether both are node-link data with equal nodes and edges.
 
-    This check takes a third of the time of reading one of them.
+    This check takes a third of the time of reading one value.
     """
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return False
@@ -375,9 +376,9 @@ def parts_of(
 ) -> Parts:
     """Return the nodes and edges of a networkx graph or of node-link data.
 
-    Elements that equal those in ``before`` have the same attribute objects, except for the nodes in
-    ``suspects``: copying and comparing would take twice as long. Nodes without outgoing edges may
-    be missing from the edges.
+    Elements that equal elements of ``before`` have the same attribute objects, because copying and
+    comparing would take twice as long; the nodes in ``suspects`` are an exception. Nodes without
+    outgoing edges may be missing from the edges.
 
     Raises UnusableError, which names the graph as ``where``.
     """
@@ -456,8 +457,8 @@ def _show(name: Any) -> str:
 def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any]:
     """Return the changes from one graph to the other, in the order of the graphs.
 
-    Numbers are compared by value. For the nodes ``suspects`` of ``before`` booleans are
-    distinguished from numbers (see ``doubtful``). Raises UnusableError.
+    Numbers are compared by value. For the nodes in ``suspects``, which ``before`` contains,
+    booleans are distinguished from numbers (see ``doubtful``). Raises UnusableError.
     """
     changes: dict[str, Any] = {
         "nodes": {},
@@ -513,7 +514,7 @@ def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[
 def _altered(
     old: Mapping[str, Any] | None, attributes: Mapping[Any, Any], where: str, *, doubt: bool
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return ``attributes`` as plain JSON, or None if they equal ``old``, and their size in bytes.
+    """Return ``attributes`` as plain JSON, or None if equal to ``old``, and their size in bytes.
 
     Only values that differ in Python are converted, so that a network in which all lists became
     tuples takes little time. With ``doubt``, booleans are distinguished from numbers.
@@ -534,7 +535,7 @@ def _altered(
             return found, MAX_ELEMENT_BYTES
         converted = found[reader.key(key)] = reader.convert(value, 1)
         same = same and known and was[key] == converted and _same(was[key], converted)
-    # Unchanged values are short and not counted.
+    # Unchanged values are short, so their size is not counted.
     return None if same else found, 0 if reader is None else MAX_ELEMENT_BYTES - reader.left
 
 
@@ -584,7 +585,7 @@ class Plain:
 
     def __init__(self, where: str, size: int, values: int) -> None:
         self.where = where
-        #: Remaining bytes and values.
+        #: Remaining number of bytes, and of values.
         self.left = size
         self.values = values
         self.cut = False
@@ -598,7 +599,7 @@ class Plain:
         self.values -= 1
         kind = type(item)
         if kind is int and -(2**63) <= item < 2**63:
-            self.left -= 22  # the longest such number, with separators
+            self.left -= 22  # the longest integer of 64 bits, with separators
             return item
         if kind is str or isinstance(item, str):
             return self._text(item)
@@ -610,7 +611,7 @@ class Plain:
         if depth == MAX_DEPTH:
             return self._mark()
         self.left -= 4
-        if isinstance(item, _LISTS):  # first, since checks of abstract classes take longer
+        if isinstance(item, _LISTS):  # first, because checks of abstract classes take longer
             return self._series(item, depth)
         # networkx's views of nodes are both mappings and sets; they become lists of names.
         if isinstance(item, dict) or (
@@ -625,7 +626,7 @@ class Plain:
             return found
         if isinstance(item, _SETS):
             # Sets are sorted, so that the result is the same in every process. A set that is too
-            # large has no members in the result, since the choice would depend on its order.
+            # large has no members in the result, because the choice would depend on its order.
             cut, self.cut = self.cut, False
             members = sorted(self._series(item, depth), key=repr)
             members, self.cut = ([CUT], True) if self.cut else (members, cut)

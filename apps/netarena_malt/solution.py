@@ -1,8 +1,8 @@
 """Generated replies: the reference solution, wrong replies, and attacks.
 
-All have the form of an agent's reply: a fenced Python block that defines ``process_graph``. The
-reference solution is plain graph code, generated from a query's actions. It shares no code with
-``action``, so that the two modules check each other.
+All generated replies have the form of an agent's reply: a fenced Python block that defines
+``process_graph``. The reference solution is plain graph code, generated from a query's actions.
+This module shares no code with ``action``, so that the two modules check each other.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _function(lines: Sequence[str], kind: str, data: str) -> str:
 
 
 def _expression(name: str) -> str:
-    """Return code for a name; variables of loops (``$1``) become variables of the code."""
+    """Return code for a name; variables of loops (``$1``) become variables in the code."""
     parts = (part for part in _VARIABLE.split(name) if part)
     return " + ".join(f"node{part[1:]}" if part[0] == "$" else repr(part) for part in parts)
 
@@ -156,7 +156,8 @@ def _condition(condition: Condition, node: str) -> str:
     return f"{value} < {condition.below!r}"
 
 
-#: Operation -> function that returns code; it changes ``graph`` or assigns the answer to ``data``.
+#: Operation -> function that returns code; the code changes ``graph`` or assigns the answer to
+#: ``data``.
 _LINES: Mapping[str, Callable[[Any], list[str]]] = MappingProxyType(
     {
         "add": lambda addition: _add_lines(addition.nodes),
@@ -185,12 +186,12 @@ def _answer(actions: Sequence[Action]) -> tuple[str, str]:
 
 
 def reference_code(query: Query) -> str:
-    """Return the reference solution as a reply, which computes its answer from the graph."""
+    """Return the reference solution as a reply, whose code computes the answer from the graph."""
     return program(query.actions)
 
 
 def program(actions: Sequence[Action]) -> str:
-    """Return a reply that executes ``actions``, the last of which gives the answer."""
+    """Return a reply that executes ``actions``; the last action gives the answer."""
     return _function(_lines(actions), *_answer(actions))
 
 
@@ -213,7 +214,7 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def distract(query: Query, rng: random.Random) -> str:
-    """Return a plausible, well-formed and wrong reply: the right steps and an error, or no step."""
+    """Return a plausible, well-formed, wrong reply: the right steps with an error, or no step."""
     kind, data = _answer(query.actions)
     if kind == "graph" and not rng.randrange(4):
         return _function([], kind, data)
@@ -229,7 +230,7 @@ def distract(query: Query, rng: random.Random) -> str:
 def blanket(queries: Sequence[Query]) -> str:
     """Return the fixed reply that is right most often on ``queries``, all of one label.
 
-    It has the most frequent data and the unchanged network.
+    The reply has the most frequent data and the unchanged network.
     """
     truths = [solve_truth(query)[0] for query in queries]
     kind = truths[0].type
@@ -250,9 +251,9 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: Target of the attack -> reply. No reply is a right answer to any query: its data is not a count,
-#: list, table or graph of any query (counts are never negative). No attack may affect later
-#: episodes.
+#: Target of the attack -> reply. No reply is a right answer to any query, because its data is not
+#: the count, list, table or graph of any query (counts are never negative). No attack may affect
+#: later episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {
         name: _attack(code)
@@ -427,5 +428,5 @@ ATTACKS: Mapping[str, str] = MappingProxyType(
 
 
 def attacks() -> list[str]:
-    """Return replies that attack the sandbox or the grader, one of each kind."""
+    """Return replies that attack the sandbox or the grader, one for each kind of attack."""
     return list(ATTACKS.values())

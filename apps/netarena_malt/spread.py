@@ -1,8 +1,8 @@
 """Edits spread over a whole network, and new switches and ports.
 
 The numbers of edits depend only on the size of the network, and all containers of one kind get the
-same share of them on average. ``query`` draws the focus of a query independently of the edits, so
-they do not reveal it.
+same share of the edits on average. ``query`` draws the focus of a query independently of the edits,
+so the edits do not reveal the focus.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from netarena_malt.base_network import Base
 from netarena_malt.network_builder import Draft
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
 
-#: Average number of changed capacities per switch; each has at least one, except in the largest
-#: networks.
+#: Average number of changed capacities per switch; each switch has at least one, except in the
+#: largest networks.
 SETS_PER_SWITCH = 2
-#: Most changed capacities of a network, since a query with more edits would be too large: these
-#: take about 60,000 bytes.
+#: Maximum number of changed capacities of a network, which take about 60,000 bytes, because a query
+#: with more edits would be too large.
 _MOST_SETS = 8_000
-#: Fewest and most edits of each kind per switch of the network. The number is uniform between them,
-#: so that totals of the whole network differ between queries.
+#: Minimum and maximum number of edits of each kind per switch of the network. The number is uniform
+#: between these bounds, so that totals of the whole network differ between queries.
 _REMOVED_SWITCHES = (1 / 40, 1 / 8)
 _ADDED_SWITCHES = (1 / 40, 1 / 10)
 _REMOVED_PORTS = (1 / 8, 1 / 2)
 _ADDED_PORTS = (1 / 8, 1 / 3)
-#: Fewest ports of the base that a switch keeps, and fewest switches that its block keeps.
+#: Minimum number of the base's ports that a switch keeps, and of switches that its block keeps.
 _LEAST_PORTS = 3
 _LEAST_SWITCHES = 2
 
@@ -39,7 +39,7 @@ def intensity(base: Base) -> float:
 
 
 def spread(draft: Draft, rng: random.Random) -> None:
-    """Remove, add and change switches and ports everywhere in ``draft``, which has no edits yet."""
+    """Remove, add and change switches and ports everywhere in ``draft``, still without edits."""
     base = draft.base
     switches = base.index.names[EK_PACKET_SWITCH]
     share = intensity(base) * len(switches)
@@ -48,7 +48,7 @@ def spread(draft: Draft, rng: random.Random) -> None:
         return round(share * rng.uniform(*bounds))
 
     for switch in rng.sample(switches, number(_REMOVED_SWITCHES)):
-        # Only its block must keep switches: racks and control domains may be empty.
+        # Only the switch's block must keep switches; racks and control domains may be empty.
         if len(draft.contents(draft.parents(switch)[0])) > _LEAST_SWITCHES:
             draft.remove_switch(switch)
     left = draft.present_switches()
@@ -102,7 +102,7 @@ def new_switch(
 
 
 def add_new(draft: Draft, switch: NewNode) -> None:
-    """Add a switch of ``new_switch`` to the initial network."""
+    """Add a switch from ``new_switch`` to the initial network."""
     stage = cast("dict[str, float]", switch.attributes[SWITCH_LOC])["stage"]
     ports = {port.name: cast("float", port.attributes[CAPACITY]) for port in switch.contents}
     draft.add_switch(switch.name, stage, switch.parents, ports)

@@ -44,15 +44,15 @@ from netarena_malt.sandbox_program import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.structure import affected, structure
 
 #: Limits of a state in the journal: bytes of JSON, and values. An unmanipulated result of the
-#: sandbox has at most a quarter of that.
+#: sandbox reaches at most a quarter of each limit.
 MAX_STATE_BYTES = 1_000_000
 MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
-#: Most characters of a shown error.
+#: Maximum number of characters of a shown error.
 MAX_ERROR_CHARS = 1000
-#: Most stored differences between the answer's graph and the right one.
+#: Maximum number of stored differences between the answer's graph and the right graph.
 MAX_DIFFERENCES = 20
-#: Number of queries whose truth is cached: the running ones and a few more.
+#: Number of queries whose cases are cached, enough for the running queries and a few more.
 _CASES = 32
 
 UNANSWERED: dict[str, JsonValue] = {"answered": False}
@@ -74,8 +74,8 @@ def failed(error: str) -> State:
 def read_claim(claim: JsonValue) -> State:
     """Return the state for a result of the sandbox after checking its form completely.
 
-    The agent's code controls the sandbox's child process, so the result may be anything. A result
-    with another form is an unusable answer, never an environment failure.
+    The agent's code controls the sandbox's child process, so the result can have any content. A
+    result with another form is an unusable answer, never an environment failure.
     """
     try:
         _check_size(claim)
@@ -85,7 +85,7 @@ def read_claim(claim: JsonValue) -> State:
 
 
 def _check_size(claim: Any) -> None:
-    """Refuse a result that is too large, before it is checked value by value."""
+    """Refuse a result that is too large, before a check of each value."""
     if isinstance(claim, dict):
         for key in ("updated", "data_graph"):
             changes = claim.get(key)
@@ -199,11 +199,11 @@ def _is_edge(value: Any, length: int) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """A query's truth in the form that judging needs."""
+    """A query's right answer and networks, in the form that grading needs."""
 
     truth: Truth
     initial: Network
-    #: From the initial network to the target.
+    #: Changes from the initial network to the target.
     target: Changes
     frame: Frame
 
@@ -213,7 +213,7 @@ _cases_lock = threading.Lock()
 
 
 def case_of(query: Query) -> Case:
-    """The case of a query, computed at its first use; may be called by any thread."""
+    """Return the case of a query, computed at its first use; any thread may call this."""
     with _cases_lock:
         known = _cases.get(query.id)
         if known is not None and known[0] == query:
@@ -241,8 +241,8 @@ def _compute_case(query: Query) -> Case:
 def verify(query: Query) -> str:
     """Return why the query is unsuitable, in one sentence; empty if it is suitable.
 
-    Its networks, before and after the solution, must obey the structural rules, and the solution
-    its own frame.
+    The query's networks, before and after the solution, must obey the structural rules, and the
+    solution must obey its own frame.
     """
     base = base_of(query.initial)
     if fault := _fault_of(base):
@@ -258,7 +258,7 @@ def verify(query: Query) -> str:
 
 
 def _fault_of(base: Base) -> str:
-    """Return the first rule that the base network itself breaks; cached."""
+    """Return the first rule that the base network itself breaks, empty if none; cached."""
     if base.fault is None:
         findings = (
             finding for name in base.network.names() for finding in structure(base.network, name)
@@ -272,10 +272,10 @@ def _fault_of(base: Base) -> str:
 
 
 def judge(query: Query, state: State) -> Judgement:
-    """Judge the state after an answer; pure.
+    """Judge the state after an answer, without side effects.
 
-    Correct: data is right, and the updated graph if the task changes the network. Safe: no
-    finding. An answer that failed is neither.
+    An answer is correct if its data is right and, if the task changes the network, its updated
+    graph is right. An answer is safe if there is no finding. A failed answer is neither.
     """
     if not isinstance(state, dict) or not state.get("answered"):
         return Judgement(correct=False, reason="No program was run.")
@@ -296,7 +296,7 @@ def judge(query: Query, state: State) -> Judgement:
 def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) -> str:
     """Return the number that an answer should have given, in a sentence.
 
-    Empty if the judgement with this ``detail`` did not depend on a number.
+    The result is empty if the judgement with this ``detail`` did not depend on a number.
     """
     truth = case_of(query).truth
     if detail.get(DECIDED_BY) == DATA and truth.type != "graph" and isinstance(state, dict):
@@ -308,7 +308,7 @@ def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) ->
 
 @dataclass(frozen=True)
 class Answer:
-    """A state in the form in which it is judged."""
+    """A state of an answer, in the form that grading needs."""
 
     type: str
     data: JsonValue
@@ -316,15 +316,15 @@ class Answer:
     cut: bool
     #: The graph in data; None if data is not a graph.
     data_changes: Changes | None
-    #: The updated graph, or its replacement.
+    #: The updated graph, the graph in data for type ``graph``, or the initial network.
     network: Network
     changes: Changes
-    #: Whether there is such a graph.
+    #: Whether the answer contains such a graph.
     gave_graph: bool
 
     @classmethod
     def read(cls, case: Case, state: Mapping[str, Any]) -> Answer:
-        """Read a state with an answer and without an error."""
+        """Return the answer in a state that has an answer and no error."""
         kind, updated, data_graph = state["type"], state["updated"], state["data_graph"]
         data_changes, changes, network = None, Changes(), case.initial
         if data_graph is not None and data_graph != "same":
@@ -377,7 +377,7 @@ def _wrong_data(case: Case, answer: Answer) -> str:
 def _wrong_graph(case: Case, answer: Answer) -> str:
     """Return why the updated graph is wrong."""
     if not case.target:
-        return ""  # then every change is a matter of safety
+        return ""  # the task changes nothing, so every change is a matter of safety
     if answer.data_changes is not None and answer.data_changes != answer.changes:
         return "The graphs in data and in updated_graph disagree."
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")

@@ -1,7 +1,7 @@
 """The structural rules of a network, node by node and edge by edge.
 
-They follow from ``topology.NODE_KINDS`` and apply to every network: the released model, a model
-file, and the result of an answer.
+The rules follow from ``topology.NODE_KINDS`` and apply to every network: the released model, a
+model file, and the result of an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netarena_malt.topology import (
 def affected(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> dict[str, None]:
-    """Return the nodes, in order, whose rules may be broken by changes of these elements."""
+    """Return, in order, the nodes at which changes of these elements may break a rule."""
     affected: dict[str, None] = {}
     for name in nodes:
         affected[name] = None
@@ -167,7 +167,7 @@ def _parents(
 
 
 def _first_type(attributes: Attributes | None) -> str | None:
-    """Return the first entry of a node's type list; None if the list is not that of a kind."""
+    """Return the first entry of a node's type list; None if no kind has this list."""
     kind = None if attributes is None else kind_of(attributes)
     return None if kind is None else kind.types[0]
 
@@ -182,7 +182,7 @@ def kind_of(attributes: Attributes) -> NodeKind | None:
 
 
 def is_positive(value: JsonValue) -> bool:
-    """Return whether a value is a finite number above 0; booleans are not."""
+    """Return whether a value is a finite number above 0; booleans are not numbers."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -200,7 +200,7 @@ class _Must:
     holds: Callable[[Any], bool]
 
 
-#: Attribute -> its requirement, for the kinds that have it.
+#: Attribute -> requirement for its values.
 _ATTRIBUTES: Mapping[str, _Must] = {
     CAPACITY: _Must("port capacities", "a positive, finite number (bps)", is_positive),
     SWITCH_LOC: _Must(

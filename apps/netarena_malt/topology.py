@@ -2,9 +2,9 @@
 
 The released model (the MALT example network of Mogul et al., NSDI 2020, as published in text
 form) lists 6,133 entities. A chassis, its control point and its packet switch share one name.
-Merged by name, they are 5,493 nodes and 6,424 edges. ``build(RELEASED)`` returns exactly that
-graph, with its names, attributes, value types, and order of nodes and edges. All counts and
-capacities are fields of ``Topology``.
+Merged by name, the entities are 5,493 nodes with 6,424 edges. ``build(RELEASED)`` returns exactly
+this graph, with the same names, attributes, value types, and order of nodes and edges. All counts
+and capacities are fields of ``Topology``.
 
 This module needs only the standard library and networkx, because the process that runs agents'
 code builds its own copy of the graph and must not contain anything else of this project.
@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-#: Nodes are names with the attributes ``name``, ``type`` and those of ``NODE_KINDS``; edges have
-#: the attribute ``type``.
+#: Graph of nodes by name. Nodes have the attributes ``name``, ``type`` and the attributes in
+#: ``NODE_KINDS``; edges have the attribute ``type``.
 Graph: TypeAlias = "nx.DiGraph[str]"
 
 EK_JUPITER = "EK_JUPITER"
@@ -53,10 +53,10 @@ class NodeKind:
     noun: str
     #: Required attributes in addition to ``name`` and ``type``.
     attributes: tuple[str, ...] = ()
-    #: One entry per required parent: the kinds that this parent may have. A node has exactly one
-    #: parent of each entry and no others. A node without entries is a root.
+    #: One entry per required parent, with the kinds that this parent may have. A node has exactly
+    #: one parent for each entry and no other parents. A node without entries is a root.
     parents: tuple[tuple[str, ...], ...] = ()
-    #: Kinds of which a node contains at least one node; other nodes may be empty.
+    #: Kinds of which a node must contain at least one node.
     needs: tuple[str, ...] = ()
     #: Whether the node has an RK_CONTROLS edge to itself; there are no other such edges.
     controls_itself: bool = False
@@ -105,7 +105,7 @@ CONTAINMENT: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Topology:
-    """Counts and capacities of a network; the defaults are those of the released model."""
+    """Counts and capacities of a network; the defaults describe the released model."""
 
     name: str = "ju1"
     jupiter_type: str = "JDT_COLO"
@@ -143,11 +143,11 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
     """Return a new graph of ``topology``; no two nodes or edges share a mutable value.
 
     Values have the same types as in the released model read from JSON: ``type`` is a list, numbers
-    are floats. With ``shared``, equal lists of types and equal attributes of edges are one object,
-    which takes a third less memory, but the graph must then not be changed.
+    are floats. With ``shared``, equal lists of types and equal attributes of edges are one object.
+    This takes a third less memory, but the graph must then not be changed.
     """
     graph: Graph = nx.DiGraph()
-    # Written directly into the internal dicts of the DiGraph: add_nodes_from and add_edges_from
+    # Written directly into the DiGraph's internal dicts, because add_nodes_from and add_edges_from
     # copy every attribute dict and take three times as long.
     nodes, successors, predecessors = graph._node, graph._succ, graph._pred  # noqa: SLF001
     types: dict[str, list[str]] = {}
@@ -160,7 +160,7 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
         predecessors[name] = {}
     for parent, child, relation in _edges(topology):
         if shared:
-            # One object for all equal attributes.
+            # One object for all edges with equal attributes.
             relation = relations.setdefault(relation["type"], relation)  # noqa: PLW2901
         # Each name is one object in all dicts, which saves memory.
         above, below = nodes[parent]["name"], nodes[child]["name"]
@@ -211,7 +211,7 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _node(switch, EK_PACKET_SWITCH, switch_loc={"stage": float(stage)})
         for switch, _ in switches:
             for port in _ports(topology, switch):
-                # Without _node, since this runs thousands of times per graph.
+                # Not built with _node, because this runs thousands of times per graph.
                 yield (
                     port,
                     {

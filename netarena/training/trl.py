@@ -58,7 +58,7 @@ class Rollout:
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Start task ``task`` of ``seed``; a group's rollouts share both through their data set row.
+        """Start task ``task`` of ``seed``; both are in the row that a group's rollouts share.
 
         Raises ConfigError, EnvironmentFailed.
         """
