@@ -1,8 +1,9 @@
-"""What agents score that need no model, as a table: for ``bench_*_agents.py``.
+"""Table of the scores of agents without a model, for ``bench_*_agents.py``.
 
-Each agent meets the same queries of every kind alone, the paper's and the extended ones. A row per
-kind of fault and a column per agent and world: solved safely in per cent; then rows for correct,
-safe and the mean of iterations over all kinds.
+Each agent gets the same queries of each single kind of fault, both the paper's kinds and the
+extended kinds. The table has a row for each kind of fault and a column for each agent and world. A
+cell shows the share of queries solved safely, in per cent. Further rows show, over all kinds, the
+shares of correct and of safe queries and the mean number of iterations.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Records = list[dict[str, Any]]
 
 
 class Fixed:
-    """An agent that says the same in every episode, turn by turn, and reads nothing."""
+    """An agent that sends the same replies in every episode and ignores the prompts."""
 
     def __init__(self, name: str, replies: Sequence[str]) -> None:
         self.info = AgentInfo(name=name)
@@ -40,7 +41,7 @@ class Fixed:
         self._turns: Counter[str] = Counter()
 
     async def open(self, *, timeout_s: float) -> None:
-        """Nothing to get ready."""
+        """Do nothing, because no preparation is needed."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         del prompt, timeout_s
@@ -48,7 +49,7 @@ class Fixed:
         return Reply(text=self._replies[(self._turns[context_id] - 1) % len(self._replies)])
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing, because there is nothing to release."""
 
 
 def print_table(
@@ -59,9 +60,11 @@ def print_table(
     num_queries: int,
     keys: Mapping[str, str] | None = None,
 ) -> int:
-    """Read the arguments, examine each of ``agents`` in each world, print the table: the exit
-    status. ``keys`` of the config are arguments too, with these defaults; ``num_queries`` is the
-    default per kind."""
+    """Read the arguments, run each of ``agents`` in each world, and print the table.
+
+    Returns the exit status. The config keys in ``keys`` are also arguments, with their values as
+    defaults. ``num_queries`` is the default number of queries for each kind.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-queries", type=int, default=num_queries)
     parser.add_argument("--seed", type=int, default=1)
@@ -91,7 +94,7 @@ def print_table(
             found[name, world] = asyncio.run(examine(application(), chosen, values))
             sys.stderr.write(f"{name}, {world}: done\n")
         lines = tabulate(found, paper_kinds)
-        if options.markdown is not None:  # after each agent, for what takes long may be ended
+        if options.markdown is not None:  # after each agent, because a long run may be interrupted
             page = options.markdown.read_text(encoding="utf-8")
             options.markdown.write_text(replace_section(page, SECTION, lines), encoding="utf-8")
     sys.stdout.write("\n".join(lines) + "\n")
@@ -99,7 +102,7 @@ def print_table(
 
 
 async def examine(app: Application, agent: str | Agent, values: Mapping[str, Any]) -> Records:
-    """The records of one agent under a config, without the summary."""
+    """Return the records of one agent under a config, without the summary."""
     config = app.config_type.parse(dict(values))
     chosen = agent
     if isinstance(chosen, str):
@@ -112,7 +115,7 @@ async def examine(app: Application, agent: str | Agent, values: Mapping[str, Any
 
 
 def tabulate(found: Mapping[tuple[str, str], Records], first: Sequence[str]) -> list[str]:
-    """Rows of kinds, those of ``first`` before all others, then of what all kinds come to."""
+    """Return the table: rows of kinds, with the kinds in ``first`` first, then totals."""
 
     def solved(record: dict[str, Any]) -> bool:
         return bool(record["success"] and record["safe"])

@@ -1,11 +1,11 @@
-"""What an artifact of many records costs the service: events through the real server and client.
+"""Cost of an artifact with many records, sent through the real server and client.
 
     python benchmarks/bench_artifact.py [--records 500 1000 2000 5000] [--bytes 3000]
 
-Prints, per number of records, seconds and CPU seconds (service and client are one process) from the
-request to the last event at a streaming client, the events, and the growth of resident memory. The
-records are words drawn at random, which compress like an agent's code. Each number has a process
-of its own.
+For each number of records, prints the seconds and CPU seconds from the request to the last event at
+a streaming client, the number of events, and the growth of resident memory. Service and client are
+one process. The records are words drawn at random, which compress like an agent's code. Each number
+of records runs in a separate process.
 """
 
 from __future__ import annotations

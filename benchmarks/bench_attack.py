@@ -1,12 +1,12 @@
-"""What attacks on a green agent cost whoever else uses it: its card, an honest run, its memory.
+"""Effect of attacks on a green agent's other users: agent card, an honest run, and memory.
 
     python benchmarks/bench_attack.py [--seconds 6] [--only NAME...]
 
 A served process (the toy application) is attacked over loopback, by clients or by an agent under
-test, one attack after the other, each for a few seconds. Printed for each: how long the card took
-to come meanwhile (median, longest, and how often it did not), how long an honest assessment of 12
-queries took beside it, and by how many MiB the process grew. Attackers, service and honest side are
-processes of their own.
+test. The attacks run one after the other, each for a few seconds. For each attack, prints the
+response time of the agent card during the attack (median, longest, and number of failures), the
+duration of a concurrent honest assessment of 12 queries, and the growth of the process in MiB.
+Attackers, service and honest clients run in separate processes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ import httpx  # noqa: E402 -- found by the line above
 
 ROLE = "toy_operator"
 CARD = ".well-known/agent-card.json"
-#: a look at the card that takes longer is given up, s
+#: Time limit of a request for the card, in s.
 LONGEST_S = 60.0
-#: of a name whose look-up does not end while anything here lasts
+#: Suffix of names whose look-up does not end during the benchmark.
 HANGING = ".hang.test"
 
 # the service
 
 
 def serve(root: str) -> None:
-    """The toy's green agent, where names that end in ``HANGING`` are looked up for ever."""
+    """Serve the toy's green agent; look-ups of names that end in ``HANGING`` never end."""
     from netarena_toy import Toy
 
     from netarena.a2a.server import serve as serve_green
@@ -65,7 +65,7 @@ def serve(root: str) -> None:
     serve_green(Toy(), port=0, out=Path(root), data=None, ready=announce)
 
 
-# attacks by clients: what a connection sends, again and again
+# Attacks by clients: data that a connection sends again and again.
 
 
 def post(*headers: bytes) -> bytes:
@@ -80,7 +80,7 @@ def rpc(params: bytes, method: bytes = b"SendMessage") -> bytes:
 
 CHUNKED = post(b"Transfer-Encoding: chunked")
 MESSAGE = b'{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}],"metadata":%s}}'
-#: name: connections, what each sends
+#: Name -> number of connections, and the data that each connection sends.
 CLIENTS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "chunks of a byte": (1, lambda: CHUNKED + b"1\r\na\r\n" * 400_000),
     "chunks of a byte, 8 connections": (8, lambda: CHUNKED + b"1\r\na\r\n" * 400_000),
@@ -94,13 +94,14 @@ CLIENTS: dict[str, tuple[int, Callable[[], bytes]]] = {
 }
 
 
-# attacks by clients that send little and stay: so many connections, and a hundred more a second
+# Attacks by clients that send little and stay connected: this number of connections, and a hundred
+# more per second.
 
 HELD_CONNECTIONS = 560
 
 
 def subscribe(url: str) -> bytes:
-    """To a task that does not end: its agent takes connections, and that is all."""
+    """Return a subscription to a task that does not end, because its agent never responds."""
     silent = socket.create_server(("127.0.0.1", 0))
     SILENT.append(silent)
     agents = {ROLE: f"http://127.0.0.1:{silent.getsockname()[1]}/"}
@@ -148,7 +149,7 @@ def attack(name: str, url: str, seconds: float) -> None:
         while time.monotonic() < until:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
                 client.sendall(payload)
-                # an answer is waited for where one comes soon, else the connection is left
+                # the client waits only for an answer that comes soon
                 client.settimeout(0.2)
                 client.recv(1000)
 
@@ -159,7 +160,7 @@ def attack(name: str, url: str, seconds: float) -> None:
         thread.join()
 
 
-# attacks by agents: what follows the head of the reply to a message
+# Attacks by agents: data after the head of the response to a message.
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -197,7 +198,7 @@ def silence() -> Iterator[bytes]:
     yield b""
 
 
-#: attacks by what is asked for: how often, and the config
+#: Attacks by the content of requests: name -> number of requests, and the config.
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {
     "silence in all places": (1, {"num_queries": 99, "concurrency": 256}),
     "silence in all places, 8 tasks": (8, {"num_queries": 99, "concurrency": 256}),
@@ -208,12 +209,12 @@ TASKS: dict[str, tuple[int, dict[str, Any]]] = {
         {"num_queries": 33_333, "end_index": 1, "benchmark_path": "queries-of-all.jsonl"},
     ),
 }
-#: what the honest assessment's other participant does
+#: Behaviour of the honest assessment's other participant.
 BESIDE = "silence of another participant"
 
 
 def agent(name: str) -> None:
-    """An agent whose card is in order; each message gets the attack, until it is hung up."""
+    """Serve an agent with a valid card; each message gets the attack until the caller hangs up."""
     card = json.dumps({
         "name": "x", "description": "x", "version": "1", "url": "http://x/",
         "protocolVersion": "0.3.0", "capabilities": {"streaming": True}, "skills": [],
@@ -236,14 +237,14 @@ def agent(name: str) -> None:
         threading.Thread(target=answer, args=(client,), daemon=True).start()
 
 
-# what is measured
+# Measurements.
 
 
 @contextmanager
 def program(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of this file, and its first line."""
+    """Context manager: run this file as a process; yield the process and its first line."""
     line = [sys.executable, __file__, *map(str, arguments)]
-    # what the service says of its attackers is not what is asked here
+    # the service's messages about its attackers are irrelevant here
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen(line, **how) as process:
         try:
@@ -259,7 +260,7 @@ def resident_mb(pid: int) -> float:
 
 
 async def see(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
-    """Have ``agents`` assessed until ``ROLE`` has its summary, whatever becomes of the others."""
+    """Request an assessment of ``agents``; wait only until the summary of ``ROLE``."""
     text = json.dumps({"participants": agents, "config": config})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     asked = {"message": message, "configuration": {"returnImmediately": True}}
@@ -280,7 +281,7 @@ async def see(http: httpx.AsyncClient, url: str, agents: dict[str, str], **confi
 
 
 async def ask(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
-    """Have ``agents`` assessed; how the task ended."""
+    """Request an assessment of ``agents`` and return the final state of the task."""
     text = json.dumps({"participants": agents, "config": config})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
@@ -292,7 +293,7 @@ async def ask(http: httpx.AsyncClient, url: str, agents: dict[str, str], **confi
 def requests(
     name: str, seconds: float, after: ExitStack
 ) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """The assessments that an attack asks for: participants and config."""
+    """Yield participants and config of each assessment that an attack requests."""
     if name == "names that hang":
         for task in range(8):
             names = {f"r{i}": f"http://a{task}-{i}{HANGING}/" for i in range(16)}
@@ -377,7 +378,7 @@ async def measure(name: str, seconds: float) -> None:
             while time.perf_counter() - begun < seconds:
                 await asyncio.sleep(0.1)
                 growth = max(growth, resident_mb(process.pid) - before)
-            # the last look counts, however long it takes
+            # the last request counts, regardless of its duration
             ended.set()
             await looking
             for one in attacks:

@@ -1,11 +1,11 @@
-"""What backbones cost: opening a world, and a command with all that is measured after it.
+"""Cost of backbones: opening a world, and a command with the measurements after it.
 
     python benchmarks/bench_backbone.py [--queries 10] [--routers 8] [--emulators netns,mininet]
 
-One world at a time, on a quiet machine. Of each query the world is opened (made, broken
-before routers meet, looked at), one command looks, and those of the reference solution change;
-a time ends when the network has come to rest and was measured. Medians, and the longest, in s,
-beside the medians that are the goal.
+Runs one world at a time, on a quiet machine. For each query, the world is opened (built, broken
+before routers establish sessions, and observed). Then one command observes, and the commands of the
+reference solution change the network. Each time ends when the network has converged and was
+measured. Prints medians and the longest times in s, next to the medians that are the goal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from netarena.report.markdown import table
 from netarena_backbone.app import Backbone
 
-#: medians on two quiet processors, s
+#: Goals for the medians on two quiet processors, in s.
 GOALS = {"open": 6.0, "look": 1.5, "change": 4.0}
 
 

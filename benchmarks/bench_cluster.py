@@ -1,10 +1,11 @@
-"""What a real cluster costs: to be ready, a shop, a look at it, and a change that takes effect.
+"""Cost of a real cluster: start, a workload set, an observation, and a change taking effect.
 
     KUBECONFIG=... python benchmarks/bench_cluster.py [--rounds 20]
 
-Prints a table, in s. "settle" is from the moment that a fault is written until two rounds agree
-with the evaluator: what a turn waits for beside its command. "from the pool" is an episode's shop
-when another episode of the same world has ended; a shop of another world is built anew.
+Prints a table with times in s. "settle" is the time from writing a fault until two probe rounds
+agree with the evaluator, which a turn waits for in addition to its command. "from the pool" is the
+workload set of an episode after another episode of the same world has ended. The workload set of
+another world is built from scratch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A whole assessment over A2A on loopback: green agent, purple agent and client as a user has them.
+"""Cost of a whole assessment over A2A on loopback, with real green agent, purple agent and client.
 
     python benchmarks/bench_end_to_end.py [--queries 50] [--concurrency 2] [--agent oracle]
     python benchmarks/bench_end_to_end.py --queries 5000 --concurrency 2 --repeat 1
@@ -7,13 +7,13 @@
     python benchmarks/bench_end_to_end.py --application k8s --queries 200 --concurrency 8 \
         --set world=varied --set briefing=ticket --set time_budget_s=10000 --repeat 1
 
-Prints a table: wall time from sending the request to the last event, CPU time of the service with
-its children, and memory (PSS, each page counted once over all processes) in each quarter of the
-run: the peak of the service with its children, and the peak of its first process, which is what
-grows if anything does. Below it stands, of each run, what was not solved safely: index, label,
-outcome, turns and why, as the journal has it; on a busy machine a large run wants more time than
-there is by default (``time_budget_s``). The agent ``copier`` answers at once with a program
-that copies its network and holds both copies for a while.
+Prints a table with the wall time from sending the request to the last event, the CPU time of the
+service with its children, and the memory in each quarter of the run (PSS, which counts each page
+once over all processes). The memory is the peak of the service with its children, and the peak of
+the service's first process, where a leak would show. Below the table, each run's episodes that were
+not solved safely are listed with index, label, outcome, turns and reason, as in the journal. On a
+busy machine a large run needs a larger ``time_budget_s`` than the default. The agent ``copier``
+answers at once with a program that copies its network and holds both copies for a while.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from netarena.task.failure import why
 from netarena.task.label import COUNTED
 
 MIB = 2**20
-#: for a service to end, on a busy machine; then it is killed, and nothing measured is lost
+#: Time limit for a service to stop, on a busy machine. After this time the service is killed, which
+#: does not affect the measurements.
 STOP_S = 60.0
-#: labels of each application's standard config, over which queries are spread
+#: Number of labels of each application's standard config, over which queries are spread.
 LABELS = {"malt": 12, "route": 15, "k8s": 15}
-#: labels of tickets, of every application
+#: Number of labels of tickets, for every application.
 TICKET_LABELS = len(COUNTED)
 
 
@@ -62,7 +63,7 @@ def free_port() -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     found = [pid]
     for parent in found:
         try:
@@ -75,7 +76,7 @@ def family(pid: int) -> list[int]:
 
 
 def pss_bytes(pid: int) -> tuple[int, int]:
-    """Memory of a process with its descendants, and its own."""
+    """Return the memory of a process with its descendants, and of the process itself."""
     sizes = []
     for member in family(pid):
         try:
@@ -87,7 +88,7 @@ def pss_bytes(pid: int) -> tuple[int, int]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process and of its descendants, those that have ended included."""
+    """Return the CPU time of a process and its descendants, including ended descendants."""
     ticks = 0
     for member in family(pid):
         try:
@@ -99,12 +100,12 @@ def cpu_s(pid: int) -> float:
 
 
 class Watch(threading.Thread):
-    """Samples the memory of a service until told to stop."""
+    """Samples the memory of a service until ``over`` is set."""
 
     def __init__(self, pid: int, every_s: float = 0.05) -> None:
         super().__init__(daemon=True)
         self.pid, self.every_s, self.over = pid, every_s, threading.Event()
-        #: of the service with its children, and of its first process, bytes
+        #: Memory of the service with its children, and of its first process, in bytes.
         self.samples: list[tuple[int, int]] = []
 
     def run(self) -> None:
@@ -113,11 +114,11 @@ class Watch(threading.Thread):
 
     @property
     def peak(self) -> int:
-        """Of all, bytes."""
+        """Return the peak memory of the service with its children, in bytes."""
         return max((whole for whole, _ in self.samples), default=0)
 
     def peaks(self, parts: int) -> list[list[int]]:
-        """The two peaks in each part of the time that was watched, MiB."""
+        """Return both peaks in each of ``parts`` equal parts of the sampled time, in MiB."""
         length = -(-len(self.samples) // parts)
         found = []
         for kind in range(2):
@@ -141,7 +142,7 @@ async def wait_for(url: str) -> None:
 async def request(
     green: str, purple: str, role: str, config: dict[str, object]
 ) -> tuple[float, list[str]]:
-    """Send one request as the stock client does; the wall time in s, and the artifact's parts."""
+    """Send one request as the stock client does; return wall time in s and the artifact's parts."""
     parts: list[str] = []
     async with httpx.AsyncClient(timeout=None) as http:
         card = await A2ACardResolver(http, green).get_agent_card()
@@ -157,7 +158,7 @@ async def request(
 
 @dataclass
 class Started:
-    """A green and a purple agent that answer, and the config that both know."""
+    """A running green agent and purple agent, and the config that both use."""
 
     green: str
     purple: str
@@ -166,7 +167,7 @@ class Started:
 
 
 def read_value(text: str) -> object:
-    """Of a config key, as the command line reads it: JSON where it parses, else text."""
+    """Return a config key's value as the command line reads it: JSON if valid, otherwise text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -230,23 +231,26 @@ def process_graph(graph_data):
 
 
 class Copier:
-    """An agent whose every answer copies its network."""
+    """An agent whose answers all copy the network."""
 
     info = AgentInfo(name="copier")
 
     async def open(self, *, timeout_s: float) -> None:
-        """Ready as it is."""
+        """Do nothing, because no preparation is needed."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         return Reply(text=COPIES)
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """Do nothing, because there is nothing to release."""
 
 
 def tell_losses(folder: Path, queries: int) -> list[str]:
-    """What the journals below ``folder`` have that was not solved safely, a line each, and how many
-    of so many queries they have, where not all: the time of an assessment ends."""
+    """Return a line for each episode below ``folder`` that was not solved safely.
+
+    If the journals have fewer than ``queries`` episodes, because the assessment's time ran out, a
+    last line gives their number.
+    """
     found, graded = [], 0
     for path in sorted(folder.rglob(JOURNAL_NAME)):
         for one in read_episodes(path):
@@ -262,7 +266,7 @@ Measured = tuple[float, float, list[list[int]], dict[str, float]]
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Measured:
-    """Wall time and CPU time in s, peaks of memory in MiB, the summary."""
+    """Return wall time and CPU time in s, peaks of memory in MiB, and the summary."""
     with started(arguments, folder) as run:
         watch = Watch(run.service_pid, 0.05 if arguments.queries < 500 else 1.0)
         watch.start()

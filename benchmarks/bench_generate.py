@@ -1,9 +1,9 @@
-"""How long MALT's queries take to draw.
+"""Time to draw MALT's queries.
 
     python benchmarks/bench_generate.py [--queries 10000]
 
-Prints processor time in s, per phrasing: over the twelve labels of levels 1 to 3, and over all
-labels of level 4 as well.
+Prints the processor time in s for each phrasing, over the twelve labels of levels 1 to 3, and over
+all labels including level 4.
 """
 
 from __future__ import annotations

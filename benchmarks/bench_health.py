@@ -1,4 +1,4 @@
-"""How fast the card answers while episodes run: p50, p95 and the longest of one probe every 50 ms.
+"""Response time of the agent card while episodes run: p50, p95 and maximum, probed every 50 ms.
 
 python benchmarks/bench_health.py [--queries 240] [--concurrency 8] [--agent oracle]
 """
@@ -40,7 +40,7 @@ except KeyboardInterrupt:
 
 
 def measure(green: str, purple: str, config: dict[str, object]) -> list[float]:
-    """Answer times, s, seen by a process of its own while one assessment runs."""
+    """Return response times in s, measured by a separate process while one assessment runs."""
     command = [sys.executable, "-c", PROBE, httpx.URL(green).netloc.decode(), str(PAUSE_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as probe:
         asyncio.run(request(green, purple, config))

@@ -1,12 +1,12 @@
-"""What the embedded cluster costs: an episode's world, a look, a turn; and that looking is free.
+"""Cost of the embedded cluster: a world, an observation and a turn; observations change nothing.
 
     python benchmarks/bench_k8s.py [--rounds 20] [--looks 10000]
 
-Prints a table, in ms, medians: wall time, and as a share of the most that is allowed. "turn" is
-one `kubectl get` of an agent; from it "kubectl" is subtracted, the same command without a sandbox,
-with the same cache of discovery. CPU time is there too (not that of commands in a cell, whose
-processes are nobody's children), which means something
-on a busy machine. Then looks at an unchanged world, all of which must be the same.
+Prints a table of medians in ms: wall time, CPU time, and wall time as a share of the maximum
+allowed. "turn" is one `kubectl get` of an agent. The time of "kubectl", the same command with the
+same discovery cache but without a sandbox, is subtracted from it. CPU time is also meaningful on a
+busy machine; it does not include commands in a cell, whose processes are not children of this
+process. Afterwards an unchanged world is observed repeatedly, and all observations must be equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from netarena_k8s.world.model import reach
 
 AT_ONCE = 8
 COMMAND = "kubectl get networkpolicies"
-#: the most that each may take on a quiet machine with two processors, in ms
+#: Maximum time of each on a quiet machine with two processors, in ms.
 MOST_MS = {
     "matrix, boutique": 5.0,
     "matrix, drawn shop": 5.0,
@@ -49,7 +49,7 @@ MOST_MS = {
 
 
 def cpu_s() -> float:
-    """Of this process and its children, the API server's included."""
+    """Return the CPU time of this process and its children, including the API server, in s."""
     ticks = 0
     family = [os.getpid()]
     for pid in family:
@@ -70,7 +70,7 @@ def report(name: str, wall_ms: float, cpu_ms: float) -> None:
 
 
 async def time_rounds(work: Callable[[], Awaitable[object]], rounds: int) -> tuple[float, float]:
-    """The median of wall time, the mean of CPU time, in ms."""
+    """Return the median wall time and the mean CPU time, in ms."""
     before_s, walls = cpu_s(), []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -80,7 +80,7 @@ async def time_rounds(work: Callable[[], Awaitable[object]], rounds: int) -> tup
 
 
 async def time_kubectl(access: Access, rounds: int) -> tuple[float, float]:
-    """The command as its own process, without a sandbox."""
+    """Return the times of the command as a separate process, without a sandbox."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "kubeconfig"
         config.write_text(access.kubeconfig)

@@ -1,4 +1,4 @@
-"""What agents score on Kubernetes that need no model: the scripted ones, per kind of fault.
+"""Scores of the scripted agents, which need no model, on Kubernetes, for each kind of fault.
 
 python benchmarks/bench_k8s_agents.py [--num-queries 3] [--seed 1] [--agents a,b]
     [--worlds varied] [--concurrency 8] [--markdown docs/evidence/k8s.md]

@@ -1,9 +1,9 @@
-"""What a step of k8s costs beside kubectl itself, and what measuring its pairs costs.
+"""Cost of a k8s step in addition to kubectl itself, and cost of measuring the step's pairs.
 
 PYTHONPATH=apps python benchmarks/bench_k8s_step.py [--rounds 20]
 
-CPU times count all processes of a command, the cell's own included; the least of the rounds is
-what a quiet machine would take.
+CPU times count all processes of a command, including the cell's own. The minimum over the rounds
+approximates the time on a quiet machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = ("true", "kubectl get pods", "kubectl get networkpolicy frontend -o y
 
 
 def bare(access: Access, rounds: int) -> dict[str, list[float]]:
-    """CPU time, s, of each command without a cell, discovery cached."""
+    """Return the CPU time in s of each command without a cell, with discovery cached."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "kubeconfig")
@@ -50,7 +50,7 @@ def bare(access: Access, rounds: int) -> dict[str, list[float]]:
                     ["bash", "-c", command], env=environment, check=True, capture_output=True
                 )
                 found.setdefault(command, []).append(used() - before)
-            del found[command][0]  # which filled the cache
+            del found[command][0]  # the run that filled the cache
     return found
 
 

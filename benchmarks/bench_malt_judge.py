@@ -1,12 +1,12 @@
-"""How long judging an answer takes beyond its own code: sandbox, reading, verdict.
+"""Time to judge an answer in addition to its own code: sandbox, reading, verdict.
 
     python benchmarks/bench_malt_judge.py [rounds]
 
-Runs answers one at a time and prints medians in ms: of the whole way from the program to the
-verdict, of what the answer's own code takes of it (the same program without its result, less one
-that does nothing), and of the rest, which is what judging costs: by the clock, and in processor
-time, which a busy machine changes less. Then runs eight at once, and prints the memory of this
-process and its children (PSS, MB).
+Runs answers one at a time and prints medians in ms: the total time from the program to the verdict,
+the time of the answer's own code, and the remaining time, which is the cost of judging. The time of
+the own code is measured with the same program without a result, minus an empty program. Times are
+wall time and processor time, which depends less on the machine's load. Then runs eight answers at
+once, and prints the memory of this process and its children (PSS, MB).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _initial(query: Query) -> object:
 
 
 def pss_mb(pid: str) -> float:
-    """Of a process and all below it."""
+    """Return the memory of a process and all its descendants, in MB."""
     total = 0.0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -140,7 +140,7 @@ def pss_mb(pid: str) -> float:
             for child in (task / "children").read_text().split()
         ]
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return total  # it ended meanwhile
+        return total  # the process has ended
     return total + sum(map(pss_mb, children))
 
 
@@ -150,7 +150,7 @@ class Cost:
 
     whole: float
     verdict: float
-    #: of this process, and of the answer's
+    #: CPU time of this process, and of the answer's process.
     cpu: tuple[float, float]
     said: str
 
@@ -198,7 +198,7 @@ async def main(rounds: int) -> None:
             code = code_of(query, body)
             cost = await measure(malt, query, code, rounds)
             nothing = nothing or cost
-            # what it returns is computed, and then not read
+            # the return value is computed but not read
             unread = code.replace("    return ", "    _ = ") + "\n    return None"
             alone = await measure(malt, query, unread, rounds)
             own = max(0.0, alone.whole - nothing.whole)

@@ -1,13 +1,13 @@
-"""Whether MALT can be had without understanding: by templates, or by guessing; what texts say.
+"""Check whether templates or guesses solve MALT, and whether each text has one meaning.
 
     python benchmarks/bench_malt_language.py [--queries 10000] [--lessons 5000] [--seed 1]
         [--markdown docs/evidence/malt.md]
 
 Reads the texts of exactly the queries that ``netarena audit malt`` draws for the same number and
-seed: each must mean one program, the query's own. Then fits the matcher of ``tests/malt_matcher``
-on canonical queries of another seed, and grades the programs that it finds in texts of each
-phrasing, and counts how many queries of a label have the answer that most of them have. Ends with
-status 1 if a text was not read, or if one of these is outside its bounds.
+seed. Each text must mean exactly one program, the query's own. Then fits the matcher of
+``tests/malt_matcher`` on canonical queries of another seed, and grades the programs that the
+matcher finds in texts of each phrasing. Also counts, for each label, the queries with the most
+frequent answer. The exit status is 1 if a text was not read, or if a share is outside its bounds.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tests.malt_reader.meaning import meaning
 from tests.malt_reader.varied import Reader
 
 CHUNK = 50
-#: phrasing -> least and most that the matcher may solve
-#: of the queries of a label, those with the commonest answer
+#: Maximum share of a label's queries that may have the most frequent answer.
 MOST_ALIKE = 0.1
+#: Phrasing -> minimum and maximum share of queries that the matcher may solve.
 BOUNDS = {"canonical": (0.95, 1.0), "varied": (0.0, 0.2), "held_out": (0.0, 0.1)}
 
 
@@ -54,7 +54,7 @@ def reader() -> Reader:
 
 
 def unread(items: Sequence[Item]) -> list[tuple[str, str, bool]]:
-    """Per query its variant, its id, and whether its text means one program, its own."""
+    """Return each query's variant and id, and whether its text means only its own program."""
     found = []
     for item in items:
         query = item.query
@@ -91,13 +91,13 @@ def solved(items: Sequence[Item]) -> list[tuple[str, bool]]:
 
 
 def data_of(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """Per query that asks a question its label, and the data that is right."""
+    """Return the label and the right data of each query that asks a question."""
     truths = [(item.query.label, solve_truth(item.query)[0]) for item in items]
     return [(label, json.dumps(truth.data)) for label, truth in truths if truth.type != "graph"]
 
 
 def commonest(total: int, seed: int, workers: ProcessPoolExecutor) -> list[tuple[str, int, float]]:
-    """Per label that asks a question: queries, and the share with the commonest answer."""
+    """Return, for each label with a question, its queries and the most frequent answer's share."""
     items = queries(total, seed, phrasing="canonical")
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     piles: dict[str, Counter[str]] = {}

@@ -1,13 +1,13 @@
-"""Whether MALT's worded texts can be read in a second way.
+"""Check whether MALT's worded texts have a second reading.
 
     python benchmarks/bench_malt_readings.py [--queries 10000] [--seed 1]
         [--markdown docs/evidence/malt.md]
 
-Half of the texts are varied, half held out, of all levels. Each goes to the second reader
-(``tests/malt_reader/second``), who attaches phrases and pronouns in every way there is and looks
-descriptions up both on the network as it came and as it is by then: it must find the query's own
-program and no other, no description that leads back to its node or says its name, and no words
-that jar. Ends with status 1 if it does not.
+Half of the texts are varied and half are held out, of all levels. The second reader
+(``tests/malt_reader/second``) attaches phrases and pronouns in every possible way, and resolves
+descriptions both on the initial network and on the network at the time of the step. It must find
+only the query's own program. It must find no description that refers back to its own node or
+contains the node's name, and no unsuitable words. Otherwise the exit status is 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reader() -> SecondReader:
 
 
 def read(items: Sequence[Item]) -> list[tuple[str, list[str]]]:
-    """Per query its id and what is wrong with its text."""
+    """Return each query's id and the problems of its text."""
     return [(item.query.id, objections(reader(), item.query)) for item in items]
 
 

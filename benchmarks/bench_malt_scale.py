@@ -1,14 +1,18 @@
-"""Networks of 1, 10 and 100 times the released model's size: load, generate, grade, memory.
+"""Cost of networks of 1, 10 and 100 times the released model's size: load, draw, grade, memory.
 
     python benchmarks/bench_malt_scale.py [--sizes 1 10 100] [--queries 21] [--model-file]
 
-Each size runs in a process of its own. Prints, per size, in processor time, which a busy machine
-changes less than the clock: to load the network in the service and in the sandbox; per query, to
-draw it and to compute its truth (the first one checks the network's rules as well); from a program
-to its verdict, sandbox included (one that copies the network, changes the copy and answers with it;
-the reference solutions). And the peak of the memory of the service with all its children (PSS, each
-page counted once). With ``--model-file`` the network comes from a node-link
-file instead of parameters.
+Each size runs in a separate process. Prints processor times, which depend less on the machine's
+load than wall times:
+
+- loading the network in the service and in the sandbox
+- for each query, drawing it and computing its right answer (the first query also checks the
+  network's rules)
+- from a program to its verdict, including the sandbox, for a program that copies the network,
+  changes the copy and returns it, and for the reference solutions
+
+Also prints the peak memory of the service with all its children (PSS, which counts each page once).
+With ``--model-file`` the network comes from a node-link file instead of parameters.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ from netarena_malt.query import base_for
 from netarena_malt.state import case_of
 from netarena_malt.topology import build
 
-#: times the released model -> parameters
+#: Multiple of the released model's size -> parameters.
 SIZES = {
     1: {},
     10: {"superblocks": 40, "spine_blocks": 40},
     100: {"superblocks": 40, "spine_blocks": 400, "agg_blocks": 40},
 }
-#: copies the network once and gives the copy back, with one port too fast
+#: Program that copies the network once and returns the copy, with one port too fast.
 COPIES = """\
 def process_graph(graph_data):
     graph = graph_data.copy()

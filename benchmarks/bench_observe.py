@@ -1,12 +1,13 @@
-"""Opening and observing networks, compared with another checkout: medians, and their ratio.
+"""Time to open and observe networks, compared with another checkout: medians and their ratio.
 
     python benchmarks/bench_observe.py [--before CHECKOUT] [--rounds 10] [--sizes 2x1,3x2,4x4,8x8]
     python benchmarks/bench_observe.py [--before CHECKOUT] --backbone [--rounds 5]
 
-The clock shows the busy machine too, so run it on a quiet one. The two checkouts take turns, size
-by size. Each state of a network is observed: as intended, broken between two subnets, and without
-any forwarding. The row "ticket" is the median of the observations of a ticket as most are played:
-the fault is observed at opening and after each of three commands that look, the repair once.
+Run the benchmark on a quiet machine, because wall times include other load. The two checkouts
+alternate for each size. Three states of a network are observed: as intended, broken between two
+subnets, and without any forwarding. The row "ticket" is the median over the observations of a
+typical ticket: the fault is observed at opening and after each of three observing commands, the
+repair once.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
-#: what breaks a network of the route application: lines for its router
+#: State -> command line on the router that produces the state.
 STATES = {
     "intended": "",
     "broken": "iptables -w -A FORWARD -s 192.168.1.0/24 -j DROP",
     "silent": "sysctl -q -w net.ipv4.ip_forward=0",
 }
-#: how often each state is observed in a ticket
+#: Number of observations of each state in a ticket.
 TICKET = {"broken": 4, "intended": 1}
 
 
 def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
-    """Times of one checkout, in s; it is the one that is imported."""
+    """Return the times, in s, of the checkout that is imported in this process."""
     import asyncio
 
     from netarena_network.action import Command
@@ -53,7 +54,7 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
                     found["open"].append(time.perf_counter() - began)
                     if line:
                         await net.inject([Command(machine=world.router.name, command=line)])
-                    await net.observe()  # the first one imports and caches
+                    await net.observe()  # the first observation imports and caches
                     for _ in range(rounds):
                         began = time.perf_counter()
                         await net.observe()
@@ -98,7 +99,7 @@ def measure_backbone(rounds: int) -> dict[str, list[float]]:
 
 
 def of(checkout: Path, *arguments: str) -> dict[str, list[float]]:
-    """Times of a checkout, by a process of its own."""
+    """Return the times of a checkout, measured in a separate process."""
     paths = os.pathsep.join(str(checkout / one) for one in (".", "apps"))
     done = subprocess.run(
         [sys.executable, __file__, "--child", *arguments],

@@ -1,4 +1,4 @@
-"""How long processes take from their start to their word, and from SIGTERM to their end.
+"""Time of processes from start to first output, and from SIGTERM to exit.
 
 python benchmarks/bench_process.py [--rounds 5]
 """
@@ -16,14 +16,14 @@ COMMAND = [sys.executable, "-m", "netarena"]
 
 
 def help_s() -> float:
-    """``netarena --help``."""
+    """Return the time of ``netarena --help`` in s."""
     begun = time.perf_counter()
     subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
     return time.perf_counter() - begun
 
 
 def serve_s(app: str) -> tuple[float, float]:
-    """A green agent without tasks: until it names its URL, and from SIGTERM to its end."""
+    """Return the times of an idle green agent until it prints its URL, and from SIGTERM to exit."""
     with tempfile.TemporaryDirectory() as out:
         begun = time.perf_counter()
         with subprocess.Popen(

@@ -1,14 +1,15 @@
-"""What networks cost: own time of an episode with an instant agent, rounds of pings, large ones.
+"""Cost of networks: own time of an episode with an instant agent, ping rounds, large networks.
 
     python benchmarks/bench_route.py [--rounds 10] [--large] [--mix]
 
-Prints a table, in s. "own" is wall time without waiting for pings that never came ("waited"), "CPU"
-what the network's process and its children used, the kernel's work for them included: that one
-means something on a busy machine too. The last column is own time as a share of the most that is
-allowed. The episode: build, verify, break the router's forwarding, observe, one command that
-repairs it, in the sandbox, observe, close. ``--large`` adds 257 and 1,025 endpoints, ``--mix`` an
-assessment by the command line on each emulator: 300 queries of the standard mix (20 of each of 15
-labels), two at a time, solved by the oracle.
+Prints a table in s. "own" is wall time without the wait for pings that never arrived ("waited").
+"CPU" is the CPU time of the network's process and its children, including the kernel's work for
+them, and is also meaningful on a busy machine. The last column is own time as a share of the
+maximum allowed. The episode builds and verifies the network, breaks the router's forwarding,
+observes, repairs the forwarding with one command in the sandbox, observes, and closes the network.
+``--large`` adds 257 and 1,025 endpoints. ``--mix`` adds an assessment with the command line on each
+emulator: 300 queries of the standard mix (20 for each of 15 labels), two at a time, solved by the
+oracle.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from netarena_route.real.client import Warm
 from netarena_route.world.model import World, standard
 
 AT_ONCE = 8
-#: of each label
+#: Number of queries for each label.
 MIX_QUERIES = 20
-#: the most that each may take on a quiet machine with two processors, in s
+#: Maximum time of each on a quiet machine with two processors, in s.
 MOST_S = {
     "mininet (2,1)": 0.7,
     "netns (2,1)": 0.15,
@@ -63,7 +64,7 @@ def world_of(switches: int, hosts: int, seed: int = 1) -> World:
 
 
 async def episode(warm: Warm, world: World, emulator: str) -> Cost:
-    """One whole episode."""
+    """Run one whole episode and return its cost."""
     began = time.perf_counter()
     net = await warm.begin_world(world, emulator)
     router = world.router.name
@@ -84,7 +85,7 @@ async def at_once(warm: Warm, emulator: str) -> Cost:
     worlds = [world_of(2, 1, seed) for seed in range(AT_ONCE)]
     began = time.perf_counter()
     costs = await asyncio.gather(*(episode(warm, world, emulator) for world in worlds))
-    waited_s = min(cost.waited_s for cost in costs)  # the others overlap with it
+    waited_s = min(cost.waited_s for cost in costs)  # the other waits overlap with the shortest
     own_s = time.perf_counter() - began - waited_s
     return Cost(own_s, sum(cost.cpu_s for cost in costs), waited_s)
 
@@ -114,7 +115,7 @@ async def size(warm: Warm, switches: int, hosts: int, rounds: int) -> None:
 
 
 def run_mix(emulator: str) -> Cost:
-    """An assessment from its command line to its files. Raises where one query is not solved."""
+    """Run an assessment from command line to files. Raises if any query is not solved."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     settings = (f"emulator={emulator}", "concurrency=2")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""What agents score on routing that need no model: the scripted ones, per kind of fault.
+"""Scores of the scripted agents, which need no model, on routing, for each kind of fault.
 
     python benchmarks/bench_route_agents.py [--num-queries 6] [--seed 1] [--agents a,b:2]
         [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/evidence/route.md]
 
-Two of them are fixed texts that know all methods of fault: ``reset`` sends one per machine,
-``reset by the piece`` one in ten turns.
+Two agents send fixed texts that were written with knowledge of all fault methods: ``reset`` sends
+one text per machine, ``reset by the piece`` sends ten texts that each undo a part.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the Python sandbox costs, with networkx and a graph of the size of MALT's released topology.
+"""Cost of the Python sandbox, with networkx and a graph of the size of MALT's released model.
 
     python benchmarks/bench_sandbox.py [--rounds 50]
 
-Prints one figure a line: start, the whole way of one answer (fork, protections, request, result,
-end), what the answer's own life is of it, and memory as PSS, which counts each page once over all
-processes that share it.
+Prints one figure per line: the start time, the total time of one answer (fork, protections,
+request, result, end), the lifetime of the answer's process within this total, and memory as PSS,
+which counts each page once over all processes that share the page.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def weigh(sandbox: PythonSandbox) -> None:
     warm = sandbox.pid or 0
     report("PSS of the warm process alone", pss_kib(warm) / MIB, "MiB")
     answers = [asyncio.create_task(sandbox.run("idle")) for _ in range(IDLE)]
-    await asyncio.sleep(1.5)  # into their sleep
+    await asyncio.sleep(1.5)  # until all answers sleep
     each = [pss_kib(child) for child in children(warm)]
     report(f"PSS of {len(each)} idle answers", sum(each) / MIB, "MiB")
     report("PSS of the warm process and its answers", (sum(each) + pss_kib(warm)) / MIB, "MiB")

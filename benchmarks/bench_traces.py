@@ -1,22 +1,23 @@
-"""What blind programs solve: they read traces only, and neither documentation nor ticket.
+"""Share of tickets solved by blind programs, which read only traces, not documentation or ticket.
 
     python benchmarks/bench_traces.py backbone [--tickets 30] [--seed 1] [--turns 12]
     python benchmarks/bench_traces.py route [--tickets 60] [--seed 1] [--turns 12]
     python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
-A blind program sends no probe. It reads every machine through the agent's sandbox, before its
-turns start, then undoes what looks youngest or odd, one command a turn, and declares the end:
+A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
+start. Then it undoes the youngest or most unusual settings, one command per turn, and declares the
+end:
 
-- backbone: the running configuration against /etc/frr/frr.conf, router by router; each line that
-  differs is set back;
-- k8s: policies in the order of the forms that hand rules score (``agent.form_reader``); each is
-  set to what it would be without the form;
-- route: machines in the order of what hand rules say (order of sysctl inodes, gaps and order of
-  nft handles, times of addresses, connections without an answer); of each the youngest rule, or
-  the last route that is not of the kernel, is deleted.
+- backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
+  restores each line that differs
+- k8s: takes policies in the order of their scores by hand-written rules about forms
+  (``agent.form_reader``), and sets each policy to its state without the form
+- route: takes machines in the order given by hand-written rules (order of sysctl inodes, gaps and
+  order of nft handles, times of addresses, connections without an answer), and deletes each
+  machine's youngest rule, or the last route that the kernel did not add
 
-Prints a line per ticket, then the share solved safely. False alarms count apart: a program that
-does nothing solves them. The goal is at most 2 % of tickets with a fault.
+Prints a line per ticket, then the share solved safely. False alarms are counted separately, because
+a program that does nothing solves them. The goal is at most 2 % of tickets with a fault.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GOAL = 0.02
 
 
 def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Commands that set the running configuration of each router back to the one on disk."""
+    """Yield commands that restore each router's running configuration to the one on disk."""
     for name, read in readings.items():
         if "frr" not in read:
             continue
@@ -63,7 +64,7 @@ def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
-    """Lines of a configuration, each with the line that opens its section."""
+    """Return the lines of a configuration, each with the line that opens its section."""
     found, context = [], ""
     for raw in text.splitlines():
         line = raw.strip()
@@ -79,7 +80,7 @@ def _lines(text: str) -> list[tuple[str, str]]:
 
 def undo_youngest(query: Query, scene: Scene, readings: Mapping[str, Any], state: Any
                   ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Commands that delete what is youngest on the machines that hand rules point at."""
+    """Yield commands that delete the youngest rule or route on the most suspicious machines."""
     found = examine(query, scene, readings, state)
     rules = ("sysctl.inode falls~rank", "rule.nft_falls", "rule.nft_gaps",
              "addr.created spread~off",
@@ -114,13 +115,13 @@ def _dotted(address: int) -> str:
 async def plan_k8s(
     app: Kubernetes, query: Query, world: Environment, initial: State
 ) -> Iterator[Any]:
-    """The commands of the blind program for one ticket of Kubernetes."""
+    """Return the blind program's commands for one Kubernetes ticket."""
     del app, query, initial
     return repairs((await world.execute(DUMP)).output.strip())
 
 
 async def plan_route(app: Route, query: Query, world: Environment, initial: State) -> Iterator[Any]:
-    """The commands of the blind program for one ticket of routing."""
+    """Return the blind program's commands for one routing ticket."""
     scene = app.scene(query)
     command = f"python3 -c {shlex.quote(read_program())}"
     readings = {}
@@ -135,7 +136,7 @@ async def plan_route(app: Route, query: Query, world: Environment, initial: Stat
     return ({"machine": machine, "command": repair} for machine, repair in found)
 
 
-#: kind of ticket -> application, its keys, and what plans the commands
+#: Kind of ticket -> application, config keys, and the function that plans the commands.
 KINDS: Mapping[str, tuple[type[Application], Mapping[str, str], Callable[..., Any]]] = {
     "route": (Route, {"emulator": "netns"}, plan_route),
     "backbone": (Backbone, {"emulator": "netns"}, plan_route),

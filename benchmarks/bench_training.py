@@ -1,10 +1,11 @@
-"""What a step of training costs: by the core, and by each door whose framework is installed.
+"""Cost of a training step with the core, and with each adapter whose framework is installed.
 
     python benchmarks/bench_training.py [--steps 200] [--markdown docs/evidence/training.md]
 
-Run it by the interpreter of ``.venv-gymnasium`` or ``.venv-openenv`` for their doors. Processor
-time is that of this process and of all below it (API server, networks, commands, sandboxes);
-starting worlds is told apart. Memory is what one more session holds (PSS).
+Run the benchmark with the interpreter of ``.venv-gymnasium`` or ``.venv-openenv`` for these
+adapters. Processor time includes this process and all its descendants (API server, networks,
+commands, sandboxes). The start of worlds is reported separately. Memory is the additional memory of
+one more session (PSS).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from netarena_k8s.solution import fenced, patch_command
 _PORTS = itertools.count(20_000)
 _TICKS = os.sysconf("SC_CLK_TCK")
 SESSIONS = 4
-#: world -> application, config keys, steps a second and core that are the goal
+#: World -> application, config keys, and the goal in steps per second and core.
 WORLDS: dict[str, tuple[str, dict[str, Any], int]] = {
     "k8s, patches as text": ("k8s", {"patches": "direct"}, 300),
     "k8s, kubectl": ("k8s", {}, 8),
@@ -41,7 +42,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 def processes() -> list[int]:
-    """This one and all below it."""
+    """Return the ids of this process and all its descendants."""
     parents: dict[int, int] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -58,8 +59,11 @@ def processes() -> list[int]:
 
 
 def cpu_s() -> float:
-    """Of all of them, those that have ended among them, without what looking for them takes: of a
-    machine that runs many, more than the steps that are measured."""
+    """Return the CPU time in s of ``processes()``, including ended processes.
+
+    The time of the search for the processes is subtracted, because on a machine with many processes
+    the search takes longer than the measured steps.
+    """
     begin = time.thread_time()
     found = processes()
     cpu_s.looking_s += time.thread_time() - begin
@@ -88,7 +92,7 @@ def memory_mib() -> float:
 
 
 def replies(application: Any, query: Any) -> Iterator[str]:
-    """What is sent, turn after turn: changes that break and mend a policy; looks; the answer."""
+    """Yield each turn's reply: an answer, an observation, or a change that breaks or repairs."""
     if application.name == "malt":
         yield application.solve(query)[0]
         return
@@ -102,7 +106,7 @@ def replies(application: Any, query: Any) -> Iterator[str]:
         for one in world_of(query).policies
         if one.name not in broken and one.spec.get("ingress")
     )
-    # no two say the same, so that nothing is known of one from another
+    # no two commands are equal, so that no result comes from a cache
     for port in _PORTS:
         rules = [{**rule, "ports": [{"port": port}]} for rule in policy.spec["ingress"]]
         shut = {**policy.spec, "ingress": rules}
@@ -117,7 +121,7 @@ def world_name(query: Any) -> str:
 def measure(
     start: Callable[[int], Any], act: Callable[[str], bool], seat: Callable[[], Any], steps: int
 ) -> tuple[float, float, float, float]:
-    """Steps a second, steps a second of processor time, and a world's start in ms of either."""
+    """Return steps per s of wall and of processor time, and a world's start in ms of both."""
     taken = task = 0
     spent = {"start": [0.0, 0.0], "act": [0.0, 0.0]}
 
@@ -128,10 +132,10 @@ def measure(
         spent[what][0] += time.monotonic() - wall
         spent[what][1] += cpu_s() - cpu
 
-    start(0)  # what is made once
+    start(0)  # creates everything that is created only once
     while taken < steps:
         task += 1
-        seat().close()  # what a world was, and its processes' time, are gone with it
+        seat().close()  # not timed: tears down the previous world and its processes
         with timed("start"):
             start(task)
         with timed("act"):
@@ -179,7 +183,7 @@ def by_gymnasium(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ..
 
 
 def by_trl(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]:
-    """As the trainer calls it; what it asks a model is not in it."""
+    """Measure the calls that the trainer makes, without the model's generation."""
     from netarena.training.trl import make_environment
 
     rollout = make_environment(name, keys)()
@@ -210,7 +214,7 @@ def by_openenv(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]
     )
     try:
         url = re.search(r"at (http://\S+?)/?$", server.stderr.readline().strip())[1]
-        # queries are drawn again here, to know what to send
+        # queries are drawn again here, because the replies depend on them
         drawn = Seat(name, keys)
         with GenericEnvClient(base_url=url).sync() as client:
 
@@ -225,7 +229,7 @@ def by_openenv(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]
                 query: Any = None
 
                 def close(self) -> None:
-                    """The server closes it."""
+                    """Do nothing, because the server closes the session."""
 
             found = Found()
             return measure(
@@ -280,7 +284,7 @@ def main() -> int:
             steps = options.steps if goal > 8 else max(20, options.steps // 10)
             rate, per_core, start_ms, start_cpu_ms = run(name, keys, steps)
             memory = f"{held:.1f} MiB" if door == "core" else ""
-            # a server closes one world as it starts the next, and what that used is gone with it
+            # a server closes a world when the next starts, so the closed world's CPU time is lost
             start_cpu = f"{start_cpu_ms:.0f} ms" if door != "OpenEnv" else ""
             rows.append(
                 f"| {door} | {world} | {per_core:.0f} | {goal} | {rate:.0f} "

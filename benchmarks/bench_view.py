@@ -1,11 +1,12 @@
-"""How long the viewer takes over a journal of many episodes: indexing, first paint, a filter.
+"""Time of the viewer for a journal of many episodes: indexing, first paint, a filter.
 
     python benchmarks/bench_view.py RUN [RUN...] [--episodes 10000] [--browser PROGRAM]
 
-The episodes are those of the runs given, again and again under other ids. With a browser (Debian's
-chromium) the times are those that a person sees, from asking to what is painted; without, of the
-server alone. Processor times (server and client together) do not depend on other programs of the
-machine. Exit status 1 where a first paint takes more than 1 s, or a filter more than 200 ms.
+The episodes of the given runs are repeated under other ids. With a browser (Debian's chromium), the
+times are those that a person sees, from the request to the painted page. Without a browser, the
+times are only the server's. Processor times (server and client together) do not depend on other
+programs on the machine. The exit status is 1 if a first paint takes more than 1 s, or a filter more
+than 200 ms.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from netarena.view.index import Library
 
 MOST_PAINT_MS, MOST_FILTER_MS = 1000, 200
 SAMPLES = 7
-#: query strings of filters, of which the slowest counts
+#: Query strings of filters; the slowest filter counts.
 FILTERS = ("show=lost", "text=step+3", "safe=no&sort=-turns", "level=level2&sort=id", "text=zzz")
 
 
 def make_run(source: Path, folder: Path, episodes: int) -> None:
-    """A run of so many episodes, made of those of another one."""
+    """Return a run with this number of episodes, which repeats the episodes of another run."""
     home, places = find_participants(source)
     with (home / QUERIES_NAME).open() as lines:
         queries = {query["id"]: query for query in map(json.loads, lines)}
@@ -77,7 +78,7 @@ def served(library: Library) -> Iterator[str]:
 
 
 def median_ms(act: Callable[[], Any]) -> tuple[float, float]:
-    """The median duration, and the median processor time of this process, ms."""
+    """Return the median duration, and the median processor time of this process, in ms."""
     times, used = [], []
     for _ in range(SAMPLES):
         start, began = time.perf_counter(), time.process_time()
@@ -88,7 +89,10 @@ def median_ms(act: Callable[[], Any]) -> tuple[float, float]:
 
 
 def in_browser(program: str, url: str) -> tuple[float, float]:
-    """First paint, and the slowest filter from the last key to its rows, ms."""
+    """Return the times, in ms, of the first paint and of the slowest filter.
+
+    A filter's time is from the last key to the filtered rows.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:

@@ -1,15 +1,14 @@
-"""An assessment on a real cluster that is disturbed while it runs: are its verdicts right?
+"""Check that verdicts are right if a real cluster is disturbed during an assessment.
 
     KUBECONFIG=... python benchmarks/chaos_cluster.py --restart-api COMMAND \
         --stop-plugin COMMAND --start-plugin COMMAND [--agent oracle] [--num-queries 2] [--seed 1] \
         [--think SECONDS]
 
-In turn, whenever some more episodes have ended: the API server is restarted, a pod of a shop is
-deleted, the network plug-in is stopped and, ``--pause`` seconds later, started. The commands are
-shell lines for this cluster (docs/evidence/cluster.md has some). At the end every query of the
-oracle must be solved safely, or be invalid; none of noop's may be solved; no namespace of ours may
-be left.
-Exit status 1 if that is not so.
+After every few episodes, one of these disturbances happens, in turn: the API server is restarted, a
+pod of a workload set is deleted, or the network plug-in is stopped and, ``--pause`` seconds later,
+started. The commands are shell lines for this cluster (docs/evidence/cluster.md has examples). At
+the end every query of the oracle must be solved safely or be invalid, no query of noop may be
+solved, and no NetArena namespace may be left. Otherwise the exit status is 1.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from netarena_k8s.real.client import Api, path_of
 from netarena_k8s.real.context import current_context
 from netarena_k8s.real.lease import MINE
 
-#: agent -> the outcome that its episodes have, when they are not invalid
+#: Agent -> expected outcome of its episodes that are not invalid.
 EXPECTED: Mapping[str, str] = {"oracle": "solved", "noop": "unsolved"}
-#: episodes that end between two disturbances
+#: Number of episodes that end between two disturbances.
 EVERY = 3
 POLL_S = 0.5
 LEFT_S = 180.0
@@ -52,7 +51,7 @@ async def shell(line: str) -> None:
 
 
 async def spaces(api: Api) -> list[str]:
-    """Namespaces of ours that nobody deletes."""
+    """Return NetArena's namespaces that are not being deleted."""
     return sorted(
         one["metadata"]["name"]
         for one in await api.find("Namespace", **MINE)
@@ -61,17 +60,17 @@ async def spaces(api: Api) -> list[str]:
 
 
 async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
-    """How many of them there were at a time, at most, until the assessment has ended."""
+    """Return the maximum number of such namespaces at a time until the assessment ends."""
     most = 0
     while run.returncode is None:
-        with contextlib.suppress(EnvironmentFailed):  # the report is worth more than a number
+        with contextlib.suppress(EnvironmentFailed):  # a missing count must not prevent the report
             most = max(most, len(await spaces(api)))
         await asyncio.sleep(POLL_S)
     return most
 
 
 async def delete_pod(api: Api, rng: random.Random) -> None:
-    """One of a shop that stands, if there is any."""
+    """Delete a random pod of a running workload set, if there is one."""
     pods = [
         (space, name)
         for space in await spaces(api)
@@ -83,7 +82,7 @@ async def delete_pod(api: Api, rng: random.Random) -> None:
 
 
 def ended(out: Path) -> int:
-    """Episodes that the journal has the end of, tries that are made again too."""
+    """Return the number of ended episodes in the journal, including attempts that are retried."""
     try:
         return (out / "journal.jsonl").read_bytes().count(b'{"event": "episode"')
     except OSError:
@@ -93,11 +92,11 @@ def ended(out: Path) -> int:
 async def disturb(
     run: asyncio.subprocess.Process, out: Path, ways: Mapping[str, Callable[[], Awaitable[None]]]
 ) -> Counter[str]:
-    """One way after the other, until the assessment has ended; how often each."""
+    """Run the disturbances in turn until the assessment ends; return how often each was run."""
     done: Counter[str] = Counter()
     next_at = 1
     for name in itertools.cycle(ways):
-        while run.returncode is None and ended(out) < next_at:  # noqa: ASYNC110 -- a file's lines
+        while run.returncode is None and ended(out) < next_at:  # noqa: ASYNC110 -- polls a file
             await asyncio.sleep(POLL_S)
         if run.returncode is not None:
             return done
@@ -105,14 +104,14 @@ async def disturb(
         try:
             await ways[name]()
             done[name] += 1
-        except EnvironmentFailed as error:  # the report is worth more than this one
+        except EnvironmentFailed as error:  # a failed disturbance must not prevent the report
             print(error, file=sys.stderr, flush=True)
         next_at = ended(out) + EVERY
     return done
 
 
 def agent_options(given: argparse.Namespace) -> tuple[str, str]:
-    """Of ``netarena run``: the agent, over A2A where it thinks before each reply."""
+    """Return the agent options of ``netarena run``; an agent that waits is served over A2A."""
     if not given.think:
         return "--agent", given.agent
     line = shlex.join(
@@ -126,7 +125,7 @@ def agent_options(given: argparse.Namespace) -> tuple[str, str]:
 
 
 async def left(api: Api) -> list[str]:
-    """Namespaces of ours that do not go."""
+    """Return NetArena's namespaces that remain after a time limit."""
     deadline = time.monotonic() + LEFT_S
     found = ["what there is could not be listed"]
     while True:

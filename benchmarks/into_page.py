@@ -1,10 +1,10 @@
-"""Runs a benchmark and puts the tables that it prints into a page of evidence.
+"""Run a benchmark and put the tables that it prints into a page of evidence.
 
     python benchmarks/into_page.py docs/evidence/malt.md "draw malt" benchmarks/bench_generate.py
 
-What follows the script's name are its arguments. The page has lines ``<!-- draw malt -->`` and
-``<!-- /draw malt -->``; between them come the command, how busy the machine was, and the tables.
-A page without these lines is refused before the run; one that fails changes no page.
+The script's arguments follow its name. The page has the lines ``<!-- draw malt -->`` and
+``<!-- /draw malt -->``; the command, the machine's load, and the tables are written between these
+lines. A page without the lines is refused before the run. A failed run does not change the page.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     about = f"`python {shlex.join(command)}`, {os.cpu_count()} processors, load {low:.0f}"
     if round(high) > round(low):
         about += f" to {high:.0f}"
-    # read again: somebody may have written another section meanwhile
+    # read again, because another process may have written another section meanwhile
     page = options.page.read_text(encoding="utf-8")
     page = replace_section(page, options.section, [f"{about}:", "", *rows])
     options.page.write_text(page, encoding="utf-8")

@@ -1,15 +1,16 @@
-"""Proves each method of fault of a backbone on real networks.
+"""Verify each fault method of a backbone on real networks.
 
-A network is built with the fault in one pass, as an episode's is: it must break what is computed,
-and its repair, typed as an agent types it, must restore what is intended and leave nothing set.
+A network is built with the fault in one pass, as in an episode. The fault must have the computed
+effect. The repair, entered as an agent enters it, must restore the intended state and leave no
+setting of the fault.
 
     python benchmarks/prove_backbone.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
-Worlds are drawn one after the other until every method was proven in one of them. A line for each,
-with the seconds until the network was as computed after it was built and after repair; ``late``
-marks those that were not at the first observation, when the network was reported to be settled.
-A table of kinds comes last: its methods, how many were proven, how often something was late, and
-medians of the seconds.
+Worlds are drawn one after the other until every method has been verified in one world. Prints a
+line for each method, with the seconds until the network was as computed, after the build and after
+the repair. ``late`` means that the first observation, when the network was reported to be settled,
+differed from the computed state. A table of kinds comes last, with the numbers of methods, of
+verified methods and of late states, and the medians of the seconds.
 """
 
 from __future__ import annotations
@@ -35,27 +36,30 @@ from netarena_backbone.world.render import render
 from netarena_network.action import Fault
 from netarena_network.real.client import Net
 
-#: from a change until the network must be as computed
+#: Time limit from a change until the network must be as computed, in s.
 WITHIN_S = 40.0
 COMMAND_S = 30.0
 ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in methods]
 
 
 class Took(NamedTuple):
-    """What one change took: seconds until all was as computed, whether a first look found it
-    otherwise, and the facts that still are."""
+    """Result of one change: the seconds until the network was as computed, and differences.
+
+    ``late`` is set if the first observation differed from the computed state; ``wrong`` has the
+    facts that still differ.
+    """
 
     seconds: float
     late: bool
     wrong: Sequence[str]
 
 
-#: after the network was built, and after repair
+#: Results after the build of the network, and after the repair.
 Proof = tuple[Took, Took]
 
 
 async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
-    """Looks until what is seen is as computed twice in a row, or time is over."""
+    """Observe until the state is as computed twice in a row, or the time is over."""
     began, before, late = time.monotonic(), False, None
     while True:
         now = facts_of(world, read(await net.observe()))
@@ -74,7 +78,7 @@ async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
 
 
 async def prove(warm: Warm, world: World, wanted: Facts, fault: Fault) -> Proof | str:
-    """What one method took, or what is wrong with it."""
+    """Return the results of one method, or a text about its error."""
     stages = [world, read_fault(world, fault).edit(world)]
     parts = tuple(edits(stages, [fault]))
     setup = render(stages[1]).model_copy(update={"edits": parts})
@@ -107,7 +111,7 @@ async def _prove(net: Net, stages: Sequence[World], wanted: Facts, fault: Fault)
 
 
 async def lane(warm: Warm, world: World, parts: Sequence[Fault], proofs: dict[str, Proof]) -> None:
-    """Proves these methods one after the other, each in a network of its own."""
+    """Verify these methods one after the other, each in its own network."""
     wanted = intended(world)
     for fault in parts:
         name = f"{fault.kind}.{fault.method}"
@@ -124,7 +128,7 @@ async def lane(warm: Warm, world: World, parts: Sequence[Fault], proofs: dict[st
 
 
 def rows(proofs: Mapping[str, Proof]) -> list[str]:
-    """The table of what was proven."""
+    """Return the table of verified methods."""
     lines = [
         "| kind | methods | proven | late | until broken, s | until repaired, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

@@ -1,9 +1,9 @@
-"""Writes the first table of standard input into a page, as ``scripts/demo --readme`` does.
+"""Write the first table of standard input into a page, as ``scripts/demo --readme`` does.
 
     netarena leaderboard FILE... | python benchmarks/readme_table.py README.md
 
-The page has lines ``<!-- demo -->`` and ``<!-- /demo -->``; the table comes between them as it was
-printed. Input without a table changes no page.
+The page has the lines ``<!-- demo -->`` and ``<!-- /demo -->``; the table is written between these
+lines unchanged. Input without a table does not change the page.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from netarena.report.markdown import replace_section
 
 
 def put_table(page: str, printed: Iterable[str]) -> str:
-    """Return ``page`` with the lines of ``printed`` up to the first empty one.
+    """Return ``page`` with the lines of ``printed`` up to the first empty line.
 
-    Raises ValueError for a page without the two lines, and where nothing was printed.
+    Raises ValueError for a page without the two marker lines, and if nothing was printed.
     """
     table = list(takewhile(str.strip, printed))
     if not table:

@@ -1,11 +1,11 @@
-"""How often the interval of ``run --until-interval`` covers the true rate.
+"""Simulate how often the interval of ``run --until-interval`` covers the true rate.
 
     python benchmarks/simulate_until.py [--runs 4000] [--labels 15] [--seed 1] [--markdown PAGE]
 
-An agent solves each query of a label with the same chance. In "equal" worlds all labels have the
-same, in "apart" ones half of the labels are solved with certainty or never. Stopping follows
-``netarena.cli.until.Until``; beside it stands an interval after a number of queries that is fixed
-beforehand, the mean number that stopping took.
+An agent solves each query of a label with the same probability. In "equal" worlds all labels have
+the same probability. In "apart" worlds half of the labels are always or never solved. Stopping
+follows ``netarena.cli.until.Until``. For comparison, the table shows an interval after a fixed
+number of queries, which is the mean number at which the runs stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOALS = (10.0, 5.0, 3.0)
 
 
 def chances(rate: float, labels: int, *, apart: bool) -> list[float]:
-    """A label's chance each; their mean is ``rate``."""
+    """Return the probability of each label; the mean is ``rate``."""
     if not apart:
         return [rate] * labels
     whole = labels // 2
@@ -34,7 +34,7 @@ def chances(rate: float, labels: int, *, apart: bool) -> list[float]:
 
 
 def stopped(by_label: list[float], points: float, draw: random.Random) -> tuple[int, int]:
-    """How many queries were solved, of how many, when a run of this kind stopped."""
+    """Simulate a run until it stops; return the numbers of solved and of all queries."""
     until = Until(points, len(by_label))
     solved, asked, number = 0, 0, until.first(1)
     while True:

@@ -1,10 +1,10 @@
-"""A scripted agent that thinks before each reply, as a model does.
+"""Scripted agent that waits before each reply, as a model does while it generates.
 
     python benchmarks/thinking_agent.py APP AGENT --seed S --port P --think SECONDS \
         [--set KEY=VALUE ...]
 
-For ``netarena run APP --agent-cmd``: an agent that answers at once leaves an emulator no time in
-which it has nothing to do.
+Use it with ``netarena run APP --agent-cmd``. With an agent that answers at once, an emulator is
+never idle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from netarena.task.application import load
 
 
 class Thinking:
-    """Waits ``think_s`` before each reply of the agent."""
+    """Wrapper that waits ``think_s`` before each reply of the agent."""
 
     def __init__(self, agent: Agent, think_s: float) -> None:
         self._agent = agent

@@ -1,11 +1,11 @@
-"""What agents did with tickets: of folders of runs a table by the number of faults, or by folder.
+"""Table of agents' results on tickets, from folders of runs, by number of faults or by folder.
 
     python benchmarks/ticket_table.py [--by run] RUN [RUN ...]
     python benchmarks/into_page.py docs/evidence/tickets.md "k8s by hand" \
         benchmarks/ticket_table.py RUN
 
-Verdicts are those of the journals: ``netarena regrade`` first where the judge has changed.
-``causes`` is recall over the injected faults and precision over the named ones, by place and word.
+Verdicts come from the journals; run ``netarena regrade`` first if the judge has changed. ``causes``
+is the recall over injected faults and the precision over declared faults, by place and word.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Language models that learn by imitation (SFT) and then by reward (GRPO), both by TRL.
+"""Train language models by imitation (SFT) and then by reward (GRPO), both with TRL.
 
     python benchmarks/train_model.py benchmarks/recipes/small.toml --minutes 60
     python benchmarks/train_model.py benchmarks/recipes/paper-sft.toml --dry-run
 
-A recipe is a file of ``benchmarks/recipes``: the model, the world, what the trainers of TRL are
-told (``arguments``, by TRL's own names), and the queries of an assessment that nobody learned from,
-on which the model is scored before, in between and after. Time limits are minutes; ``--minutes``
-scales them to so many in all. ``--dry-run`` needs neither a GPU nor the model: it plays a turn of
-the world, writes a small set, tokenises it, and makes the trainers of a tiny model, which train
-nothing.
+A recipe is a file in ``benchmarks/recipes``. It sets the model, the world, the arguments of TRL's
+trainers (``arguments``, with TRL's names), and held-out queries of an assessment. The model is
+scored on the held-out queries before, between and after the trainings. Time limits are in minutes;
+``--minutes`` scales them to this total. ``--dry-run`` needs neither a GPU nor the model: it plays a
+turn in the world, writes and tokenises a small set, and creates the trainers for a tiny model
+without training.
 """
 
 from __future__ import annotations
@@ -39,56 +39,56 @@ from netarena.training.arena import config_of, load_for
 from netarena.training.sft import MIXED, PAPER_SIZES, Pair, Told, pair_of, write_sets
 from netarena.training.trl import make_dialogues, make_environment, make_rows
 
-#: a model that is a file in an installed package
+#: Prefix of a model that is a file in an installed package.
 _PACKAGE = "package:"
-#: of a model whose own template knows no tools: TRL reads the calls of this one, and any model that
-#: was taught by <|im_start|> can learn it
+#: Chat template for models whose own template does not support tools. TRL can read tool calls in
+#: this template, and any model that was trained with <|im_start|> can learn it.
 _TEMPLATE = "qwen2_5_chat_template"
 _VALID = frozenset({"valid", "solved"})
 Minutes = Field(gt=0)
 
 
 class Sft(Record):
-    """By imitation of a set as ``netarena sft`` writes it."""
+    """Training by imitation of a set as written by ``netarena sft``."""
 
     sizes: tuple[int, int, int]
     file: Literal["level1", "level2", "level3", "mixed"] = MIXED
     minutes: float = Minutes
-    #: of ``trl.SFTConfig``
+    #: Arguments of ``trl.SFTConfig``.
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class Grpo(Record):
-    """By reward, on queries for training."""
+    """Training by reward, on queries for training."""
 
     tasks: int = Field(gt=0)
     rewards: Literal["default", "paper"] = "default"
     minutes: float = Minutes
-    #: of ``trl.GRPOConfig``
+    #: Arguments of ``trl.GRPOConfig``.
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class HeldOut(Record):
-    """Queries that an assessment asks, and nobody learns from."""
+    """Queries of an assessment, which are not used for training."""
 
     seed: int
     episodes: int = Field(gt=0)
     minutes: float = Minutes
-    #: episodes at once, and tokens of a reply
+    #: Number of concurrent episodes, and maximum number of tokens of a reply.
     batch: int = Field(default=8, gt=0)
     tokens: int = Field(default=256, gt=0)
 
 
 class Recipe(Record):
     about: str
-    #: a folder, a name of the model hub, or ``package:NAME`` for the gguf of an installed package
+    #: A folder, a name on the model hub, or ``package:NAME`` for the gguf of an installed package.
     model: str
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     application: str
-    #: config keys of its worlds
+    #: Config keys of the application's worlds.
     keys: dict[str, Any] = Field(default_factory=dict)
     seed: int = 1
-    #: of ``peft.LoraConfig``; without any, all weights learn
+    #: Arguments of ``peft.LoraConfig``; if there are none, all weights are trained.
     lora: dict[str, Any] = Field(default_factory=dict)
     sft: Sft | None = None
     grpo: Grpo | None = None
@@ -96,7 +96,7 @@ class Recipe(Record):
 
 
 def read_recipe(path: Path, changes: Sequence[str] = (), minutes: float | None = None) -> Recipe:
-    """A recipe with values changed by KEY=VALUE, keys with dots, values JSON where they parse.
+    """Return a recipe with ``changes`` KEY=VALUE: dotted keys, values as JSON if valid, or text.
 
     Raises ConfigError and OSError.
     """
@@ -129,7 +129,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), minutes: float | None =
 
 
 def _within(recipe: Recipe, minutes: float) -> Recipe:
-    """The same with all limits scaled to ``minutes`` in all."""
+    """Return the recipe with all time limits scaled to a total of ``minutes``."""
     phases = {name: phase for name in ("sft", "grpo") if (phase := getattr(recipe, name))}
     scores = 1 + len(phases)
     total = sum(phase.minutes for phase in phases.values()) + scores * recipe.held_out.minutes
@@ -140,11 +140,11 @@ def _within(recipe: Recipe, minutes: float) -> Recipe:
     return recipe.model_copy(update=changed)
 
 
-# models
+# Models.
 
 
 def find_model(name: str) -> tuple[str, dict[str, str]]:
-    """Folder or name of a model, and what else says which file. Raises ConfigError."""
+    """Return a model's folder or name, and the options that select its file. Raises ConfigError."""
     if not name.startswith(_PACKAGE):
         return name, {}
     package = name.removeprefix(_PACKAGE)
@@ -167,7 +167,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def _prepare(tokenizer: Any, templates: Any) -> Any:
-    """Its calls of tools can be read."""
+    """Return the tokenizer with a template whose tool calls TRL can read."""
     try:
         return templates.add_response_schema(tokenizer)
     except ValueError:
@@ -176,13 +176,13 @@ def _prepare(tokenizer: Any, templates: Any) -> Any:
 
 
 def load_model(recipe: Recipe) -> Any:
-    """With its weights, and those that learn on top of them where not all do."""
+    """Return the model with its weights, and with LoRA weights if the recipe sets them."""
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
 
     folder, options = find_model(recipe.model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # packed weights learn slowly, and cannot be saved
+    # quantised weights train slowly and cannot be saved
     packed = {"quantization_config": GgufConfig(dequantize=True)} if options else {}
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=getattr(torch, recipe.dtype), **options, **packed
@@ -199,8 +199,10 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 
 
 def tiny(recipe: Recipe) -> tuple[Any, Any]:
-    """A model of random weights and a tokenizer of bytes, for a dry run; the recipe's own tokenizer
-    where it is on this machine."""
+    """Return a model with random weights and a tokenizer, for a dry run.
+
+    The tokenizer is the recipe's own if it is on this machine, otherwise one of bytes.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
     from trl import chat_template_utils
@@ -231,12 +233,14 @@ def tiny(recipe: Recipe) -> tuple[Any, Any]:
     return _adapted(model, recipe), words
 
 
-# phases
+# Phases.
 
 
 def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> tuple[Path, set[Pair]]:
-    """The file that the recipe learns from, and the worlds with faults in it; levels that are not
-    in it are not drawn."""
+    """Write the recipe's set; return the training file and the set's worlds with faults.
+
+    Only levels that the training file contains are drawn.
+    """
     assert recipe.sft is not None
     wanted = {
         level: size if recipe.sft.file in {MIXED, level} else 0
@@ -297,7 +301,7 @@ def make_grpo(recipe: Recipe, model: Any, tokenizer: Any, out: Path) -> Any:
 
 
 def _common(recipe: Recipe, out: Path) -> dict[str, Any]:
-    """What trainers are told where a recipe says nothing else."""
+    """Return the default arguments of trainers, which a recipe may override."""
     import torch
 
     return {
@@ -313,7 +317,10 @@ def _turns(recipe: Recipe) -> int:
 
 
 def _deadline(minutes: float) -> Any:
-    """Ends a training at the end of its step when its time is over; it begins with the first."""
+    """Return a callback that stops the training at the end of a step when its time is over.
+
+    The time starts when the training begins.
+    """
     from transformers import TrainerCallback
 
     class Deadline(TrainerCallback):  # type: ignore[misc] # a framework without types
@@ -328,23 +335,23 @@ def _deadline(minutes: float) -> Any:
     return Deadline()
 
 
-# scores
+# Scores.
 
 
 class Score:
-    """Counts over episodes; of each command the kind that the session told."""
+    """Counts over episodes, including the session's kind of each command."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.rewards: list[float] = []
         self.levels: Counter[str] = Counter()
         self.solved: Counter[str] = Counter()
-        #: worlds with faults, as they were asked
+        #: Worlds with faults of the scored queries, in order.
         self.pairs: list[Pair] = []
         self.wall_s = 0.0
 
     def add(self, environment: Any, unread: int) -> None:
-        """``unread`` replies of the episode held no call that there is."""
+        """Add an episode, in which ``unread`` replies contained no valid call."""
         infos, query = environment.infos, environment._seat.query
         level = query.level
         self.pairs.append(pair_of(query))
@@ -369,7 +376,7 @@ class Score:
 
 
 def score(recipe: Recipe, model: Any, tokenizer: Any) -> Score:
-    """Play what is held out, the likeliest token each time, as rollouts are played."""
+    """Play the held-out queries like rollouts, always with the most probable token."""
     asked, found = recipe.held_out, Score()
     kind = make_environment(recipe.application, recipe.keys, training=False)
     environments = [kind() for _ in range(min(asked.batch, asked.episodes))]
@@ -393,7 +400,7 @@ def _play(
     environments: Sequence[Any], rows: Sequence[Mapping[str, Any]], model: Any, tokenizer: Any,
     turns: int, tokens: int,
 ) -> Iterator[tuple[Any, int]]:  # fmt: skip
-    """Each environment at the end of its episode, with the replies that held no call of its."""
+    """Yield each environment at its episode's end, with its number of replies without a call."""
     tools = [
         getattr(environments[0], name)
         for name, value in vars(type(environments[0])).items()
@@ -455,7 +462,7 @@ def _generate(
 
 
 def _call(environment: Any, names: set[str], call: Mapping[str, Any]) -> tuple[str, bool]:
-    """What a call led to, and whether there is such a tool that takes such arguments."""
+    """Return the result of a call, and whether the tool exists and accepts the arguments."""
     function = call.get("function", {})
     if function.get("name") not in names:
         return f"{{'error': 'Tool {function.get('name')} not found.'}}", False
@@ -465,11 +472,11 @@ def _call(environment: Any, names: set[str], call: Mapping[str, Any]) -> tuple[s
         return str({"error": str(error)}), False
 
 
-# runs
+# Runs.
 
 
 def check(recipe: Recipe) -> Iterator[str]:
-    """Everything but the model and the training. Raises what is wrong; says what was looked at."""
+    """Check everything except the model and the training; yield a line for each check."""
     kind = make_environment(recipe.application, recipe.keys)
     environment = kind()
     begun = environment.reset(seed=recipe.seed, task=0)
@@ -491,7 +498,7 @@ def check(recipe: Recipe) -> Iterator[str]:
 
 
 def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
-    """The rows of the table, and what was trained in words."""
+    """Return the rows of the table, and descriptions of the trainings."""
     tokenizer, model = load_tokenizer(recipe.model), load_model(recipe)
     rows, told = list[str](), list[str]()
 
@@ -521,7 +528,7 @@ def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
 
 
 def _trained(trainer: Any, name: str) -> str:
-    """Train; how many steps, how long, and the mean of ``name`` in the first and the last fifth."""
+    """Train; return a text with steps, duration, and the means of ``name`` at start and end."""
     start = time.monotonic()
     trainer.train()
     wall_s = time.monotonic() - start
@@ -539,7 +546,7 @@ def _trained(trainer: Any, name: str) -> str:
 
 
 def _peak_gib() -> float:
-    """Of the GPU where there is one, else of the process."""
+    """Return the peak memory of the GPU if there is one, otherwise of the process, in GiB."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,12 +1,13 @@
-"""A learner over command templates, by Gymnasium alone, beside a random baseline.
+"""Train a learner over command templates, with only Gymnasium, and compare a random baseline.
 
     python benchmarks/train_templates.py k8s --markdown docs/evidence/training.md
 
-A template is a command with places, which are filled from the prompt; a policy picks one a turn and
-none twice in an episode. The learner keeps, by what the prompt says is wrong, the mean of what each
-template earned at once, and tries what is promising or little tried. It learns on queries for
-training; scores are shares solved safely of an assessment's queries, which it never saw, before and
-after, beside a policy that picks at random.
+A template is a command with slots that are filled from the prompt. A policy picks one template per
+turn, and no template twice in an episode. For each situation that prompts report, the learner
+stores each template's mean immediate reward, and tries templates that are promising or rarely
+tried. The learner trains on queries for training. Scores are the shares solved safely of an
+assessment's queries, which are not used for training: before the training, after the training, and
+with a policy that picks at random.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from netarena.analysis.intervals import wilson
 from netarena.report.markdown import replace_section
 
 TURNS = 3
-#: of what is earned, how much a template that was never tried may hope for
+#: Bonus, in units of reward, for a template that was never tried.
 HOPE = 40.0
-#: what is known of all situations counts as so many tries in each
+#: Number of tries in each situation that the mean over all situations counts for.
 PRIOR = 1.0
 Facts = dict[str, Any]
 
 
-# what a prompt says
+# Readers of prompts.
 
 
 _SUBNET = re.compile(
@@ -47,7 +48,7 @@ _ROW = re.compile(r"^(\S+) -> (.+)$", re.MULTILINE)
 
 
 def read_route(prompt: str) -> tuple[str, Facts]:
-    """What is wrong, names of machines left out, and the subnet that misses most."""
+    """Return the situation without machine names, and facts about the most affected subnet."""
     subnets = _SUBNET.findall(prompt)
     rows = {name: cells.split() for name, cells in _ROW.findall(prompt[prompt.rindex("Pingall") :])}
     missing = {row[4]: rows[row[4]].count("X") for row in subnets}
@@ -71,7 +72,7 @@ _POD_PORT = re.compile(
 
 
 def read_k8s(prompt: str) -> tuple[str, Facts]:
-    """What is wrong, names left out; the commonest receiver and sender, and what is intended."""
+    """Return the situation without names, and facts: main receiver, main sender, and intent."""
     wrong = _WRONG.findall(prompt)
     sources, targets = ([row[at] for row in wrong] for at in (0, 1))
     source, target = (max(sorted({*names}), key=names.count) for names in (sources, targets))
@@ -83,7 +84,7 @@ def read_k8s(prompt: str) -> tuple[str, Facts]:
     return sign, {"source": source, "target": target, "ports": ports, "callers": callers}
 
 
-# templates
+# Templates.
 
 
 def route_templates() -> Mapping[str, Callable[[Facts], str]]:
@@ -129,7 +130,7 @@ def route_templates() -> Mapping[str, Callable[[Facts], str]]:
 
 
 def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Callable[[Facts], str]:
-    """A template that patches the policy of one end of what is wrong."""
+    """Return a template that patches the policy of one end of the faulty connection."""
 
     def fill(facts: Facts) -> str:
         what = {"op": op, "path": f"/spec/{path}", "value": value(facts)}
@@ -140,7 +141,7 @@ def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Calla
 
 
 def _ingress(*, callers: bool = True, port: bool = True) -> Callable[[Facts], Any]:
-    """What the prompt intends for the receiver; without its callers, or its port."""
+    """Return a value for templates: the receiver's intended ingress, or without callers or port."""
 
     def fill(facts: Facts) -> list[dict[str, Any]]:
         told, rule = facts["callers"].get(facts["target"], ""), dict[str, Any]()
@@ -206,11 +207,11 @@ TASKS: Mapping[str, dict[str, Any]] = {
 }
 
 
-# policies
+# Policies.
 
 
 class Learner:
-    """Means of what templates earned, by situation, with those over all as a prior."""
+    """Policy by the templates' mean rewards per situation, with the overall means as a prior."""
 
     def __init__(self, templates: Sequence[str], rng: random.Random) -> None:
         self._templates = templates
@@ -237,7 +238,7 @@ class Learner:
 
 
 class Chance:
-    """Picks at random."""
+    """Policy that picks at random."""
 
     def __init__(self, templates: Sequence[str], rng: random.Random) -> None:
         self._templates, self._rng = templates, rng
@@ -254,7 +255,7 @@ def play(
     envs: Any, task: Mapping[str, Any], policy: Any, seed: int, *,
     hope: float = 0.0, episodes: int | None = None, until: float = math.inf,
 ) -> tuple[int, int]:  # fmt: skip
-    """How many of the episodes were solved safely, and how many there were."""
+    """Play episodes; return the number solved safely and the number of episodes."""
     prompts, _ = envs.reset(seed=seed)
     number = envs.num_envs
     tried: list[set[str]] = [set() for _ in range(number)]
@@ -262,7 +263,7 @@ def play(
     while ended < (episodes or math.inf) and time.monotonic() < until:
         signs, names, replies = [], [], []
         for at, prompt in enumerate(prompts):
-            if not prompt:  # over: whatever is sent begins the next one
+            if not prompt:  # the episode is over, and any reply starts the next one
                 picked = ("", "", "")
             else:
                 sign, facts = task["read"](prompt)
@@ -297,13 +298,13 @@ def main() -> int:
     names = list(task["templates"])
     begin, load = time.monotonic(), os.getloadavg()[0]
     learning = gymnasium.make_vec(task["id"], options.envs, **task["keys"])
-    # what an assessment asks, of another seed
+    # an assessment's queries, from another seed
     asked = gymnasium.make_vec(task["id"], options.envs, training=False, **task["keys"])
     learner = Learner(names, random.Random(options.seed))
     rows = []
 
     def score(who: str, policy: Any) -> None:
-        frozen = lambda *_: None  # noqa: E731 -- nothing is learned from what is held out
+        frozen = lambda *_: None  # noqa: E731 -- nothing is learned from held-out queries
         policy.learn, kept = frozen, policy.learn
         solved, ended = play(asked, task, policy, 1_000_003, episodes=options.held_out)
         policy.learn = kept
