@@ -32,7 +32,7 @@ _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _CAPABILITY_VERSION = 0x20080522
-#: lets root create user namespaces where ordinary users are not permitted to
+#: Capability with which root can create user namespaces where ordinary users are not permitted to.
 _CAP_SYS_ADMIN = 1 << 21
 #: ioctl of a namespace's descriptor: open the user namespace that owns it (ioctl_ns(2))
 _NS_GET_USERNS = 0xB701

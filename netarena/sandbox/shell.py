@@ -129,9 +129,9 @@ ABSENT = {"clone3": (435, 435)}
 #: to leave groups, so programs that drop privileges would fail. The scheduler gives each session
 #: an equal share of the processors (sched(7), autogroup), so a command must stay one session.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
-#: cgroup, uts, ipc, user, pid and net namespaces, and mounts
+#: Flags of cgroup, uts, ipc, user, pid, net and mount namespaces.
 _CLONE_NAMESPACES = 0x7E020000
-#: unix, inet, inet6, netlink, packet
+#: Permitted address families: unix, inet, inet6, netlink, packet.
 _FAMILIES = (1, 2, 10, 16, 17)
 #: (family, protocol): IPsec policies forward and drop packets in addition to routes and filters.
 _PROTOCOLS = ((16, 6),)

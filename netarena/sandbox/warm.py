@@ -104,7 +104,7 @@ class Child:
     started: float
     deadline: float
     overdue: bool = False
-    #: whether the child was killed because its CPU time was used up
+    #: Whether the child was killed because its CPU time was used up.
     spent: bool = False
 
 
