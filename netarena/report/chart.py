@@ -7,6 +7,7 @@ writes each of them as SVG and CSV.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -312,7 +313,7 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 def _round_up(value: float) -> float:
     """Return an end of an axis from 0 such that its quarters have few digits."""
-    if value <= 0:
+    if value < sys.float_info.min:  # also the tiny numbers of which 10 ** n is not exact
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(
