@@ -24,7 +24,7 @@ try:
 except ImportError:
     raise ConfigError("verifiers", 'is not installed: pip install "netarena[verifiers]"') from None
 
-from netarena.task.application import forwarded
+from netarena.task.application import application_names, forwarded
 from netarena.task.prompt import news
 from netarena.training.arena import Seat, config_of, load_for
 
@@ -45,6 +45,7 @@ class NetArenaData(vf.TaskData):
 class NetArenaConfig(vf.TasksetConfig):
     """Tasks of one application and seed."""
 
+    #: Required; the empty text stands for none, since verifiers makes configs without values.
     application: str = ""
     seed: int = 0
     rewards: str = "default"
@@ -62,8 +63,14 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
     """Tasks from index 0 on, with labels in turn; each query is drawn when it is played."""
 
     def load(self) -> Iterator[NetArenaTask]:
-        """Yield the tasks. Raises ConfigError for an unknown application or invalid keys."""
+        """Yield the tasks. Raises ConfigError without a known application and valid keys."""
         told = self.config
+        if not told.application:
+            raise ConfigError(
+                "application",
+                "is required, such as --env.taskset.application "
+                f"{next(iter(application_names()), 'NAME')}",
+            )
         application = forwarded(load_for(told.application, training=told.training), told.values)
         size = application.size(config_of(application, told.values))
         for task in range(size):

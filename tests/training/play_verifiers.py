@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import verifiers.v1 as vf
 from verifiers.v1.utils.loaders import environment_class, load_environment
 
+from netarena.errors import ConfigError
 from netarena.training.verifiers import NetArenaEnv, NetArenaEnvConfig
 
 asked: list[list[str]] = []
@@ -50,6 +51,15 @@ class Model(BaseHTTPRequestHandler):
 async def main(url: str) -> None:
     told = {"id": "netarena-verifiers", "application": "toy", "seed": 3}
     assert environment_class("netarena-verifiers") is NetArenaEnv
+    unnamed = load_environment(
+        NetArenaEnvConfig.model_validate({"taskset": {"id": "netarena-verifiers"}})
+    )
+    refused = ""
+    try:
+        list(unnamed.taskset.load())
+    except ConfigError as error:
+        refused = str(error)
+    assert refused.startswith("application: is required, such as --env.taskset.application")
     env = load_environment(NetArenaEnvConfig.model_validate({"taskset": told}))
     (task,) = env.taskset.include(idx=["2:3"])
     assert "solution" not in str(task.data)
