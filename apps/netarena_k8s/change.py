@@ -9,7 +9,16 @@ _CHANGING |= {"annotate", "scale", "expose", "run", "autoscale", "taint", "cordo
 _CHANGING |= {"drain", "evict"}
 _SECOND = {"rollout": {"undo", "restart", "pause", "resume"}, "auth": {"reconcile"}}
 #: Options in front of the verb that are followed by a value.
-_WITH_VALUES = ("-n", "--namespace", "-s", "--server", "--context", "--cluster", "--user", "-v")
+_WITH_VALUES: tuple[str, ...] = (
+    "-n",
+    "--namespace",
+    "-s",
+    "--server",
+    "--context",
+    "--cluster",
+    "--user",
+    "-v",
+)
 _WITH_VALUES += ("--kubeconfig", "--token", "--as", "--as-group", "--request-timeout")
 
 

@@ -12,9 +12,30 @@ from itertools import pairwise
 from netarena.sdk import SimpleCommand, read_commands
 
 #: Verbs of iproute2, which may be abbreviated; reading wins, as in iproute2, except for "link s".
-_CHANGING = ("add", "append", "change", "chg", "create", "delete", "deleteall", "flush", "prepend")
+_CHANGING: tuple[str, ...] = (
+    "add",
+    "append",
+    "change",
+    "chg",
+    "create",
+    "delete",
+    "deleteall",
+    "flush",
+    "prepend",
+)
 _CHANGING += ("replace", "restore", "set", "insert", "update", "destroy", "attach")
-_READING = ("show", "list", "lst", "ls", "get", "help", "monitor", "identify", "pids", "save")
+_READING: tuple[str, ...] = (
+    "show",
+    "list",
+    "lst",
+    "ls",
+    "get",
+    "help",
+    "monitor",
+    "identify",
+    "pids",
+    "save",
+)
 _READING += ("test", "exec", "count")
 _IP_VALUES = ("-n", "-netns", "-f", "-family", "-l", "-loops", "-rc", "-rcvbuf")
 _TABLES = re.compile(r"(?:ip6?|arp|eb)tables(?:-legacy|-nft)?(-restore)?")
