@@ -174,7 +174,7 @@ def test_earlier_run_gives_output_tokens_only_to_agents_with_its_prompts(
 
 def test_sample_of_many_labels_is_drawn_from_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.cli.estimate.SAMPLE", 1)
-    labels = set()
+    labels: set[str] = set()
     for seed in range(1, 5):
         (one,) = take_sample(Toy(), Toy.config_type.parse({"seed": seed, "end_index": 1})).episodes
         labels.add(one.label)

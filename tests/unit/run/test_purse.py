@@ -169,7 +169,7 @@ def test_interrupted_run_counts_replies_without_a_verdict_when_it_is_resumed(
 
 
 def test_journal_states_the_cost_of_a_request_before_it_is_sent(tmp_path: Path) -> None:
-    stated = []
+    stated: list[float] = []
 
     def look() -> None:
         stated.append(read_journal(tmp_path / "journal.jsonl").cost_usd)
