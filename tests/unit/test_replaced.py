@@ -252,7 +252,7 @@ def test_replaced_query_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     config = Toy.config_type.parse({"output_dir": str(tmp_path)})
     for name, seed in ((old, 1), (new, 2)):
-        found, secrecy = choose_query(Toy(), config, name)
+        _, found, secrecy = choose_query(Toy(), config, name)
         assert (found.seed, secrecy) == (seed, Secrecy.SEALED)
         assert found.start_index == stored_queries(tmp_path)[name].index
     with pytest.raises(ConfigError):

@@ -119,4 +119,4 @@ async def test_records_received_before_ctrl_c_are_kept(tmp_path: Path):
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-    assert arrived.kept.startswith("3 records")
+    assert arrived.kept.startswith("the 3 records")

@@ -240,7 +240,7 @@ def test_participants_own_config_goes_with_the_request(tmp_path):
 
 def test_paper_scenarios_have_its_sizes_and_agents():
     series = read_series(PAPER)
-    assert list(series) == ["malt", "backbone", "k8s"]
+    assert list(series) == ["malt", "route", "k8s"]
     sizes = {}
     for name, one in series.items():
         application = load(name)

@@ -364,5 +364,5 @@ def test_pass_all_is_the_share_of_samples_that_are_all_right(pair, data):
 
 @pytest.mark.parametrize("wrong", [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0)])
 def test_pass_all_refuses_what_cannot_be(wrong):
-    with pytest.raises(ValueError, match="answers"):
+    with pytest.raises(ValueError, match="successes must be"):
         pass_all(*wrong)

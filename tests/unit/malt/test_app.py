@@ -174,10 +174,10 @@ def test_varied_phrasings_have_their_own_version():
         drawn = next(malt.generate(config, 5))
         assert drawn.version == malt.version_of(config) == version
         assert drawn.id.startswith(f"malt-{version}-")
-        found, _ = choose_query(malt, config, drawn.id)
+        _, found, _ = choose_query(malt, config, drawn.id)
         assert (found.start_index, found.end_index) == (0, 1)
         # a phrasing that was not set is found out
-        found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
+        _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
     # of keys that nobody gave, the version may be either
     with pytest.raises(ConfigError, match=r"with other keys.*version 5 is that of phrasing varied"):

@@ -155,7 +155,7 @@ def test_pack_appears_in_held_out_text_and_changes_the_shape_hash(
     with pytest.raises(ConfigError, match=r"^NETARENA_PHRASING_PACK: pack.json:1: not JSON"):
         MaltConfig.parse({"phrasing": "held_out"})
     assert MaltConfig.parse({"phrasing": "varied"}).phrasing == "varied"
-    with pytest.raises(ConfigError, match="'canonical', 'varied' or 'held_out', not 'rhymed'"):
+    with pytest.raises(ConfigError, match="'rhymed' is not one of canonical, varied, held_out"):
         MaltConfig.parse({"phrasing": "rhymed"})
 
 

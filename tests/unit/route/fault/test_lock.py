@@ -106,10 +106,7 @@ def test_port_that_never_forwards_is_documented_by_its_closed_pairs() -> None:
             if f"sysctl -w net.ipv4.conf.{port.name}.forwarding=0" not in world.router.commands:
                 continue
             seen += 1
-            assert (
-                "setting net.ipv4.ip_forward sets the forwarding of all interfaces"
-                in tell_intent(world)
-            )
+            assert "net.ipv4.ip_forward sets the forwarding of all interfaces" in tell_intent(world)
             subnets = [host.interfaces[0].subnet for host in world.hosts]
             for here, there in permutations(range(len(subnets)), 2):
                 if port.subnet in {subnets[here], subnets[there]} != {port.subnet}:
