@@ -153,7 +153,7 @@ def test_rejected_request_reports_the_reason(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--agent", "noop"], "scenario: sets its agents: omit --agent"),
+        (["--agent", "noop"], "scenario: already defines the agents"),
         (["--verbose"], "--verbose: is allowed only if the green agent is an application"),
         (["--resume"], "--resume: is allowed only if the green agent is an application"),
     ],

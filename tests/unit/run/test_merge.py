@@ -163,7 +163,7 @@ def test_merge_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path, roles:
     journal = next(iter([*folders[1].glob("role_1/journal.jsonl"), folders[1] / "journal.jsonl"]))
     whole = journal.read_text()
     journal.write_text(whole.replace('"query_id"', '"query_no"'))
-    with pytest.raises(ConfigError, match="is of another version"):
+    with pytest.raises(ConfigError, match="by another version"):
         merge(shards, out)
     assert contents(out) == before
     journal.write_text(whole)

@@ -84,7 +84,7 @@ def test_worker_that_owes_one_answer_but_gives_others_is_not_killed():
         async with doubler(answer_s=0.05, sign_s=60.0, apart=True) as servant:
             await servant.start()
             with pytest.raises(
-                EnvironmentFailed, match=r"no answer to wait after 0\.05 s$"
+                EnvironmentFailed, match=r"no answer to wait within 0\.05 s$"
             ) as failed:
                 await servant.ask("wait")
             assert not failed.value.proven_ours
