@@ -349,7 +349,7 @@ def test_waiter_gets_an_error_when_the_pool_stops(monkeypatch):
         await there.pool.take(FIRST)
         waiting = await there.wait()
         await there.pool.stop()
-        with pytest.raises(EnvironmentFailed, match="stopped"):
+        with pytest.raises(EnvironmentFailed, match="already closed"):
             await waiting
 
     play(scene)
