@@ -211,7 +211,7 @@ ROWS = (
          "{net.beta.kubernetes.io/network-policy: '{}'}}}"}),
     Row("cilium/cilium#4513", "a policy of another group's kind",
         {"cilium.yaml": "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: a},"
-         " spec: {}}"}, told="(CiliumNetworkPolicy a): kind: of policies, networking.k8s.io/v1"),
+         " spec: {}}"}, told="(CiliumNetworkPolicy a): kind: only policies of networking"),
     # services
     Row("zegl/kube-score#144", "a service's port by name", {}),
     Row("kubernetes/website#26790", "a port that no container declares",

@@ -518,7 +518,7 @@ def test_copy_made_by_the_image_as_root_is_read_instead(tmp_path, monkeypatch):
     known = digest_checkout(str(folder))
     monkeypatch.setenv("NETARENA_MANIFESTS", str(tmp_path / "copies"))
     assert digest_checkout("/data/shop") == known
-    with pytest.raises(ConfigError, match="nosuch is not there"):
+    with pytest.raises(ConfigError, match="nosuch does not exist"):
         read_checkout("/data/nosuch")
 
 
