@@ -70,19 +70,6 @@ def test_missing_venv_module_is_reported_with_the_package_to_install(machine):
     assert done.returncode == 1
 
 
-def test_interpreter_without_a_shared_library_is_preferred(machine):
-    for name, is_fast in (("python3.11", "exit 1"), ("python3.12", ":"), ("python3.13", ":")):
-        path = machine / "bin" / name
-        path.write_text(
-            f'#!/bin/sh\ncase "$*" in *libpython*) {is_fast} ;; -V) echo {name} ;; *venv*--clear*) '
-            "exit 7 ;; esac"
-        )
-        path.chmod(0o755)
-    done = call(machine, "scripts/venv", ".venv", "all")
-    assert done.stderr == "making .venv with python3.12 (once)\n"
-    assert done.returncode == 7
-
-
 def test_environment_of_another_python_is_recreated(machine):
     """What one Python's environment lacks, such as Harbor, another's is to have."""
     home = machine / ".venv-readers" / "bin"
