@@ -238,7 +238,7 @@ class Shop:
     async def _restore(self) -> None:
         """Restore the intended policies, and remove the service's other policies.
 
-        Unchanged policies are left alone, so that enforcers have no work. Policies with finalizers
+        Unchanged policies are not written, so that enforcers have no work. Policies with finalizers
         or owners are created anew, because controllers might delete them later.
         """
         healthy = {one.name for one in self.world.policies}

@@ -43,7 +43,7 @@ class Packet:
 
     @property
     def routed(self) -> bool:
-        """Whether the packet's source is a host that must send it to the host's gateway."""
+        """Whether the source is a host that must send this packet to its own gateway."""
         return self.enters is not None and self.source != self.target
 
 

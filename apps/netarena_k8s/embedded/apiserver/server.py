@@ -132,7 +132,7 @@ class Server:
                 response = _json(refused.code, refused.status)
                 if refused.code == 429:
                     response.headers["Retry-After"] = "1"
-            except Exception as error:  # noqa: BLE001 no request must stop the server
+            except Exception as error:  # noqa: BLE001 -- no request must stop the server
                 words = f"Internal error occurred: {type(error).__name__}"
                 told = Refused(500, "InternalError", words)
                 response = _json(told.code, told.status)

@@ -153,7 +153,7 @@ class Store:
         return [one for one in self._history if one.version > version]
 
     async def wait(self, version: int, timeout_s: float) -> bool:
-        """Wait for a change after ``version``. Return False if there is none within
+        """Wait for a change after ``version``. Return False if nothing changes within
         ``timeout_s``."""
         if self.version > version:
             return True
