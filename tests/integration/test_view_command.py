@@ -46,7 +46,7 @@ def test_invalid_view_option_is_reported_in_one_line(
     folder = gallery.mixed(tmp_path / "run", 1)
     assert say(tmp_path / "nowhere").startswith("netarena: error: directory: ")
     assert "give a new folder" in say(folder, "--static", tmp_path)
-    assert "--episode: needs --static" in say(folder, "--episode", "toy-1-abc-7-0")
+    assert "--episode: requires --static" in say(folder, "--episode", "toy-1-abc-7-0")
     monkeypatch.delitem(sys.modules, "netarena.view.site", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     error = (
