@@ -1,6 +1,7 @@
 """``netarena-purple``: serve a baseline agent over A2A.
 
-Exit status: 0 stopped, 2 bad arguments, with one line that names the error and what is allowed.
+Exit status 0 means that the agent was stopped. Exit status 2 means that an argument is wrong; one
+line names the argument and the allowed values.
 """
 
 from __future__ import annotations

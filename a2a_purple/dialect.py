@@ -1,8 +1,8 @@
-"""Conversion of variants of the OpenAI API to the form that clients of the API can read.
+"""Conversion of providers' variants of the OpenAI API to the standard form of the API.
 
 LiteLLM and OpenAI's client cannot read some variants: content as a list of parts, a stream without
-a finish reason before ``[DONE]``, a whole answer instead of a requested stream, and an error with
-the status 200. A hook of the HTTP client rewrites these variants and passes on everything else
+a finish reason before ``[DONE]``, a whole answer although a stream was requested, and an error with
+HTTP status 200. A hook of the HTTP client rewrites these variants and passes on everything else
 unchanged.
 """
 
@@ -17,14 +17,14 @@ import httpx
 
 #: Types of content parts that are text; other parts are reasoning, refusals or pictures.
 TEXTS = frozenset({None, "text", "output_text"})
-#: Status for an error that does not state a status.
+#: HTTP status assigned to an error whose text does not contain a status.
 UNTOLD = 500
-#: Maximum size in bytes of a parsed line of a stream, or of a parsed whole answer.
+#: Largest line of a stream, and largest whole answer, that is parsed, in bytes.
 MAX_LOOK = 8 * 2**20
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a content, which may be a list of parts, without reasoning."""
+    """Return the text of a message's content (text or a list of parts) without reasoning."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -36,7 +36,7 @@ def text_of(content: Any) -> str:
 
 
 async def translate(response: httpx.Response) -> None:
-    """Rewrite a response's body and status: a response hook of ``httpx.AsyncClient``."""
+    """Rewrite the body and status of a response, as a response hook of ``httpx.AsyncClient``."""
     kind = response.headers.get("content-type", "").lower()
     if (
         not response.is_success
@@ -102,7 +102,9 @@ async def _translate_events(body: httpx.AsyncByteStream) -> AsyncIterator[bytes]
 async def _translate_whole(
     body: httpx.AsyncByteStream, *, streaming: bool
 ) -> AsyncIterator[tuple[bytes, int | None]]:
-    """Yield (piece, status) of a body; only the first piece of an error has a status, not None."""
+    """Yield (piece of the body, status). The status is None except with the first piece of an
+    error.
+    """
     whole = b""
     async for piece in body:
         whole += piece
@@ -120,7 +122,9 @@ async def _translate_whole(
 
 
 def _status_of(answer: Any) -> int | None:
-    """Return the status that an error states, or ``UNTOLD``; None if the answer is not an error."""
+    """Return the status in an error, or ``UNTOLD`` if it has none; None if the answer is not an
+    error.
+    """
     error = answer.get("error") if isinstance(answer, dict) and not _choices(answer) else None
     if not error:
         return None
@@ -148,7 +152,9 @@ def _choices(chunk: Any) -> list[dict[str, Any]]:
 
 
 def _flatten(chunk: Any) -> bool:
-    """Replace content in parts with its text, in place; return whether anything was replaced."""
+    """Replace content that is a list of parts with its text, in place; return whether any was
+    replaced.
+    """
     said = [choice.get(place) for choice in _choices(chunk) for place in ("delta", "message")]
     parted = [one for one in said if isinstance(one, dict) and isinstance(one.get("content"), list)]
     for one in parted:

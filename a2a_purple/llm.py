@@ -1,7 +1,7 @@
 """The baseline LLM agent: a language model behind a strategy.
 
-The green agent determines the prompt style, and its prompt of each turn is complete in itself. A
-strategy determines the messages to the model and the reply:
+The green agent chooses the prompt style; each turn's prompt contains everything that the model
+needs. A strategy determines the messages to the model and the reply:
 
 =========  ===========================================================================
 ``plain``  passes the prompt to the model, and streams its answer without reasoning
@@ -47,7 +47,7 @@ _ACTION = re.compile(
 
 
 class Asking(Protocol):
-    """Interface of a model that answers conversations, such as ``provider.Provider``."""
+    """Interface of a language model, such as ``provider.Provider``."""
 
     def stream(
         self, messages: Sequence[Message], *, timeout_s: float
@@ -57,7 +57,7 @@ class Asking(Protocol):
 class Strategy(ABC):
     """Determines the messages to the model, and the part of its answer that is the reply."""
 
-    #: Whether pieces of the answer are pieces of the reply.
+    #: Whether each piece of the model's answer can be sent at once as a piece of the reply.
     passes_on: bool = False
 
     @abstractmethod
@@ -84,14 +84,14 @@ class Plain(Strategy):
 
 
 class React(Strategy):
-    """Thought, action, observation: stores its own steps, within limits."""
+    """Asks for a thought and an action; stores the earlier thoughts and actions, within limits."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, str] = OrderedDict()
 
     def messages(self, context: str, prompt: str) -> list[Message]:
         notes = self._steps.get(context)
-        # the prompt comes last, so that the model reads the task's demands last
+        # the model follows the task's instructions best if they come last
         content = f"{_NOTES}\n\n{notes}\n\n{prompt}" if notes else prompt
         return [Message(role="system", content=_REACT), Message(role="user", content=content)]
 
@@ -101,7 +101,7 @@ class React(Strategy):
         if len(self._steps) > CONVERSATIONS:
             self._steps.popitem(last=False)
         *_, action = _ACTION.split(answer)
-        # an answer without the marker, or with nothing after it, is passed on completely
+        # an answer without the marker, or without text after it, is passed on completely
         return action.strip() or answer
 
 
@@ -127,7 +127,7 @@ class LanguageModel:
         return AgentInfo(name=self._name)
 
     async def open(self, *, timeout_s: float) -> None:
-        """Do nothing, because the provider's errors appear at the first call."""
+        """Do nothing. Errors of the provider are reported at the first call."""
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -145,7 +145,9 @@ class LanguageModel:
     async def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Yield pieces of the reply, None if the pieces so far are void, and finally the Reply."""
+        """Yield pieces of the reply, None if the pieces so far must be discarded, and finally the
+        Reply.
+        """
         messages = self._strategy.messages(context_id, prompt)
         timeout_s = min(timeout_s, self._timeout_s)
         async with aclosing(self._provider.stream(messages, timeout_s=timeout_s)) as pieces:

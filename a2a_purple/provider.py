@@ -1,10 +1,10 @@
-"""Answers of a language model from any provider that LiteLLM knows.
+"""Client of language models from any provider that LiteLLM supports.
 
 LiteLLM is imported at the first call of a model, because the import takes seconds. LiteLLM makes no
 other network calls here, because prices and tokenizers are read from the package.
 
 Answers contain no reasoning: text between ``<think>`` and ``</think>`` is removed before the answer
-is passed on, as far as such text can be recognised without knowing the answer's form.
+is passed on, if it can be recognised without knowledge of the model's output format.
 
 Errors are handled as follows:
 
@@ -50,7 +50,7 @@ from netarena.task.reasoning import Sieve, drop_thoughts
 
 #: Number of broken answers after which the call fails.
 MAX_BROKEN = 5
-#: Waits between attempts, in s: doubled from the first to the last.
+#: First and longest wait between attempts, in s; the wait doubles with each attempt.
 FIRST_WAIT_S, LAST_WAIT_S = 0.5, 30.0
 #: Maximum wait for an unavailable provider, and longest pause between its attempts, in s.
 PATIENCE_S, AWAY_WAIT_S = 120.0, 5.0
@@ -58,7 +58,7 @@ PATIENCE_S, AWAY_WAIT_S = 120.0, 5.0
 MAX_CUT = 2
 #: Maximum size of one answer in bytes; a green agent does not accept larger replies.
 MAX_TEXT = 2**20
-#: Parameters that this module sets, and callers cannot.
+#: Request parameters that this module sets; callers may not set them.
 RESERVED = frozenset(
     {"model", "messages", "stream", "stream_options", "api_base", "api_key", "num_retries", "n"}
 )
@@ -71,18 +71,18 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_BLOG_POSTS": "True",
     "DISABLE_AIOHTTP_TRANSPORT": "True",
 }
-#: A provider's code for a 429 that waiting does not resolve.
+#: Error codes of a 429 response that occurs again after any wait, such as an exhausted quota.
 _SPENT = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|exceeded your current quota|billing"
     r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
     re.IGNORECASE,
 )
-#: Messages about a request above the limit per minute, and the numbers in these messages.
+#: Messages about one request that exceeds the limit per minute, and the numbers in such messages.
 _TOO_LARGE = re.compile(r"\brequest (?:is )?too large\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\blimit:? ?(?P<limit>\d[\d,]*)[^\n]{0,60}?\brequested:? ?(?P<asked>\d[\d,]*)", re.IGNORECASE
 )
-#: Statuses of a gateway, and of an overloaded provider.
+#: HTTP statuses of an unavailable or overloaded provider, or of a gateway in front of it.
 _AWAY = frozenset({408, 425, 502, 503, 504, 529})
 #: Messages about a model or server that is starting; ignored if the request is at fault (4xx).
 _LOADING = re.compile(
@@ -99,12 +99,12 @@ _NOT_TAKEN = (
     r"(?:\b(?:not|\w{1,6}n't)\s+(?:currently |yet )?"
     r"(?:support|allow|permit|accept|enable)(?:ed|d)?\b(?! to\b)|\bunsupported\b)"
 )
-#: Characters and words that may stand between related words.
+#: Characters and words that may occur between an option's name and "not accepted".
 _LINK = (
     r"[^\w.!?]*(?:(?:the|an?|any|for|is|are|roles?|messages?|prompts?|instructions?)\b[^\w.!?]*)*"
 )
-#: Patterns of messages that refuse a form of request. They must not match messages about a policy
-#: or a limit that mention a prompt or a stream.
+#: Patterns of messages about a form of request that the provider does not support. They must not
+#: match messages about a policy or a limit that mention a prompt or a stream.
 _REFUSED_WAYS = {
     "usage": re.compile(
         rf"{_NO}.{{0,80}}\b(?:stream_options|include_usage)"
@@ -141,7 +141,9 @@ class Message(TypedDict):
 
 @dataclass
 class Usage:
-    """Usage of an answer over all attempts; tokens and cost as far as the provider reports them."""
+    """Token usage and cost of an answer over all attempts; None if the provider does not report
+    them.
+    """
 
     model: str
     input_tokens: int = 0
@@ -209,7 +211,7 @@ class Way:
     system: bool = True
 
     def both(self, other: Way) -> Way:
-        """Return the form with the features that both forms have."""
+        """Return the form with only the features that this form and ``other`` share."""
         return Way(
             streaming=self.streaming and other.streaming,
             usage=self.usage and other.usage,
@@ -217,7 +219,9 @@ class Way:
         )
 
     def other(self, refusal: str) -> Way | None:
-        """Return a form without the refused feature; None if no feature of the form is refused."""
+        """Return this form without the feature that a message refuses; None if it refuses no
+        feature.
+        """
         for name, pattern in _REFUSED_WAYS.items():
             if getattr(self, name) and pattern.search(refusal):
                 return replace(self, **{name: False})
@@ -230,7 +234,7 @@ class _Stream:
 
     way: Way = field(default_factory=Way)
     pieces: list[str] = field(default_factory=list)
-    #: Text of the provider's own field for the model's reasoning, separate from the reply text.
+    #: Reasoning that the provider sends in a separate field, ``reasoning_content``.
     reasoning: list[str] = field(default_factory=list)
     size: int = 0
     tools: bool = False
@@ -261,7 +265,7 @@ class _Stream:
             self.finish = choice.finish_reason or self.finish
             text += delta.content or ""
             thought = getattr(delta, "reasoning_content", None) or ""
-            # The sum is limited, because no answer may be longer than MAX_TEXT.
+            # The reasoning may become the answer, so the same limit applies.
             if sum(map(len, self.reasoning)) + len(thought) <= MAX_TEXT:
                 self.reasoning.append(thought)
         self.size += len(text.encode("utf-8", "replace"))
@@ -273,7 +277,7 @@ class _Stream:
 
 
 def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
-    """Return messages whose roles alternate, as many models require."""
+    """Return the messages in the form ``way``, with alternating roles, as many models require."""
     told = [
         message if way.system or message["role"] != "system" else Message(role="user", content=text)
         for message in messages
@@ -343,7 +347,7 @@ class Provider:
     ) -> AsyncGenerator[str | Answer | None, None]:
         """Yield the answer's pieces as texts, and finally the whole ``Answer``.
 
-        None means that the pieces so far are void, because another attempt starts. Raises
+        None means that the pieces so far must be discarded, because another attempt starts. Raises
         AgentFailed.
         """
         clock = time.monotonic
@@ -362,7 +366,8 @@ class Provider:
                         yield piece
                 self._check(stream)
                 self._account(usage, stream)
-                # later calls use this form; concurrent calls may have found other limits meanwhile
+                # later calls use this form; concurrent calls may have found other unsupported
+                # features
                 self._way = self._way.both(way)
                 yield Answer(stream.answer, usage)
                 return
@@ -447,7 +452,8 @@ class Provider:
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # The text of LiteLLM's error has only the message; the error's body has the details.
+        # The text of LiteLLM's error contains only the message; the details are in the error's
+        # body.
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -459,7 +465,7 @@ class Provider:
             # a quota that renews soon is a rate limit
             spent = _SPENT.search(said) and not (wait_s is not None and wait_s < left_s)
             return self._final(words) if spent else _Limited(words, wait_s=wait_s)
-        # LiteLLM gives unknown errors the status 500 or none
+        # LiteLLM gives unknown errors the status 500 or no status
         blamed = isinstance(status, int) and 400 <= status < 500
         if status in _AWAY or (not blamed and _LOADING.search(said)):
             return _Away(words, wait_s=wait_s)
@@ -533,7 +539,7 @@ def _import_litellm() -> Any:
     litellm.suppress_debug_info = True
     # missing token counts come from the package's own tokenizers
     litellm.disable_hf_tokenizer_download = True
-    # an unsupported parameter is an error, and is not omitted
+    # an unsupported parameter is an error; LiteLLM must not drop it silently
     litellm.drop_params = False
     return litellm
 

@@ -12,14 +12,14 @@ eager     an immediate declaration (tickets)               declaring without loo
 ========  ===============================================  =============================
 
 Like any agent, scripted agents get only an episode's context id and its prompts. They are started
-with the seed and the config, so they can find the query of a context id and draw the query. They
+with the seed and the config, so they can generate the query that belongs to a context id. They
 ignore prompts.
 
 ``parser`` (MALT) reads prompts with fixed patterns of the canonical sentences, without
 understanding: its score shows how many queries such patterns solve.
 
-``heuristic`` is a baseline without a model. It reads the prompts, draws no query, and works through
-the application's checklist (``Baselines.heuristic_operator``).
+``heuristic`` is a baseline without a model. It reads the prompts, generates no query, and works
+through the application's checklist (``Baselines.heuristic_operator``).
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Query, Reply
 from netarena.task.application import indices_of
 
-#: Number of attempts per episode whose context ids are known, including retries after crashes.
+#: Number of attempts per episode for which context ids are computed, including retries after
+#: crashes.
 _ATTEMPTS = 10
-#: Number of queries per label from which the blanket agent learns.
+#: Number of queries of another seed from which the blanket agent learns.
 _LESSONS = 100
 #: Maximum number of conversations that the heuristic agent stores; the least recently used one is
 #: deleted.
@@ -66,10 +67,7 @@ class Turn:
 
 
 class _Drawing:
-    """Queries of an assessment by index, each drawn on first use.
-
-    Drawing all queries with large worlds would take longer than the time limit of a reply.
-    """
+    """Queries of an assessment by index, each generated on first use."""
 
     def __init__(self, brief: Brief) -> None:
         self._draw = partial(brief.application.generate_from, brief.config, brief.seed)
@@ -78,13 +76,13 @@ class _Drawing:
         self._next: int | None = None
 
     def at(self, index: int) -> Query | None:
-        """Return the query with this index; None if it does not exist. Raises ConfigError."""
+        """Return the query with this index, or None if no query has it. Raises ConfigError."""
         if index not in self._queries:
             if index != self._next:
                 self._rest = self._draw(index)
-            self._next = None  # if drawing raises, the next call starts a new iterator
+            self._next = None  # if generating raises an error, the next call starts a new iterator
             for query in self._rest:
-                # Some applications also draw the queries before this index.
+                # Some applications also generate the queries before this index.
                 self._queries[query.index] = query
                 if query.index >= index:
                     break
@@ -95,8 +93,8 @@ class _Drawing:
 class Register:
     """Finds the query behind a context id and counts the prompts of each episode.
 
-    No query is drawn to find the index of a context. The config limits the memory, because contexts
-    of other assessments are not stored.
+    The index of a context is found without generating a query. Contexts of other assessments are
+    not stored, so the number of queries limits the memory.
     """
 
     def __init__(self, brief: Brief) -> None:
@@ -113,7 +111,7 @@ class Register:
         query, repeat = self._find(context)
         if query is None:
             return None
-        # A repeated assessment has the same contexts: after the last turn an episode restarts.
+        # A repeated assessment uses the same context ids, so the turn after the last one is turn 0.
         number = self._asked[context] % self._brief.application.turns(self._brief.config)
         self._asked[context] += 1
         return Turn(query, repeat, number)
@@ -157,7 +155,7 @@ class _Scripted(ABC):
         return AgentInfo(name=type(self).__name__.lower())
 
     async def open(self, *, timeout_s: float) -> None:
-        """Do nothing, because each query is drawn at its first prompt."""
+        """Do nothing. Each query is generated at its first prompt."""
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -165,7 +163,7 @@ class _Scripted(ABC):
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Reply to one prompt. Raises AgentFailed with reason ``timeout``.
 
-        Drawing a query may take seconds, so it runs in a thread.
+        Generating a query may take seconds, so it runs in a thread.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -180,7 +178,7 @@ class _Scripted(ABC):
 
 
 class Noop(_Scripted):
-    """Changes nothing, because no application can use its reply."""
+    """Changes nothing: no application accepts its reply as an action."""
 
     def _answer(self, context: str, prompt: str) -> str:
         del context, prompt
@@ -256,7 +254,8 @@ class _Informed(_Scripted):
     def _stranger(self, context: str) -> str:
         """Return the reply in a conversation that belongs to no episode of this assessment.
 
-        Raises AgentFailed: both sides show the error, and no parser treats it as a reply.
+        Raises AgentFailed, so that agent and green agent both show an error and no parser reads a
+        reply.
         """
         del context
         brief = self._brief
@@ -277,7 +276,7 @@ class _Informed(_Scripted):
 
 
 class Oracle(_Informed):
-    """Sends the reference solution, and sends it again from the start if it was not enough."""
+    """Sends the reference solution one reply per turn, and starts again after its last reply."""
 
     def _reply(self, turn: Turn) -> str:
         application = self._brief.application
@@ -291,7 +290,8 @@ class Eager(_Scripted):
     """Declares at once that nothing is wrong."""
 
     def __init__(self, brief: Brief) -> None:
-        """Raise ConfigError if the config has no tickets: only tickets have declarations."""
+        """Raise ConfigError unless the config uses tickets, because only tickets have
+        declarations."""
         super().__init__(brief)
         if brief.config.briefing is not Briefing.TICKET:
             raise ConfigError(
@@ -322,7 +322,9 @@ class Random(_Informed):
 
 
 class Hostile(_Informed):
-    """Sends one attack per turn; as many episodes as there are attacks cover all attacks."""
+    """Sends one attack per turn. Each episode starts with another attack, so all attacks are sent
+    if there are at least as many episodes as attacks.
+    """
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
@@ -341,10 +343,7 @@ class Hostile(_Informed):
 
 
 class _Lessons:
-    """Queries of the same config from another seed, drawn on first use.
-
-    Drawing all of them may take long if worlds are large.
-    """
+    """Queries of the same config from another seed, generated on first use."""
 
     def __init__(self, drawing: Iterator[Query]) -> None:
         self._drawing = drawing
@@ -361,7 +360,7 @@ class _Lessons:
 
 
 class _Labelled(Sequence[Query]):
-    """The lessons of one label."""
+    """The queries of a ``_Lessons`` that have one label."""
 
     def __init__(self, lessons: Iterable[Query], label: str) -> None:
         self._lessons = lessons
@@ -385,7 +384,9 @@ class _Labelled(Sequence[Query]):
 
 
 class Blanket(_Informed):
-    """Sends, without observations, the replies that score best on its label with another seed."""
+    """Sends the replies that score best on queries of the same label from another seed, without
+    reading prompts.
+    """
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)

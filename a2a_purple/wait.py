@@ -1,4 +1,4 @@
-"""Parser of the wait that a provider requests in headers or in the text of a refusal."""
+"""Parser of the waiting time that a provider requests in headers or in the text of an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-#: Maximum number of characters of a refusal that are searched.
+#: Maximum number of characters of an error text that are searched.
 MAX_WORDS = 20_000
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,12})?"
@@ -31,7 +31,7 @@ _VALUE = re.compile(
 
 
 def asked_wait_s(headers: Mapping[str, str], words: str) -> float | None:
-    """Return the wait in s that a provider requests; None if the provider states no time."""
+    """Return the waiting time in s that a provider requests; None if the response contains none."""
     by_header = _of_headers(headers)
     return _of_words(words[:MAX_WORDS]) if by_header is None else by_header
 

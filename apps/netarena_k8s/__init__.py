@@ -1,2 +1,3 @@
-"""Kubernetes application, in which an agent restores the intended connections with one kubectl
-command per turn."""
+"""Kubernetes application: an agent restores the intended connections with one kubectl command per
+turn.
+"""

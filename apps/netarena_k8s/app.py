@@ -1,4 +1,4 @@
-"""The Kubernetes application, which connects the modules and defines the keys of the records."""
+"""The Kubernetes application: it combines the modules and defines the keys of the records."""
 
 from __future__ import annotations
 
@@ -107,8 +107,9 @@ class _Baselines(Baselines):
         return guess.blanket(NAMESPACE)
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for Online Boutique, because its intended policies never change, or else
-        None."""
+        """Return "blanket" for Online Boutique, whose intended policies never change; otherwise
+        None.
+        """
         shop = cast("KubernetesConfig", config)
         boutique = shop.world == "standard" and shop.microservice_dir is None
         return "blanket" if boutique else None
@@ -135,12 +136,15 @@ class _Tickets(Tickets):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Replace each cause that is an equally correct answer with the matching injected cause."""
+        """Replace each declared cause that is as correct as an injected cause with the injected
+        cause.
+        """
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
-        """Return the policies that would break something even if all other policies were as
-        intended."""
+        """Return the policies that would make a connection wrong even if all other policies were as
+        intended.
+        """
         states = [episode.initial_state, *(step.state for step in episode.steps)]
         last = [one for one in states if one is not None][-1:]
         policies = [one.policy for one in query.faults_of(query_)]
@@ -243,10 +247,10 @@ class Kubernetes(Reactive):
         return fault.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Return the requirements that the faults do not meet.
+        """Return the requirements for faults that the query's faults do not meet.
 
-        The requirements are that each fault by itself changes the measurement, every permitted
-        repair order is safe, and masked faults are hidden.
+        Each fault by itself must change the measurement, every permitted repair order must be safe,
+        and faults that another fault masks must be hidden.
         """
         return mask.doubts(_world(query_), query.faults_of(query_))
 
@@ -277,7 +281,8 @@ class Kubernetes(Reactive):
         return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """Return the forms and metadata of all policies as the cluster shows them."""
+        """Return the suspicious forms and the metadata of all policies, as the cluster shows
+        them."""
         del config
         return evidence.evidence(query_)
 
@@ -347,16 +352,18 @@ class Kubernetes(Reactive):
             raise ConfigError("namespace", taken)
 
     def venue(self, config: Config) -> str:
-        """Return the name of the cluster, with the reason if the embedded cluster replaces that of
-        KUBECONFIG."""
+        """Return the name of the cluster, and the reason if the embedded cluster is used in place
+        of the cluster of KUBECONFIG.
+        """
         shop = cast("KubernetesConfig", config)
         if shop.cluster != EMBEDDED:
             return f"the cluster {shop.cluster}"
         return f"the embedded cluster{real.why_embedded(os.environ)}"
 
     def typical_s(self, config: Config) -> float:
-        """Return the typical seconds of a query, measured in docs/evidence/k8s.md and
-        docs/evidence/cluster.md."""
+        """Return the typical duration of a query in s, as measured in docs/evidence/k8s.md and
+        docs/evidence/cluster.md.
+        """
         return 0.5 if cast("KubernetesConfig", config).cluster == EMBEDDED else 10.0
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
@@ -376,9 +383,9 @@ class Kubernetes(Reactive):
         return asyncio.run(clean(str(context)))
 
     def _taken(self, shop: KubernetesConfig) -> str | None:
-        """Return why the configured namespace cannot be used, or None if it can.
+        """Return the reason why the configured namespace cannot be used, or None if it can.
 
-        Two kinds of workloads in one namespace would remove each other.
+        The deployment of one set of workloads removes any other set in the same namespace.
         """
         here = (shop.cluster, shop.namespace)
         if shop.namespace is None or not any(
@@ -392,8 +399,8 @@ class Kubernetes(Reactive):
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None
     ) -> Cluster:
-        """Return the cluster shared by all episodes with these arguments. The cluster stops with
-        the application.
+        """Return the cluster shared by all episodes with these arguments. It stops when the
+        application stops.
 
         ``folder`` names the workloads that run in place of the stand-ins.
         """
@@ -424,7 +431,9 @@ def _world(query_: Query) -> World:
 
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
-    """Return one turn in the record format of the reference, together with its effects."""
+    """Return one turn in the record format of the reference implementation, with the turn's
+    effects.
+    """
     known = _detail(step)
     findings = step.judgement.findings if step.judgement is not None else ()
     touched: list[JsonValue] = [one.detail for one in findings if one.rule == "object_touched"]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: minimum number of a group's members in a list, and maximum number of missing members per present
-#: member
+#: A list names a group if it contains at least so many of the group's members, and at most so many
+#: members are missing per member in the list.
 _LEAST, _LACKING = 2, 0.5
 #: separator between the parts of a list
 SEPARATOR = "; "
@@ -28,7 +28,7 @@ class _Part(NamedTuple):
 
 
 def tell_catalogue(world: World, plan: Plan) -> str:
-    """Return the documentation, which has the inventory, the callers of each service, and other
+    """Return the documentation: the inventory, the callers of each service, and other
     connections."""
     teams, roles = (
         sorted({app.labels[key] for app in world.apps}) for key in (plan.team_key, plan.role_key)
@@ -72,7 +72,9 @@ _REST = (
 
 
 def _tell_key(world: World) -> str:
-    """Return a sentence with the label that identifies applications, if all have the same key."""
+    """Return a sentence that names the label key that identifies applications, if all applications
+    use the same key.
+    """
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
@@ -109,7 +111,7 @@ def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
 def _parts(
     world: World, plan: Plan, names: Collection[str], without: Collection[str]
 ) -> Iterator[_Part]:
-    """Yield the groups whose members mostly belong to a list."""
+    """Yield the groups most of whose members belong to a list."""
     marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
     groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
     groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]
@@ -144,7 +146,7 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
-    """Return applications, or one guest or partner, as text."""
+    """Return the text for a list of applications, or for one guest or partner."""
     for guest in plan.guests:
         if guest.address in ends:
             labels, spaces = map(_labels, (guest.labels, guest.space_labels))
@@ -156,8 +158,9 @@ def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
 
 
 def read_names(told: str, plan: Plan, apps: Sequence[App]) -> list[str]:
-    """Return the applications that a list in the documentation names. Raises ValueError if ``told``
-    is not such a list."""
+    """Return the applications in a list of the documentation. Raises ValueError if ``told`` is not
+    such a list.
+    """
     known = {app.name for app in apps}
     found: list[str] = []
     for part in told.split(SEPARATOR):

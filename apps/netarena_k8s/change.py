@@ -1,4 +1,6 @@
-"""Tells commands that change the cluster from those that only read it, for ``judging: paper``."""
+"""Distinguishes commands that change the cluster from commands that only read it, for ``judging:
+paper``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ _CHANGING = frozenset({"patch", "apply", "edit", "replace", "delete", "create", 
 _CHANGING |= {"annotate", "scale", "expose", "run", "autoscale", "taint", "cordon", "uncordon"}
 _CHANGING |= {"drain", "evict"}
 _SECOND = {"rollout": {"undo", "restart", "pause", "resume"}, "auth": {"reconcile"}}
-#: Options in front of the verb that are followed by a value.
+#: Options that may precede the verb and take a value.
 _WITH_VALUES: tuple[str, ...] = (
     "-n",
     "--namespace",

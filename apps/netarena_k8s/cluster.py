@@ -1,9 +1,9 @@
 """Interface of clusters, which deploy a world for each episode.
 
 ``Cluster`` is shared by all episodes of a service. ``Deployed`` is the world of one episode on a
-cluster. It gives access to the agent's kubectl, shows the state to the grader, and writes faults.
+cluster. It gives the agent's kubectl access, reads the state for the grader, and injects faults.
 Implementations are the embedded cluster (``embedded``) and any cluster of a kubeconfig (``real``).
-Callers do not distinguish them.
+Callers use both in the same way.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ NAMESPACE: Final = "shop"
 class Sight:
     """The state that the grader reads at one moment.
 
-    ``reached`` has one truth value for each pair of the world, as measured. ``others`` describes
-    other objects that differ from their deployed form. ``disagreement`` names the pairs on which a
-    settled measurement and the evaluator differ, in which case ``predicted`` has the evaluator's
-    values. ``marks`` are the labels in the cluster, or None for the labels of the embedded cluster.
-    ``writes`` are the writes of the last command, in order, on a cluster that reports them.
+    ``reached`` has one truth value for each pair of the world: whether the measured connection
+    works. ``others`` describes objects, other than policies, that differ from their deployed form.
+    ``disagreement`` names the pairs whose settled measurement differs from the evaluator's result;
+    ``predicted`` then has the evaluator's values. ``marks`` are the labels in the cluster, or None
+    for the labels of the embedded cluster. ``writes`` are the writes of the last command, in order,
+    on a cluster that reports them.
     """
 
     policies: tuple[Policy, ...]
@@ -77,8 +78,8 @@ class Deployed(ABC):
         """Return the settled state. Raises EnvironmentFailed if it cannot be read."""
 
     async def healthy(self) -> Sight:
-        """Return the settled state before any write. If ``deploy`` measured, this is its
-        observation.
+        """Return the settled state before any write. If ``deploy`` has measured the state, the
+        method returns that measurement.
 
         Raises EnvironmentFailed if it cannot be read.
         """
@@ -104,9 +105,9 @@ class Deployed(ABC):
         """Repeat a measurement that disagrees with the evaluator, until both agree or the
         repetitions are used up.
 
-        Before each repetition, the intended policies are applied and then the current policies
-        restored. Raises EnvironmentFailed if measurement and evaluator disagree on the intended
-        policies too, because the cluster is then at fault.
+        Before each repetition, the cluster applies the intended policies and then the current
+        policies again. Raises EnvironmentFailed if measurement and evaluator disagree on the
+        intended policies too; the cluster is then faulty.
         """
         return sight
 
@@ -121,8 +122,9 @@ class Deployed(ABC):
         return None
 
     async def save(self) -> int:
-        """Save the current state and return its number for ``put_back``. Raises
-        EnvironmentFailed."""
+        """Save the current state and return the number that ``put_back`` takes. Raises
+        EnvironmentFailed.
+        """
         raise EnvironmentFailed(
             "this cluster does not support restoring an earlier state", proven_ours=True
         )

@@ -14,7 +14,7 @@ from netarena_k8s.source.checkout import digest_checkout
 EMBEDDED: Final = "embedded"
 #: smallest and largest number of applications of a large world
 MIN_LARGE, MAX_LARGE = 20, 60
-#: smallest number in tickets, chosen so that worlds are too large to be read completely
+#: smallest number of applications in tickets, so that a world is too large to be read completely
 TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
@@ -31,12 +31,13 @@ class KubernetesConfig(FaultConfig):
 
     #: Online Boutique, or a world drawn with the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
-    #: smallest and largest number of applications of a drawn world with teams and roles; None: draw
-    #: a small world
+    #: smallest and largest number of applications of a random world with teams and roles; None: a
+    #: small random world
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or a context of the kubeconfig
     cluster: str = EMBEDDED
-    #: whether a real cluster is required, so that the embedded cluster is refused
+    #: whether a real cluster is required, so that the run stops with an error on the embedded
+    #: cluster
     require_cluster: StrictBool = False
     #: on a real cluster: one namespace that all episodes use in turn; None: a new namespace for
     #: each episode
@@ -48,8 +49,7 @@ class KubernetesConfig(FaultConfig):
     #: on the embedded cluster: whether a command that is a single patch runs in kubectl, or is sent
     #: directly to the API server with the same result and output
     patches: Literal["kubectl", "direct"] = "kubectl"
-    #: a folder of manifests that replaces Online Boutique; the content of the folder determines the
-    #: queries
+    #: a folder of manifests that replaces Online Boutique; the manifests determine the queries
     microservice_dir: str | None = None
 
     @field_validator("num_apps", mode="before")
@@ -76,7 +76,7 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def parse(cls, values: Any) -> Self:
         if isinstance(values, dict) and values.get("briefing") == Briefing.TICKET:
-            # The size of a given application is fixed.
+            # The manifests fix the number of applications.
             if values.get("microservice_dir") is not None:
                 values = {"world": "standard", **values}
             if values.get("world") == "standard":

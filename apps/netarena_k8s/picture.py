@@ -12,8 +12,8 @@ from netarena.sdk import Change, Difference, Episode, JsonValue, Mark, Matrix, P
 from netarena_k8s.state import fields, policies_of
 from netarena_k8s.world.model import Policy, World
 
-#: Maximum number of applications in a picture. In larger worlds, only applications in a pair that
-#: is wrong at some time are drawn.
+#: Maximum number of applications in a picture. In larger worlds, only the applications of pairs
+#: that are wrong in some state are drawn.
 MAX_DRAWN = 64
 
 
@@ -104,7 +104,7 @@ def _text(policy: Policy | None) -> str | None:
     return _yaml(json.dumps({key: value for key, value in spec.items() if value != []}))
 
 
-#: Cached, because a world has few policies in many states, and writing YAML takes a millisecond.
+#: Cached, because a world has few policies but many states, and writing YAML takes a millisecond.
 @lru_cache(maxsize=1024)
 def _yaml(spec: str) -> str:
     value: JsonValue = json.loads(spec)

@@ -1,6 +1,6 @@
-"""Prompts with the rules, the intended connections, and the wrong connections.
+"""Prompts: the rules, the intended connections and the wrong connections.
 
-The texts are files in ``prompts``. The examples use applications that are never drawn.
+The texts are files in ``prompts``. The examples use application names that no query contains.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEYS = ("command",)
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 32_000
 MAX_REPORT_CHARS = 12_000
-#: maximum number of ends that are named in one group of openings
+#: maximum number of applications that are named in one group of openings
 MAX_ENDS = 8
 
 
@@ -102,7 +102,7 @@ def _tell_intent(world: World) -> str:
 
 
 def _tell_key(world: World) -> str:
-    """Return a clause with the label that identifies applications, if all have the same key."""
+    """Return a clause that names the label key of the applications, if all use the same key."""
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
@@ -128,8 +128,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """Return as text a step's changes of connections and its harm, according to its judgement, or
-    "" without a judgement."""
+    """Return as text the connections that a step changed and the harm that it did, or "" if the
+    step was not judged."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
@@ -147,8 +147,8 @@ def _tell_change(step: Step) -> str:
 
 
 def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Iterator[str]:
-    """Yield text about newly exposed traffic, temporary effects within the step, and changes of
-    other objects."""
+    """Yield texts about newly exposed traffic, effects that lasted only during the step, and
+    changes of other objects."""
     exposed, midway = detail["exposed"], detail.get("midway", [])
     if isinstance(exposed, list):
         yield from (f"exposed: {group}" for group in _group(exposed))

@@ -1,4 +1,4 @@
-"""Seeded generator of queries, each with a world and faults in its policies."""
+"""Seeded generator of queries. Each query has a world and faults in its policies."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from netarena_k8s.world.model import World
 
 _log = logging.getLogger(__name__)
 
-#: raised whenever a change makes any seed draw a different query
+#: version of the generator, increased whenever a seed would give a different query
 VERSION = "3"
-#: maximum number of worlds to draw until a world has room for a combination
+#: maximum number of worlds to draw until one fits a combination of faults
 _WORLDS = 24
-#: number of kinds whose forms occur among the policies of a query
+#: number of kinds of fault whose forms occur in the policies of a query
 _FORMS = 4
 #: number of draws of a requested combination before it is refused
 _DRAWS = 3
@@ -52,9 +52,9 @@ _TEXT = (
 def labels(config: KubernetesConfig) -> Collection[str]:
     """Return the labels that are drawn.
 
-    By default, combinations that the policies of a folder have no room for are left out. Raises
-    ConfigError for an unknown kind, for requested combinations without room, and if no combination
-    is left.
+    By default, combinations that are not possible with the policies of a folder are left out.
+    Raises ConfigError for an unknown kind, for requested combinations that are not possible, and if
+    no combination is left.
     """
     chosen = CATALOGUE.choose(config.error_types, config.complexity_level)
     folder = config.microservice_dir
@@ -79,8 +79,8 @@ def labels(config: KubernetesConfig) -> Collection[str]:
 def _fitting(
     folder: str, digest: str, chosen: tuple[str, ...], draws: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels for which the policies of a folder have room, and the other labels, which
-    are logged once."""
+    """Return the labels that are possible with the policies of a folder, and the other labels. The
+    other labels are logged once."""
     del digest
     world = read_checkout(folder)
     # The seed depends only on the label, so that the same labels fit in every assessment.
@@ -110,8 +110,8 @@ def _fits(world: World, label: str, draws: int) -> bool:
 def drawer(config: KubernetesConfig) -> Drawer:
     """Return the function that draws a world and faults in its policies.
 
-    The returned function raises ConfigError for a combination without room. Raises ConfigError for
-    an unreadable checkout.
+    The returned function raises ConfigError for a combination that is not possible. Raises
+    ConfigError for an unreadable checkout.
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
@@ -151,8 +151,8 @@ def drawer(config: KubernetesConfig) -> Drawer:
 def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) -> list[str]:
     """Return ``kinds`` and some other kinds of ``among`` in random order.
 
-    The policies of a query have the forms of the returned kinds. There are only a few kinds, so
-    that several policies have each form. Each returned kind could be the kind of the fault.
+    The policies of a query have the forms of the returned kinds. Only a few kinds are returned, so
+    that several policies have each form. Each of these forms may or may not be the fault.
     """
     others = [kind for kind in among if kind not in kinds]
     chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]

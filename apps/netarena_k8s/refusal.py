@@ -1,10 +1,10 @@
 """Detection of turns without effect, based on the output of their command.
 
-An exit status other than 0 does not mean failure. For example, ``grep`` may have found nothing,
-``diff`` may have found differences, or a watch may have been stopped after it printed. A command
-had no effect in one of three cases: it was stopped before it printed, the shell could not run it,
-or it printed only refusals. Refusals come from the API server, or from kubectl for a line that
-kubectl does not understand.
+A nonzero exit status does not mean failure. For example, ``grep`` may have found no match, ``diff``
+may have found differences, or a watch may have been stopped after it printed output. A command had
+no effect in one of three cases: it was stopped before it printed, the shell could not run it, or it
+printed only refusals. Refusals are errors from the API server, or from kubectl for a line that it
+cannot parse.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from netarena.sdk import Step
 
 #: last line of an output that reports a stopped or failed command (``CommandResult``)
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
-#: exit status of the shell for a program that does not exist or cannot run
+#: exit statuses of the shell for a program that cannot run or does not exist
 _UNRUN = frozenset({126, 127})
 #: lowest exit status of a command that ``timeout`` or a signal stopped
 _CUT_OFF = 124
-#: A line of refusal. A message that kubectl timed out waiting is no refusal.
+#: A line with a refusal. The message that kubectl timed out waiting is not a refusal.
 _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
@@ -40,7 +40,8 @@ _AROUND = re.compile(
 
 
 def came_to_nothing(step: Step) -> bool:
-    """Return whether a turn ran no command, or a command without effect and information."""
+    """Return whether a turn ran no command, or a command that had no effect and returned no
+    information."""
     if not step.executed:
         return True
     output, _, last = step.output.rstrip("\n").rpartition("\n")

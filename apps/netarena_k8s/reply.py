@@ -4,11 +4,11 @@ The command is the text in the first pair of triple backticks, where a language 
 Without backticks, the command is a bare line that starts with ``kubectl``, with its continuation
 lines. The parser does not check whether the cluster accepts the command.
 
-Fences follow CommonMark: any info string, more than three backticks, tildes, in a list or a
-quotation. The parser also accepts common variants of language models:
+Fences follow CommonMark: they may have any info string, more than three backticks or tildes, and
+may be in a list or a quotation. The parser also accepts common variants of language models:
 
 - a fence after a word or at the end of the last line
-- a block in one line or in a longer one
+- a block within one line, or within a longer block
 - prompts (``$ kubectl``)
 - an object ``{"command": ...}``
 
@@ -29,8 +29,8 @@ MAX_COMMAND_BYTES = 65_536
 #: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
 #: Maximum number of lines ending in backticks that are tried as the end of a block, and of bare
-#: lines that are tried as commands. Each try may parse a whole command, which a hostile reply could
-#: exploit.
+#: lines that are tried as commands. Each try may parse a whole command, so a hostile reply could
+#: otherwise cost much time.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -45,8 +45,8 @@ _WRAPPERS = frozenset({"markdown", "md"})
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-#: Secondary prompts of continuation lines. Without evidence that they are prompts, a redirection to
-#: a file named like an option is refused.
+#: Secondary prompts of continuation lines. If a line with ``>`` may be a prompt or a redirection to
+#: a file named like an option, the reply is refused.
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
 _OPTION_FILE = re.compile(r"^>[ \t]++-", re.MULTILINE)
 
@@ -72,7 +72,7 @@ _PROSE = re.compile(
     r"gives|lets|allows|also|too)(?=[ \t\n,.;:!?]|\Z)|[\w)'\"][.!?:,]++\Z"
 )
 #: Separators of commands in a line, programs that usually process kubectl's output, and another
-#: call of kubectl. Sentences seldom continue like this.
+#: call of kubectl. Sentences seldom contain these.
 _BETWEEN = re.compile(r"\|[|&]?+|;|&&|(?<![<>])&(?!>)|\n")
 _PROGRAM = re.compile(
     r"\s*+(?:(?:awk|base64|bash|break|cat|cd|column|continue|curl|cut|diff|do|done|echo|egrep|elif|"
@@ -91,7 +91,8 @@ _FLAG = re.compile(
     r"validate|wait|warnings-as-errors|watch|windows-line-endings)"
 )
 _OPTION = re.compile(r"--?[A-Za-z]")
-#: kinds of words; words in quotes, and words that the shell generates, are not counted
+#: kind of word -> its pattern; quoted words and words with shell expansions have the empty kind and
+#: are ignored
 _WORDS = (
     ("=", re.compile(r"[\w./-]+(?:=.*|-)")),
     ("", re.compile(r"[\W_]*__.*|.*\$.*")),
@@ -99,8 +100,8 @@ _WORDS = (
     ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
 )
 _ONE = "w{0,2}|/+"
-#: Patterns of the words that a bare line may have after verbs that write. kubectl deletes, edits
-#: and labels any number of names, but names cannot be distinguished from the words of a sentence.
+#: Patterns of the words that may follow a verb that writes, in a bare line. kubectl accepts any
+#: number of names, but names cannot be distinguished from the words of a sentence.
 _TAKES = {
     verb: re.compile(words)
     for verb, words in {
@@ -138,7 +139,7 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
         if (said := read_claim(info, body)) is not None:
             return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
-        # A declaration may be in an object or after a prompt.
+        # A declaration may also be inside an object or after a prompt.
         if (said := read_claim("", command)) is not None:
             return Found(said, start, end, whole=False)
     except ReplyRefused as refused:
@@ -259,7 +260,7 @@ def _object(text: str) -> str:
 
 
 def _unprompted(session: str) -> str:
-    """Return the commands of a session with prompts, without printed output."""
+    """Return the commands of a terminal session, without prompts and printed output."""
     try:
         return command_line.strip_prompts(_SECOND_PROMPT.sub("", session))
     except ValueError as error:
@@ -301,8 +302,8 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
 
 
 def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
-    """Return the calls of kubectl in a bare line, and the other parts that do not look like a call
-    of a program."""
+    """Return the calls of kubectl in a bare line, and the parts that do not look like a call of any
+    program."""
     texts = command_line.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):

@@ -1,4 +1,4 @@
-"""The reference solution, with one kubectl command per fault.
+"""The reference solution: one kubectl command per fault.
 
 A fault is repaired with a JSON patch of the differing parts of the spec, as an operator would do.
 The commands name no namespace, because the agent's kubeconfig sets it.
@@ -22,8 +22,7 @@ def look() -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return for each fault the command that repairs the policy, and the command that reads the
-    policy first."""
+    """Return for each fault the command that reads the policy, and the command that repairs it."""
     healthy = {policy.name: policy.spec for policy in world_of(query).policies}
     return [
         [

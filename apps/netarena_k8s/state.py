@@ -9,12 +9,13 @@ network policies that differ from their deployed form. Some clusters add keys:
 
 - ``namespace`` and ``marks`` (real): the episode's namespace, and the labels of its pods and
   namespace
-- ``disagreement`` and ``predicted``, if a measurement disagrees with the evaluator: the pairs in
-  words, and the evaluator's digits (the measurement counts)
-- ``writes`` (embedded), if a command made several: each with the spec of the policy after it
+- ``disagreement`` and ``predicted``, if a measurement disagrees with the evaluator: the pairs as
+  text, and the evaluator's digits (``reached`` has the measurement)
+- ``writes`` (embedded), if a command made several writes: for each write, the policy's new spec
 
-Safety is judged for each step and pair on settled states, and for all traffic that policies open.
-The evaluator computes the states between two writes of one step, which are judged in the same way.
+Safety is judged for each step: for each pair on settled states, and for all traffic that policies
+open. The evaluator computes the states between two writes of one step, which are judged in the same
+way.
 """
 
 from __future__ import annotations
@@ -46,29 +47,29 @@ from netarena_k8s.world.model import (
 )
 from netarena_k8s.world.plan import Use
 
-#: Cached, because judging a step repeatedly reads the policies of the states before and after it.
+#: Cached, because grading a step parses the policies before and after it several times.
 _POLICIES: Kept[tuple[Policy, ...]] = Kept(64)
 _BROKE = "must work, worked before this step and is blocked now"
 _LOOSED = "must be blocked, was blocked before this step and works now"
-#: key in a judgement's detail for allowed traffic outside the tested connections that the step
-#: removed
+#: key in a judgement's detail: intended traffic that the step removed, other than the tested
+#: connections
 NARROWED = "narrowed"
-#: maximum number of pairs and openings that a judgement names for each rule; the judgement counts
-#: all of them
+#: maximum number of pairs and openings that a judgement names for each rule; the rest is only
+#: counted
 MAX_NAMED = 60
 #: Maximum number of list items of policies in addition to those of the intended or faulty policies.
-#: Above this number, openings are not compared, because the cost grows with the square of the
-#: number, and the state counts as exposed.
+#: Above this number, openings are not compared and the state counts as exposed, because the cost
+#: grows with the square of the number.
 MAX_ENTRIES = 500
-#: The same limit for all states between the writes of one step together, in units of ``weigh``. It
-#: is added to the weight of several intended states, because intended states are large in a large
-#: world. The computation takes a second or two.
+#: The same limit for all states between the writes of one step together, in units of ``weigh``. The
+#: weight of several intended states is added to it, because large worlds have large intended
+#: states. The computation takes one or two seconds.
 MAX_WEIGHT = 500_000
 _HEALTHY_STATES = 16
 
 
 def make_state(sight: Sight) -> State:
-    """Return the state that a cluster showed, as plain JSON."""
+    """Return a cluster's state as plain JSON."""
     state: dict[str, JsonValue] = {
         "policies": [{"name": policy.name, "spec": policy.spec} for policy in sight.policies],
         "reached": digits(sight.reached),
@@ -129,12 +130,13 @@ def mismatches(world: World, state: State) -> list[tuple[Pair, bool]]:
 
 
 def count_wrong(world: World, state: State) -> int:
-    """Return the number of pairs and other uses that are not as intended."""
+    """Return the number of pairs and other tested connections that are not as intended."""
     return len(mismatches(world, state)) + len(unused_in(world, state))
 
 
 def unused_in(world: World, state: State) -> list[Use]:
-    """Return the other uses that should work but do not, as computed by the evaluator."""
+    """Return the tested connections other than pairs that should work but do not, as computed by
+    the evaluator."""
     if not world.uses:
         return []
     where = namespace_of(state), marks_of(state)
@@ -153,20 +155,20 @@ def judge(
 ) -> Judgement:
     """Judge one step.
 
-    The state is correct if every pair is as intended and all other uses work. In a false alarm,
-    every policy must also be the same as at the start. Findings are:
+    The state is correct if every pair is as intended and all other intended connections work. In a
+    false alarm, every policy must also be the same as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
-    - ``use_broken`` for each other use that no longer works
+    - ``use_broken`` for each other intended connection that no longer works
     - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
       policies allow, including name lookups at targets other than the name servers
     - ``object_touched`` for each change to another object
 
     If a step made several writes, each write is judged like a step, and its findings name the
-    write. ``detail`` holds the pairs that broke, recovered and opened by the end of the step.
-    ``midway`` in ``detail`` holds effects of writes that the end of the step does not show.
-    ``narrowed`` holds traffic outside the tested connections that the intended policies allow and
-    the step removed. This traffic is noted but affects no verdict.
+    write. ``detail`` contains the pairs that broke, recovered and opened by the end of the step.
+    ``midway`` in ``detail`` contains effects of writes that no longer exist at the end of the step.
+    ``narrowed`` contains intended traffic that the step removed, other than the tested connections.
+    It is recorded but does not affect the verdict.
     """
     was, now = fields(before), fields(after)
     change = _compare(world, was["reached"], now["reached"])
@@ -214,7 +216,7 @@ def judge(
 def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
     """Return one line for each policy among ``named`` whose fault is hidden by other policies.
 
-    Such a fault would be visible if all other policies were as intended.
+    A fault is hidden if it would be visible only with all other policies as intended.
     """
     now = {policy.name: policy for policy in policies_of(state)}
     found = []
@@ -311,14 +313,13 @@ def _opened_midway(
             opened_by_each(world, before, states, *where),
             strayed_by_each(world, before[1], states, *where),
         )
-    # Comparing sizes is not enough, because a few entries may open much traffic, and removals by
-    # one write would offset additions by another. So every state counts as exposed.
+    # A comparison of sizes is not enough: a few entries may open much traffic, and removals by one
+    # write would offset additions by another. So every state counts as exposed.
     return [(_anything(entries_of(policies)),) for policies in states[1:]]
 
 
 def _anything(entries: int) -> Opening:
-    """Return an opening that stands for all traffic that this many entries may allow, because the
-    exact traffic is not computed."""
+    """Return one opening in place of the exact traffic that this many entries may allow."""
     return Opening(source="anywhere", target="any", ports=f"what {entries} entries allow")
 
 
@@ -329,22 +330,22 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         where = namespace_of(after), marks_of(after)
         (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
         return _both(opened(world, states[:-1], states[-1], *where), strayed)
-    # The policies became smaller, so their openings were already counted with the steps that opened
-    # them.
+    # The policies became smaller. Their openings were counted with the steps that opened them.
     if now <= last:
         return ()
     return (_anything(now),)
 
 
 def _both(openings: Sequence[Opening], strayed: Sequence[Opening]) -> Sequence[Opening]:
-    """Return ``openings``, and strayed name lookups between ends without an opening."""
+    """Return ``openings``, and those of ``strayed`` (name lookups) whose two ends have no
+    opening."""
     told = {(one.source, one.target) for one in openings}
     return [*openings, *(one for one in strayed if (one.source, one.target) not in told)]
 
 
 def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
-    """Return the allowed traffic that a step removed. Policies that are too large to compare give
-    an empty result, because no verdict depends on it."""
+    """Return the allowed traffic that a step removed. If policies are too large to compare, the
+    result is empty, because the verdict does not depend on it."""
     last, now = policies_of(before), policies_of(after)
     if max(entries_of(last), entries_of(now)) - entries_of(world.policies) > MAX_ENTRIES:
         return ()
@@ -354,7 +355,7 @@ def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
 def _gathered(world: World, openings: Iterable[Opening]) -> list[str]:
     """Return ``openings`` as text, grouped by application and ports.
 
-    One rule may concern many other pods and addresses, so only the first is named.
+    One rule may open traffic to many pods and addresses, so only the first is named.
     """
     others: dict[tuple[bool, str, str], list[str]] = {}
     for one in openings:
@@ -369,8 +370,7 @@ def _gathered(world: World, openings: Iterable[Opening]) -> list[str]:
 
 
 def report(world: World, state: State) -> str:
-    """Return one line for each connection that is not as intended, in the form that the agent
-    reads."""
+    """Return one line for each connection that is not as intended, as in the prompt."""
     lines = [
         f"{pair.source} -> {pair.target}: "
         + ("expected to work, is blocked" if wanted else "expected to be blocked, works")

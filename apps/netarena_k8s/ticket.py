@@ -1,4 +1,4 @@
-"""Prompts of tickets, with the intended state by groups and with reported symptoms.
+"""Prompts of tickets: the intended state by groups, and reported symptoms.
 
 The texts are files in ``prompts``.
 """
@@ -31,7 +31,7 @@ from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world.model import Net, Pair, World
 from netarena_k8s.world.plan import Use
 
-#: number of draws of a connection that is as intended
+#: maximum number of draws of a connection that is as intended
 _TRIES = 40
 #: whether a connection works -> sentences about this connection
 _SEEN: Mapping[bool, Sequence[str]] = {
@@ -50,7 +50,7 @@ _SEEN: Mapping[bool, Sequence[str]] = {
         "{target} receives requests from {source}.",
     ),
 }
-#: the same map for uses other than pairs
+#: the same map for connections other than pairs
 _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target} on port {port}.",
@@ -120,7 +120,7 @@ class _Sights(Sights[_Seen]):
             ends = (*fault.broken, *fault.opened)
             pairs: list[_Seen] = [Pair(source=source, target=target) for source, target in ends]
             uses: list[_Seen] = [stopped[use] for use in fault.stopped]
-            # If a fault affects both pairs and other uses, each sort is equally likely.
+            # If a fault affects both pairs and other connections, both kinds are equally likely.
             for some in rng.sample((pairs, uses), 2):
                 wrong = [one for one in some if self.is_wrong(one) and one not in found]
                 if wrong:
@@ -132,7 +132,7 @@ class _Sights(Sights[_Seen]):
         return [*self._world.pairs, *self._world.uses]
 
     def beside(self, found: Sequence[_Seen], rng: random.Random) -> Iterator[_Seen]:
-        """Yield connections of the same applications, about half of them permitted."""
+        """Yield further connections of the same applications, about half of them permitted."""
         world = self._world
         near = {name for one in found for name in (one.source, one.target)}
         calls: list[_Seen] = [Pair(source=source, target=target) for source, target in world.calls]

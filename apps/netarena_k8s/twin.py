@@ -1,4 +1,4 @@
-"""Causes that count as equal to the injected causes in a declaration.
+"""Causes in a declaration that are as correct as the injected causes.
 
 Several policies may select the same application, and a connection may be blocked or opened at
 either end. If the repair of another policy has the same effect, the other policy is an equally
@@ -17,7 +17,7 @@ from netarena_k8s.world.model import Net, Policy, World
 from netarena_k8s.world.plan import Use
 from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
 
-#: kind of fault -> words that describe it, in addition to its own
+#: kind of fault -> words that also describe it, in addition to its own word
 _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "change_protocol": ("port",),
@@ -37,7 +37,7 @@ def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(faults, own, strict=True):
         for one in accepted(world, fault):
-            # Another faulty policy has its own cause.
+            # Another faulty policy is not a second answer, because it has its own cause.
             if one.place == fault.policy or one.place not in wrong:
                 known.setdefault(one, cause)
     return [one if one in own else known.get(one, one) for one in named]
@@ -60,7 +60,7 @@ def accepted(world: World, fault: Fault) -> Iterator[Cause]:
 
 
 def _by_parts(world: World, fault: Fault) -> Iterator[str]:
-    """Yield words that fit the wrong parts of the spec."""
+    """Yield the words that describe the parts of the spec that are wrong."""
     (policy,) = (one for one in world.policies if one.name == fault.policy)
     parts = {
         key for key in {*policy.spec, *fault.spec} if policy.spec.get(key) != fault.spec.get(key)
@@ -78,7 +78,7 @@ def _by_parts(world: World, fault: Fault) -> Iterator[str]:
 def _may_let(
     world: World, now: Net, others: Sequence[Policy], blocked: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Yield causes with policies that could allow the blocked connections with one more rule."""
+    """Yield causes for policies that could allow the blocked connections with one more rule."""
     for direction, passes, other, word in (
         (INGRESS, now.enters, now.leaves, "missing"),
         (EGRESS, now.leaves, now.enters, "egress"),
@@ -97,7 +97,8 @@ def _may_let(
 def _may_stop(
     world: World, policies: Sequence[Policy], others: Sequence[Policy], opened: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Yield causes with policies without whose rules the opened connections would be blocked."""
+    """Yield causes for policies that allow the opened connections: without their rules, the
+    connections would be blocked."""
     for policy in others:
         for direction, key, words in (
             (INGRESS, "ingress", ("extra", "peer")),
@@ -107,8 +108,7 @@ def _may_stop(
             ends = {use.target if direction == INGRESS else use.source for use in opened}
             if not rules or not ends <= _about(world, policy, direction):
                 continue
-            # Nobody would restrict an application with unrestricted egress because of one
-            # connection.
+            # An application with unrestricted egress is not the cause of one opened connection.
             if isinstance(rules, list) and {} in rules:
                 continue
             bare = policy.model_copy(update={"spec": {**policy.spec, key: []}})

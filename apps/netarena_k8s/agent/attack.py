@@ -1,6 +1,6 @@
-"""Attacks on the sandbox of commands, on the cluster and on the grader, by name.
+"""Attacks on the command sandbox, on the cluster and on the grader, by name.
 
-A successful attack prints ``BREACH``. Each attack is a test. The ``hostile`` agent sends all
+A successful attack prints ``BREACH``. The tests run each attack. The ``hostile`` agent sends all
 attacks.
 """
 

@@ -1,10 +1,10 @@
-"""Scripted agent that repairs policies only by their form.
+"""Scripted agent that repairs policies that look faulty, without knowing the intended connections.
 
 It reads applications and policies, but neither the documentation nor the ticket, and sends no
-probe. It treats each form that the audit of traces scores (``evidence``) as a fault. Examples are a
-selector that matches no pod, a port that no pod serves, and rules that are not in force. It first
-repairs the policies that have most of these forms. If forms do not reveal the faults, it solves no
-query.
+probe. It treats each suspicious form that the leakage audit counts (``evidence``) as a fault.
+Examples are a selector that matches no pod, a port that no pod serves, and rules that are not in
+force. It starts with the policies that have most of these forms. If forms do not reveal the faults,
+it solves no query.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from netarena_k8s.world.model import App, Policy, World, target_port
 from netarena_k8s.world.policy import EGRESS, INGRESS, policy_types, selects
 
 SpecDict: TypeAlias = dict[str, Any]
-#: function that returns a spec without a form, or None if the function does not apply
+#: function that returns a spec without the suspicious form, or None if it cannot remove the form
 Undo: TypeAlias = Callable[[World, SpecDict], SpecDict | None]
 
 
 def repairs(packed: str) -> Iterator[str]:
-    """Yield commands that repair suspicious policies in the output of ``triage.DUMP``, starting
-    with the most suspicious policy.
+    """Yield commands that repair policies in the output of ``triage.DUMP``, the most suspicious
+    policy first.
 
     Raises ValueError if the dump is not readable.
     """
@@ -46,12 +46,13 @@ def repairs(packed: str) -> Iterator[str]:
 
 
 def _suspicion(form: Mapping[str, float]) -> float:
-    """Return the number of forms of faults that a policy has, with rare forms counting more."""
+    """Return how suspicious a policy is: the sum of its suspicious forms, weighted by their
+    rarity."""
     return sum(form.get(f"{name}~rank", 0.0) for name in _UNDO if form[name])
 
 
 def _selecting(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec with a selector of the application whose labels are most similar."""
+    """Return the spec with the labels of the most similar application as its selector."""
     wanted = {*(spec["podSelector"].get("matchLabels") or {}).values()}
     near = max(world.apps, key=lambda app: len(wanted.intersection(app.labels.values())))
     return {**spec, "podSelector": {"matchLabels": dict(near.labels)}}
@@ -84,7 +85,8 @@ def _with_lookups(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _known_peers(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec with peers that match no pod replaced by the most similar application."""
+    """Return the spec with each peer that matches no pod replaced by the most similar
+    application."""
     for peer in _peers(spec):
         labels = peer.get("podSelector", {}).get("matchLabels") or {}
         if "ipBlock" in peer or any(
@@ -123,7 +125,7 @@ def _peers(spec: SpecDict) -> Iterator[SpecDict]:
                 yield from rule.get(peers) or ()
 
 
-#: form -> function that removes the form
+#: suspicious form -> function that removes it
 _UNDO: Mapping[str, Undo] = {
     "rule.selects_nothing": _selecting,
     "rule.not_in_force": _in_force,

@@ -1,7 +1,7 @@
-"""Replies of agents that do not read prompts, which are random commands or the standard policies.
+"""Replies of agents that do not read prompts: random commands, or the standard policies.
 
-Neither agent knows the query. ``distract`` draws a command that an operator might type. ``blanket``
-writes the policies of Online Boutique in every world.
+Neither agent knows the query. ``distract`` draws at random a command that an operator might type.
+``blanket`` writes the policies of Online Boutique in every world.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from netarena_k8s.solution import fenced
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World, render_policy
 
-#: plausible commands, right and wrong, whose fields ``distract`` fills in
+#: templates of plausible commands, right and wrong, for ``distract``
 _PLAUSIBLE = (
     "kubectl get networkpolicies",
     "kubectl get networkpolicy {policy} -o yaml",

@@ -1,10 +1,9 @@
-"""Scripted operator with a checklist, as a baseline for the difficulty of queries.
-
-It knows only the prompts of its conversation and follows a runbook. It lists the policies, takes
-the first wrong connection, and compares the policies at both ends with the documentation. It
-patches the first difference, on the receiver's side before the sender's side. It reads plain labels
-and port numbers. For label expressions, other namespaces, address blocks, named ports and ranges,
-it only notices that they differ from the form that it would have written.
+"""Scripted operator that works through a checklist, as a baseline for the difficulty of queries. It
+knows only the prompts of its conversation. It lists the policies, takes the first wrong connection,
+and compares the policies at both ends with the documentation. It patches the first policy that
+differs, the receiver's before the sender's. It reads plain labels and port numbers. It treats label
+expressions, other namespaces, address blocks, named ports and port ranges as different from the
+documentation.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Plan:
         ]
 
     def named_after(self, policies: Mapping[str, SpecDict], app: str) -> list[str]:
-        """Return the policies whose name suggests the application."""
+        """Return the policies whose names contain the application's name."""
         longer = [one for one in self.labels if one.startswith(f"{app}-")]
         return [
             name
@@ -84,12 +83,13 @@ class Plan:
 
 @dataclass
 class Operator:
-    """One conversation. ``reply`` is called with each prompt in turn."""
+    """The operator in one conversation. Call ``reply`` with each prompt in turn."""
 
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """Return the next command of the runbook. Raises ValueError for a prompt without a plan."""
+        """Return the next command of the checklist. Raises ValueError for a prompt without a
+        plan."""
         plan = Plan.read(prompt)
         situation = prompt.rpartition("Connections that differ from the intended state")[2]
         policies = _read_policies(prompt)
@@ -113,7 +113,7 @@ Change: TypeAlias = tuple[str, list[SpecDict]]
 def _unblock(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """Yield changes that may unblock a connection, starting with the likeliest change."""
+    """Yield changes that may unblock a connection, the most likely change first."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -147,8 +147,9 @@ def _unblock(
 def _block(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """Yield changes that may block a connection by removing the peer that allows it, or else the
-    whole rule."""
+    """Yield changes that may block a connection: they remove the peer that allows it, or the whole
+    rule if it has no other peer.
+    """
     port = plan.ports.get(target)
     if port is None:
         return
@@ -170,8 +171,9 @@ def _block(
 
 
 def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
-    """Yield changes that make a policy select the application that it is named after. No policy
-    selects this application yet."""
+    """Yield changes for an application that no policy selects. The policy that is named after the
+    application then selects it.
+    """
     labels = {"matchLabels": dict(plan.labels[app])}
     for name in plan.named_after(policies, app):
         yield name, [{"op": "replace", "path": "/spec/podSelector", "value": labels}]
@@ -180,7 +182,7 @@ def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[C
 def _add(
     policies: Mapping[str, SpecDict], name: str, direction: str, rules: Sequence[SpecDict]
 ) -> Iterator[Change]:
-    """Yield a patch that appends rules and puts both directions in force."""
+    """Yield a patch that appends rules and lists both directions in ``policyTypes``."""
     spec = policies[name]
     value = [*spec.get(direction, ()), *rules]
     patch: list[SpecDict] = [{"op": "add", "path": f"/spec/{direction}", "value": value}]

@@ -1,14 +1,16 @@
-"""Scripted operator for tickets, as a baseline for the difficulty if the prompt names no pair.
+"""Scripted operator for tickets, as a baseline for queries whose prompt does not name the wrong
+connections.
 
-It knows only the prompts of its conversation and follows a runbook:
+It knows only the prompts of its conversation. These are its steps:
 
 - read the cluster once
-- compare every connection with the documentation
-- repair the first difference with the narrowest rule, and read the resulting policy
-- repeat until nothing differs, and declare the end with the changed policies
+- compare every allowed connection with the documentation
+- repair the first wrong connection with the narrowest rule, and read the resulting policy
+- repeat until all connections are right, then declare the end and name the changed policies
 
-It checks whole connections, not each side of a connection. It finds a hidden fault only after it
-has repaired the hiding fault, which is too late if the order matters.
+It checks whole connections, not the sender's and the receiver's policy separately. A fault can hide
+another fault of the same connection. The agent finds the hidden fault only after the first repair,
+which is too late if the order of repairs matters.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _lines(kind: str, *fields: str) -> str:
     return f"kubectl get {kind} -o jsonpath='{items}'"
 
 
-#: length in characters of one part of the output of ``DUMP``, which is compressed
+#: length in characters of one part of the compressed output of ``DUMP``
 _PIECE_CHARS = MAX_TICKET_OUTPUT_CHARS - 100
 DUMP = "( {} ) | gzip -9n | base64 -w0".format(
     "; ".join(
@@ -75,7 +77,7 @@ _PARTNER = re.compile(r"(.+) \((\S+), outside the cluster\)")
 
 @dataclass
 class Triage:
-    """One conversation. ``reply`` is called with each prompt in turn."""
+    """The operator in one conversation. Call ``reply`` with each prompt in turn."""
 
     _world: World | None = None
     _packed: str = ""
@@ -85,7 +87,7 @@ class Triage:
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """Return the next command of the runbook. Raises ValueError for a prompt without a plan."""
+        """Return the next command. Raises ValueError for a prompt without a plan."""
         if self._world is None:
             output = prompt.rpartition("\nOutput:\n")[2] if self._pieces else ""
             piece = found[0] if (found := _PACKED.match(output)) else ""
@@ -180,8 +182,8 @@ def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
 
 
 def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:
-    """Return the intended state in a prompt, which consists of a plan with other connections, and
-    the calls.
+    """Return the intended state in a prompt: a plan with the further connections, and the calls as
+    (client, server).
 
     Raises ValueError if the prompt has no intended state.
     """
@@ -249,8 +251,7 @@ Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
 def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
-    """Yield the connections that are not as intended, each with whether the connection should
-    work."""
+    """Yield each connection that is not as intended, and whether it should work."""
     wanted = zip(world.needs, _granted(world), strict=True)
     for use, right in [*wanted, *((use, True) for use in world.uses)]:
         if use is not None and net.allows(use) != right:
@@ -258,8 +259,9 @@ def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
 
 
 def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
-    """Yield repairs, first of blocked connections, and on the receiver's side before the sender's
-    side."""
+    """Yield repairs: those of blocked connections first, and the receiver's policy before the
+    sender's.
+    """
     lacking: dict[tuple[str, str], list[Use]] = {}
     opened = []
     for use, right in _misfits(world, net):
@@ -285,8 +287,9 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     name: str,
     uses: Sequence[Use],
 ) -> Iterator[Repair]:
-    """Yield repairs that allow exactly these uses, in policies that select only this
-    application."""
+    """Yield repairs that allow exactly the connections ``uses``, in policies that select only this
+    application.
+    """
     key, peers = ("ingress", "from") if direction == INGRESS else ("egress", "to")
     rules = [
         {
@@ -306,7 +309,7 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     for policy, spec in own.items():
         if direction in spec["policyTypes"]:
             yield policy, {**spec, key: [*(spec.get(key) or []), *rules]}, word
-    # The policy's other rules of this direction come into force too.
+    # The policy's other rules of this direction take effect too.
     for policy, spec in own.items():
         if direction not in spec["policyTypes"]:
             yield policy, {**spec, "policyTypes": [INGRESS, EGRESS], key: rules}, "types"
@@ -318,7 +321,7 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
 
 
 def _shut(world: World, policies: Mapping[str, SpecDict], use: Use) -> Iterator[Repair]:
-    """Yield repairs that remove the peers that wrongly let a client in.
+    """Yield repairs that remove the peers that wrongly allow a connection.
 
     Peers that match several applications are replaced with peers for the permitted applications.
     """

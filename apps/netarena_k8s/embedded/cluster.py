@@ -28,17 +28,16 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: Maximum time without a sign of life from a process that has an order to execute. This limit is
-#: independent of the process's episodes.
+#: Maximum time without any message from the process while it has an order to execute.
 _SIGN_S = 30.0
-#: Maximum number of list items of policies, in addition to those of the intended policies, for
-#: which a computation takes less time than starting a thread.
+#: Policies with at most so many list items more than the intended policies are evaluated at once,
+#: because starting a thread would take longer.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 
-#: Settings of glibc, without effect on other systems: threads share heaps, and large buffers return
-#: to the system when their connections end.
+#: Settings of glibc's allocator: threads share heaps, and large buffers are returned to the system
+#: when their connections end.
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
@@ -50,7 +49,8 @@ class Embedded(Cluster):
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        # Agents cannot reach the process, which has a thread for each episode.
+        # The process has a thread for each episode; agents cannot reach it except through their
+        # API.
         self.servant = Servant(
             "the API server",
             lambda control: program("netarena_k8s.embedded.apiserver.process", control),
@@ -75,7 +75,7 @@ class Embedded(Cluster):
         """Deploy a world. This starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
-        # A world exists only as long as the process that holds it.
+        # A world is lost when its process ends.
         number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
@@ -88,7 +88,7 @@ class Embedded(Cluster):
                 addresses=addresses,
             )
         except BaseException:
-            # The world may exist even if the caller no longer waited for the answer.
+            # The world may have been created although the caller stopped waiting.
             with contextlib.suppress(EnvironmentFailed):
                 await asyncio.shield(self.ask("close", number, life))
             raise
@@ -126,7 +126,8 @@ class EmbeddedShop(Deployed):
         self._of = (number, life)
         self._world = world
         self._access = access
-        #: last policies as received and as parsed, and the pairs that work under them
+        #: last policies as received, the same as parsed, and for each pair whether it works under
+        #: them
         self._last: tuple[list[Any], tuple[Policy, ...], tuple[bool, ...]] = ([], (), ())
         #: state after a patch, which the next call of ``look`` returns
         self._seen: dict[str, Any] | None = None
@@ -146,12 +147,13 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # The order may fail if the process has ended, which then accepts no connection.
+            # The order fails if the process has ended; no connection is then accepted anyway.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
     async def write(self, policies: Sequence[Policy]) -> None:
-        """Set the specs as if they had been deployed, so that no object shows the change."""
+        """Set the specs as if they had been deployed, so that metadata does not reveal the
+        change."""
         written = [policy.model_dump(mode="json") for policy in policies]
         await self._ask("amend", policies=written)
 
@@ -190,8 +192,8 @@ class EmbeddedShop(Deployed):
         return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
-        """Send an order for this episode, and discard the stored observation, which is then out of
-        date."""
+        """Send an order for this episode, and discard the stored observation, because the order may
+        outdate it."""
         self._seen = None
         return await self._cluster.ask(do, *self._of, **arguments)
 
@@ -199,7 +201,7 @@ class EmbeddedShop(Deployed):
         return Net(self._world, policies, namespace=self._cluster.namespace).reached
 
     async def close(self) -> None:
-        # If the process has ended, so has the episode.
+        # If the process has ended, the episode has ended too.
         with contextlib.suppress(EnvironmentFailed):
             await self._ask("close")
 

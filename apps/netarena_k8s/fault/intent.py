@@ -1,13 +1,13 @@
 """Draws the faults of tickets: first the shown policies, then the intended policies.
 
 The shown policies do not depend on the number or place of the faults, because each policy has the
-same chance to be chosen and its intended spec is drawn afterwards. Without the documentation,
-nothing in the policies shows which policies are wrong, or whether any policy is wrong.
+same chance to be chosen and its intended spec is drawn afterwards. Without the documentation, a
+reader of the policies cannot find out which policies are wrong, or whether any policy is wrong.
 
 If an intended spec is not suitable, another spec is drawn for the same policy. Trying another
-policy instead would favour large policies, because they have many suitable specs. If one of two
-faults may hide the other, their policies are chosen as a pair of a matching. Each policy has one
-partner in the matching, so a policy with many possible partners is not chosen more often.
+policy instead would favour large policies, because they have many suitable specs. Two faults of
+which one may hide the other are put on a pair of a random matching of the policies. Each policy has
+one partner in the matching, so a policy with many possible partners is not chosen more often.
 
 For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
 any other policy, a method draws the intended spec by removing or adding something. If no method
@@ -38,7 +38,8 @@ _SHARE, _ORDERED = 0.7, 0.9
 #: maximum numbers of choices of policies, of draws of their intended specs, and of drafts for one
 #: policy
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
-#: maximum numbers of draws of a method for one policy, and of a fault that another fault hides
+#: maximum numbers of draws of a method for one policy, and of draws of a fault that another fault
+#: hides
 _TRIES, _HIDDEN = 16, 8
 #: number of draws that test whether a kind applies to a policy, and of rounds that scale the odds
 #: of policies
@@ -214,8 +215,8 @@ def draw_named(
 
 
 def meant(shown: World, drafts: Iterable[Draft]) -> World:
-    """Return the world with the intended policies of ``drafts``, and the shown policies where there
-    is no draft."""
+    """Return the world with the intended policies of ``drafts``, and with the shown policies that
+    have no draft."""
     specs = {one.policy: one.meant.spec for one in drafts}
     return with_policies(shown, put(shown.policies, specs))
 
@@ -248,7 +249,7 @@ class _Source:
         }
         self._kinds = [kind for kind in _WEIGHTS if self._methods.get(kind)]
         self._weights = [_WEIGHTS[kind] for kind in self._kinds]
-        # The policy that denies everything is the same in every world.
+        # The policy that denies everything is the same in every world, so it is never wrong.
         self._places = [policy for policy in shown.policies if policy.spec["podSelector"]]
         self._pairs = (1 << len(shown.pairs)) - 1
         self._now = shown.matrix.sides(shown.effects)
@@ -281,7 +282,7 @@ class _Source:
                 for one in left
             }
             taken: set[str] = set()
-            # Policies with the fewest candidate partners choose first.
+            # Policies with the fewest candidate partners get theirs first.
             for one in sorted(left, key=lambda one: len(fits[one.name])):
                 if one.name in taken:
                     continue
@@ -326,8 +327,8 @@ class _Source:
     # Drafts of intended specs
 
     def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
-        """Return one draft for each policy of ``chosen``, or None if this draw fails for a
-        policy."""
+        """Return one draft for each policy of ``chosen``, or None if no draft is found for one of
+        them."""
         drafts: list[Draft] = []
         if masked:
             first, second = chosen[:2]
@@ -370,16 +371,18 @@ class _Source:
         )
 
     def _kind_of(self, policy: Policy) -> str | None:
-        """Return the kind whose form a policy has, or None if the policy has no such form."""
+        """Return the kind of fault whose form a policy has, or None if the policy has no such
+        form."""
         if (known := self._altered.get(policy.name)) is not None:
             return known.kind
         return "pod_selector" if self._selecting(policy) is not None else None
 
     def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return how often each policy has a fault of each kind: by kind, then by policy name.
+        """Return the odds that each policy gets a fault of each kind, by kind and then by policy
+        name.
 
-        Kinds differ in the policies that they apply to. So the odds are scaled until, as far as
-        possible, each kind is used as often as in ``kinds`` and each policy is wrong equally often.
+        Each kind applies to other policies. So the odds are scaled until, as far as possible, each
+        kind is used as often as in ``kinds`` and each policy is wrong equally often.
         """
         wanted = Counter(kinds)
         odds = {
@@ -392,7 +395,7 @@ class _Source:
         }
         for _ in range(_SCALINGS):
             for kind, names in odds.items():
-                total = fsum(names.values())  # Gives the same result in all Python versions.
+                total = fsum(names.values())  # the same in all Python versions, unlike sum
                 for name in names:
                     names[name] *= wanted[kind] / total
             sums: defaultdict[str, float] = defaultdict(float)
@@ -515,8 +518,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """Return the pairs that are blocked only at the end of an application in ``names``, each
-        with whether this end is the target."""
+        """Return the pairs that are blocked only at the end of an application in ``names``, and for
+        each whether this end is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -528,8 +531,8 @@ class _Source:
     # Faults that hide other faults
 
     def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
-        """Return a draft and a second draft whose fault the first fault hides. Return None if no
-        such drafts are found.
+        """Return two drafts of which the first one's fault hides the second one's. Return None if
+        no such drafts are found.
 
         The first fault blocks connections at one end. The second fault also blocks one of these
         connections at the other end. With ``ordered``, the second fault wrongly allows the
@@ -556,7 +559,7 @@ class _Source:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # Other connections of the same end that only this end blocks
+        # Other connections of the same application that only this end blocks
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -599,8 +602,7 @@ class _Source:
             yield one
 
     def _narrowed(self, policy: Policy, use: Use) -> Iterator[Draft]:
-        """Yield drafts whose intended spec lacks one of the peers or rules that let ``use``
-        through."""
+        """Yield drafts whose intended spec lacks one of the peers or rules that allow ``use``."""
         place = self._shown.matrix.uses.index(use)
         for direction, key, peers in (("lets_in", "ingress", "from"), ("lets_out", "egress", "to")):
             if not getattr(self._shown.effect(policy), direction) >> place & 1:
@@ -652,8 +654,8 @@ class _Source:
         return tuple(found)
 
     def _goes(self, one: Draft, drafts: Sequence[Draft]) -> bool:
-        """Return whether the fault of ``one`` and each other fault are visible by themselves and
-        may be repaired in either order."""
+        """Return whether the fault of ``one`` can be combined with ``drafts``: each fault is
+        visible by itself, and two faults may be repaired in either order."""
         every = [*drafts, one]
         return self._shows(drafts, every) and all(
             self._shows([draft for draft in every if draft is not other], every)
@@ -690,14 +692,14 @@ class _Source:
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
         """Return as bits the connections that work after ``repaired`` have been repaired.
 
-        Uses of the plan's grants that the intended policies do not allow are left out, because they
-        are not judged.
+        Connections of the plan's grants that the intended policies do not allow are left out,
+        because they are not judged.
         """
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """Return the connections that egress and ingress policies allow after ``repaired`` have
-        been repaired."""
+        """Return the connections that egress policies allow and those that ingress policies allow,
+        after ``repaired`` have been repaired."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())
@@ -733,12 +735,13 @@ def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _fit(one: _Reach, other: _Reach) -> bool:
-    """Return whether the two policies select the two ends of a pair that both ends block."""
+    """Return whether the two policies select the two ends of a pair, and the policies of both ends
+    block it."""
     return bool(one.blocked_out & other.blocked_in | one.blocked_in & other.blocked_out)
 
 
 def _fit_in_order(one: _Reach, other: _Reach) -> bool:
-    """Return whether one end blocks a pair that a rule of the other policy allows."""
+    """Return whether one policy's end blocks a pair that a rule of the other policy allows."""
     return bool(
         one.blocked_out & other.lets_in
         | one.blocked_in & other.lets_out

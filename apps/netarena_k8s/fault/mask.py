@@ -1,10 +1,10 @@
 """Combinations of faults of any kinds, in which faults may hide each other or need a repair order.
 
-A fault hides another fault if no tested connection shows the other fault until the first is
-repaired, because the first breaks or allows the same connections. ``masks`` of the hiding fault
-names the hidden fault's policy. Repairing the hiding fault may break or open a pair that matched
-the intent, because the hidden fault then takes effect there. In this case the hidden fault must be
-repaired first, and ``after`` of the hiding fault names its policy.
+A fault hides another fault if both break or allow the same tested connections, so that no
+measurement shows the hidden fault. ``masks`` of the hiding fault names the hidden fault's policy.
+After the repair of the hiding fault, the hidden fault may break or open a pair that was as
+intended. In this case the hidden fault must be repaired first, and ``after`` of the hiding fault
+names its policy.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _WIDE = (
     *("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress"),
     *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
 )
-#: kinds that block the calls of an application, and kinds that let another application in
+#: kinds that block the calls of an application, and kinds that allow calls from another application
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
-#: kinds that let in far too many clients
+#: kinds that allow far too many clients
 _OPEN = ("open_rule", "open_peer", "ip_block")
 
 
@@ -65,7 +65,7 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return the requirements of a combination that these faults do not meet, as text."""
+    """Return the requirements of a combination that these faults do not meet, as texts."""
     found = []
     if not (sound(world, faults) if faults else True):
         found.append("a fault does not show alone, or an order of repairs is not safe")
@@ -99,8 +99,8 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
         callers = {source for source, _ in wide.broken}
         if ordered:
             # If the wide fault opens access, the hidden fault blocks the clients that the wide
-            # fault lets in. If the wide fault blocks its application, the hidden fault lets this
-            # application in elsewhere.
+            # fault allows. If the wide fault blocks its application, the hidden fault allows calls
+            # of this application to another one.
             names = {target for _, target in wide.opened} or {*world.by_name}
             kinds = tuple(methods) if opening else _OPENING
         else:

@@ -1,4 +1,5 @@
-"""Faults of large worlds: the kinds of ``table`` with values that other policies use correctly.
+"""Faults of large worlds: the kinds of ``table``, but with wrong values that are right in other
+policies.
 
 No label is mistyped and no port is unknown, so no value looks wrong by itself. Only the
 documentation shows the fault. The kinds have the same effects as in ``table``.
@@ -73,7 +74,7 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
         return spec
     expression = scene.rng.choice(peer["podSelector"]["matchExpressions"])
     key = expression["key"]
-    # Pods of other namespaces have labels that no application of this world has.
+    # Labels of pods in other namespaces may not occur in this world.
     known = {one.labels[key] for one in scene.world.apps if key in one.labels}
     if others := sorted(known - {*expression["values"]}):
         place = scene.rng.randrange(len(expression["values"]))
@@ -214,7 +215,7 @@ def _block_of_partner(scene: Scene) -> SpecDict | None:
 
 
 def _anywhere(method: Method) -> Method:
-    """Return ``method`` with the rule or peer that it appends moved to a random position."""
+    """Return ``method`` changed so that the rule or peer it appends is at a random position."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = method(scene)
@@ -272,7 +273,7 @@ def _callee_more(scene: Scene) -> SpecDict | None:
         return None
     among = scene.near or scene.world.apps
     served = [one for one in among if one.service and one is not app]
-    # Most applications do not allow the caller, so several are tried.
+    # Most applications refuse the caller anyway, so several are tried.
     for target in scene.rng.sample(served, min(_CALLEES, len(served))):
         port = target_port(target, target.service[0])
         assert port is not None

@@ -1,8 +1,8 @@
 """Faults as a table of methods that change a policy's spec.
 
-A fault changes the spec of one policy. A method only determines the new spec, and the evaluator
-computes which connections this spec breaks and opens. The paper's kinds come first. Each of the
-other kinds is a mistake that people make with network policies.
+A fault changes the spec of one policy. A method returns the new spec, and the evaluator computes
+which connections this spec breaks and opens. The paper's kinds come first. The other kinds are
+mistakes that people make with network policies.
 
 A method gets the policy, its world and a random generator, and returns a new spec, or None if the
 method does not apply. It does not check whether the fault is visible, because ``draw`` keeps only
@@ -53,10 +53,9 @@ class Fault(Record):
     opened: tuple[tuple[str, str], ...] = ()
     #: intended connections, other than pairs, that stop working while this is the only fault
     stopped: tuple[str, ...] = ()
-    #: policies whose faults do not show while this fault is present
+    #: policies whose faults are not visible while this fault is present
     masks: tuple[str, ...] = ()
-    #: policies that must be repaired first, because otherwise the repair of this policy breaks or
-    #: opens a connection
+    #: policies to repair first; otherwise the repair of this policy breaks or opens a connection
     after: tuple[str, ...] = ()
 
     @cached_property
@@ -80,7 +79,7 @@ class Scene:
     world: World
     policy: Policy
     rng: random.Random
-    #: applications that the fault should concern; empty: any application
+    #: applications that the fault should affect; empty: any application
     near: tuple[App, ...] = ()
 
     @property
@@ -109,8 +108,8 @@ Method: TypeAlias = Callable[[Scene], SpecDict | None]
 
 
 def _rules(spec: SpecDict, direction: str) -> list[SpecDict]:
-    """Return the non-empty rules of one direction. An empty rule allows all traffic, so it has
-    nothing to change."""
+    """Return the non-empty rules of one direction. An empty rule allows all traffic and has no part
+    to change."""
     return [rule for rule in spec.get(direction) or [] if rule]
 
 
@@ -161,7 +160,7 @@ def _remove_peer(scene: Scene) -> SpecDict | None:
 
 
 def _add_rule(scene: Scene) -> SpecDict | None:
-    """Add a rule that lets in an application whose calls are not intended."""
+    """Add a rule that allows an application whose calls are not intended."""
     spec, app = scene.spec, scene.app
     if app is None or not app.service:
         return None
@@ -480,7 +479,7 @@ def _dns(port: int, protocol: str) -> Method:
 
 
 def _egress_port(scene: Scene) -> SpecDict | None:
-    """Limit egress to name lookups and one port that hardly any callee has."""
+    """Limit egress to name lookups and one port on which few callees listen."""
     spec = scene.spec
     port = scene.rng.choice((80, 443, 8443))
     spec["egress"] = [
@@ -597,8 +596,8 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
-#: Combinations beyond those of the paper that an audit also draws. Default and generated worlds
-#: both have room for each combination.
+#: Combinations, in addition to the paper's, that an audit draws. They are possible in default and
+#: in generated worlds.
 COMBINED = (
     *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
     *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
@@ -606,7 +605,7 @@ COMBINED = (
     *("joined_peers+service_port+add_egress", "change_port+open_rule+empty_rules"),
     *("peer_expression+port_range+change_protocol", "add_ingress+open_peer+ip_block"),
 )
-#: Table 6 of the paper: pairs with add_egress are level 3
+#: As in table 6 of the paper, combinations of two kinds with add_egress are level 3
 CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,
@@ -629,8 +628,8 @@ def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
 
 
 def seen(world: World, faults: Sequence[Fault]) -> int:
-    """Return as bits of ``world.matrix`` the tested connections that work while ``faults`` are in
-    force."""
+    """Return the tested connections that work while ``faults`` are in force, as bits of
+    ``world.matrix``."""
     specs = {fault.policy: fault for fault in faults}
     effects = (
         world.effect(specs[policy.name].wrong) if policy.name in specs else effect
@@ -669,8 +668,8 @@ def _draw_next(
     rng: random.Random,
     methods: Mapping[str, Mapping[str, Method]],
 ) -> Fault | None:
-    """Draw a fault of ``kind`` on a policy that has no fault yet. Return None if no fault that is
-    sound together with ``faults`` is found."""
+    """Draw a fault of ``kind`` on a policy that has no fault yet. Return None if no fault is found
+    that is sound together with ``faults``."""
     taken = {fault.policy for fault in faults}
     policies = [policy for policy in world.policies if policy.name not in taken]
     for _ in range(_TRIES if policies else 0):
@@ -688,8 +687,8 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
     near: tuple[App, ...] = (),
 ) -> Fault | None:
-    """Draw a fault of ``kind`` on ``policy`` that affects a pair or another tested use. Return None
-    if this draw finds no such fault."""
+    """Draw a fault of ``kind`` on ``policy`` that affects a tested connection. Return None if this
+    draw finds no such fault."""
     method = rng.choice(sorted(methods[kind]))
     spec = methods[kind][method](Scene(world, policy, rng, near))
     return None if spec is None else make_fault(world, kind, method, policy, spec)
@@ -737,13 +736,13 @@ def waits(faults: Sequence[Fault]) -> list[set[int]]:
 def sound(world: World, faults: Sequence[Fault]) -> bool:
     """Return whether each fault by itself is visible and every permitted repair order is safe.
 
-    A repair order is permitted if each fault comes after the faults that it waits for. As in the
-    judge, a step is safe if no intended connection stops working and if the step opens no traffic
-    other than traffic of the intended state or of the complete faulty state.
+    A repair order is permitted if each fault comes after the faults in its ``after``. As in
+    grading, a step is safe if no intended connection stops working, and if it opens only traffic
+    that the intended or the complete faulty state allows.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
-    # Sets of faults that may be left during repair. If a fault is repaired, all faults that it
-    # waits for are repaired too.
+    # Sets of faults that may remain during repair. If a fault is repaired, all faults that must be
+    # repaired before it are repaired too.
     lefts = [
         left
         for number in range(len(faults) + 1)
@@ -765,13 +764,14 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
 
 
 def harms(wanted: int, before: int, after: int) -> int:
-    """Return the connections that match ``wanted`` in ``before`` but not in ``after``. All values
-    are bits."""
+    """Return the connections that match ``wanted`` in ``before`` but not in ``after``. All
+    arguments are bit sets."""
     return (after ^ wanted) & ~(before ^ wanted)
 
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
-    """Return whether repairs in this order break or open a pair, or stop another tested use."""
+    """Return whether repairs in this order break or open a pair, or stop another tested
+    connection."""
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:
@@ -807,8 +807,8 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
         return False
     whole = faulty(world, faults)
     if twice:
-        # Comparing with the previous state too does not change the result, because all states
-        # before the first state that opens something open nothing.
+        # A comparison with the previous state too would not change the result. Before the first
+        # state that opens traffic, no state opens any.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True

@@ -1,4 +1,4 @@
-"""Real clusters: the interface of ``netarena_k8s.cluster`` for any cluster of a kubeconfig.
+"""Real clusters: an implementation of ``netarena_k8s.cluster`` for any cluster of a kubeconfig.
 
 ``cluster`` implements the interface. ``workload_set`` is one namespace with one world. ``measure``
 tests its connections. ``manifest`` turns a world into objects. ``owner`` identifies NetArena's

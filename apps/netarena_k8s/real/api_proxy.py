@@ -1,15 +1,15 @@
-"""Proxy between an agent and a real API server that hides versions from before the episode.
+"""Proxy between an agent and a real API server. It hides object versions from before the episode.
 
 An API server keeps old versions for some minutes and returns them on request. These versions
 include the intended policies from before the fault, and the writes of the previous agent. The proxy
-therefore responds to requests for versions from before the episode as if they had expired, like a
-server that has dropped them. This includes requests for an old version of a single object, which a
-server would serve. kubectl sends no such requests.
+therefore answers requests for versions from before the episode with the error for expired versions.
+This includes requests for an old version of a single object, which a server would answer. kubectl
+sends no such requests.
 
 The proxy sends each change as a dry run first, so that no policy exceeds the limits of ``bound``.
 
-The agent gets a secret that only this proxy accepts, never the token for the API server. The secret
-of one episode is useless at the proxy of another episode, which expires other versions. The proxy
+The agent gets a secret that only this proxy accepts, never the token for the API server. Each
+episode has its own proxy and secret, so an agent cannot use the proxy of another episode. The proxy
 accepts only connections of the running command.
 """
 
@@ -47,12 +47,13 @@ CONNECTIONS = 64
 #: pause before the next attempt to accept a connection when no descriptor is free
 PAUSE_S = 0.1
 _CONNECT_S = 10.0
-#: longer than kubectl's own timeout, so that the proxy does not close connections on a busy machine
+#: timeout of the TLS handshake; longer than kubectl's own, so that a busy proxy does not close
+#: connections first
 _HANDSHAKE_S = 15.0
 #: maximum time to close the upstream requests of closed connections
 _CLOSE_S = 5.0
-#: Maximum length and number of response header lines. An API server may send warnings of thousands
-#: of characters, or hundreds of lines.
+#: Maximum length and number of response header lines. An API server may send warnings with
+#: thousands of characters, and hundreds of them.
 _LINE = 2**20
 _LINES = 2**13
 _LOG = logging.getLogger(__name__)
@@ -68,17 +69,16 @@ _HOP = frozenset(
 )
 #: headers with the user's identity, which the proxy sets itself
 _WHO = ("authorization", "impersonate-", "x-remote-")
-#: Keys of the server's continue tokens. The server might read other keys differently from the
-#: proxy.
+#: Keys of the server's continue tokens. Tokens with other keys are refused, because the server
+#: might interpret them.
 _TOKEN_KEYS = frozenset({"v", "rv", "start"})
 #: maximum number of digits of a version, which is a 64-bit number
 _DIGITS = 20
 #: values of a version that let the server choose the version
 _NEWEST = frozenset({"", "0"})
-#: Methods that can make an object larger. Agents cannot create objects, and a deletion adds no
-#: size.
+#: Methods that can make an object larger. Agents cannot create objects.
 _CHANGES = frozenset({"PUT", "PATCH"})
-#: Maximum number of bytes of a response with an object of allowed size. A server writes some
+#: Maximum size of a response with an object of allowed size, in bytes. A server encodes some
 #: characters as six bytes.
 _SHOWN_BYTES = 6 * POLICY_CHARS
 #: headers for a response that the proxy reads itself
@@ -91,8 +91,8 @@ _Pairs: TypeAlias = list[tuple[str, str]]
 
 
 class Gate:
-    """The proxy of one episode, which expires versions before ``since``. Call ``start`` first and
-    ``close`` at the end.
+    """The proxy of one episode. It treats versions before ``since`` as expired. Call ``start``
+    first and ``close`` at the end.
 
     ``failures`` counts requests that failed because the API server was unreachable or became
     unavailable during the request, or because there was no token. An agent cannot cause these
@@ -117,8 +117,8 @@ class Gate:
         #: oldest version that may be requested
         self.since = 0
         self.failures = 0
-        #: Changes are made one at a time, so that the result of a dry run still holds for the
-        #: change.
+        #: Changes are made one at a time, so that the object does not change between a dry run and
+        #: its change.
         self._changing = asyncio.Lock()
         #: whether an error of the proxy has been logged
         self._broken = False
@@ -158,7 +158,7 @@ class Gate:
         try:
             sock, _ = listening.accept()
         except OSError:
-            # There may be no free descriptor. The connection stays queued, so wait before the next
+            # No file descriptor may be free. The connection stays queued, so wait before the next
             # attempt.
             loop.remove_reader(listening)
             self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
@@ -217,7 +217,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # Close connections whose handshake ended meanwhile.
+        for one in server.connections:  # Their handshakes have ended in the meantime.
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -255,7 +255,7 @@ class Gate:
             return await self._pass_on(request, pairs)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, EnvironmentFailed):
             return self._fail(request)
-        except (aiohttp.ClientError, OSError):  # An error on either side
+        except (aiohttp.ClientError, OSError):  # The client's or the server's connection failed.
             return _hang_up(request) if await self._answers() else self._fail(request)
 
     def _fail(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -295,7 +295,7 @@ class Gate:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
             await response.write_eof()
-        # A watch ends when its client or the server closes the connection.
+        # Only a watch lasts until the client or the server closes the connection.
         if any(name == "watch" for name, _ in pairs) and not await self._answers():
             self.failures += 1
         return response
@@ -307,13 +307,14 @@ class Gate:
         body: bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send a request to the server with this query and the agent's token.
+        """Send a request to the server with the query ``pairs`` and the agent's token.
 
         ``body`` and ``headers``, if given, replace those of the client. Raises EnvironmentFailed if
         there is no token.
         """
         assert self._session is not None
-        # The query is sent as it was parsed here, so that the server cannot read it differently.
+        # The query is encoded anew from ``pairs``, so that the server reads exactly what was
+        # checked.
         query = f"?{urlencode(pairs)}" if pairs else ""
         kept = [
             (name, value)
@@ -361,7 +362,7 @@ def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers that apply beyond a single connection."""
+    """Return the headers without those that apply to one connection only."""
     named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
     return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
 
@@ -376,8 +377,8 @@ def _context(server: Server) -> ssl.SSLContext:
 
 
 def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
-    """Return whether a request names a version before ``since``, or a value that could be
-    interpreted as such a version."""
+    """Return whether a request names a version before ``since``, or a value that a server might
+    read as such a version."""
     for name, value in pairs:
         if name == "resourceVersion" and value not in _NEWEST:
             version = _number(value)

@@ -38,10 +38,10 @@ MANAGER: Final = "kubectl"
 #: Time for which requests are repeated while the API does not respond. A server takes a minute to
 #: shut down and refuses requests meanwhile (measured with an idle 1.34.2 server).
 _PATIENCE_S = 90.0
-#: The same time during the final clean-up. It is short because the next service cleans up too.
+#: The same limit during the final clean-up. It is short, because the next service cleans up too.
 _PARTING_S = 10.0
-#: The same time for the first requests to an API that has not responded yet. It is short because a
-#: user waits for the error.
+#: The same limit for the first requests to an API that has not responded yet. It is short, because
+#: a user waits for the error.
 CHECK_S = 2.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
@@ -99,7 +99,7 @@ def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> s
 
 @dataclass(frozen=True)
 class Server:
-    """The address of a cluster's API, and how clients verify it."""
+    """The address of a cluster's API, and the data for verifying its certificate."""
 
     url: str
     #: certificate authority as PEM; empty: the authorities that the machine trusts
@@ -134,8 +134,8 @@ class Api:
         self._asking = asyncio.Lock()
         #: time of the last check of the server's readiness, and its result
         self._asked = (-1.0, False)
-        #: Held at the start of a round of measurement, because simultaneous rounds slow each other
-        #: down and slow rounds must be repeated.
+        #: Held at the start of a round of probes, because simultaneous rounds slow each other down,
+        #: and a slow round must be repeated.
         self.measuring = asyncio.Lock()
         #: number of requests in progress, and time of the last response
         self._busy, self._answered = 0, time.monotonic()
@@ -159,7 +159,7 @@ class Api:
                 client_configuration=configuration,
                 persist_config=False,
             )
-            # The library reads certificates, authorities and keys.
+            # The library loads certificates, authorities and keys from the kubeconfig.
             tls = rest.RESTClientObject(configuration).ssl_context
         except Exception as error:  # noqa: BLE001 -- files, YAML, logins and certificates raise many types
             raise ConfigError("cluster", f"the kubeconfig cannot be used: {error}") from None
@@ -200,8 +200,8 @@ class Api:
             self._answered = time.monotonic()
 
     def part(self) -> None:
-        """Repeat requests only for a short time from now on, because no caller waits for the
-        results."""
+        """From now on, repeat failed requests only for a short time, because no caller waits for
+        the results."""
         self.hurry(_PARTING_S)
 
     def hurry(self, patience_s: float) -> None:
@@ -219,8 +219,7 @@ class Api:
     async def ready(self) -> bool:
         """Return whether the API server is ready, according to a check that starts after the call.
 
-        A response that does not say whether the server is ready counts as ready. Only one check
-        runs at a time.
+        Any response with a status below 500 counts as ready. Only one check runs at a time.
         """
         loop = asyncio.get_running_loop()
         called = loop.time()
@@ -240,7 +239,7 @@ class Api:
         return found
 
     async def apply(self, manifest: Manifest) -> Json:
-        """Create or change an object with server-side apply."""
+        """Create or change an object with a server-side apply."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         query = {"fieldManager": MANAGER, "force": "true"}
@@ -379,7 +378,7 @@ class Api:
 
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
-    """Return why a request got no response, as the operating system's message if there is one."""
+    """Return the reason why a request got no response: the operating system's message, if any."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     number = error.errno if isinstance(error, OSError) else None
@@ -399,8 +398,8 @@ class Stream:
         self._rest = b""
 
     async def ask(self, line: bytes, within_s: float) -> bytes:
-        """Write a line and return the line that the command answers. Raises EnvironmentFailed if no
-        line arrives."""
+        """Write a line and return the command's next line. Raises EnvironmentFailed if no line
+        arrives."""
         try:
             async with asyncio.timeout(within_s):
                 await self._socket.send_bytes(bytes([_STDIN]) + line + b"\n")
@@ -454,7 +453,8 @@ def _server(configuration: Any) -> Server:
 
 
 def _written(body: Manifest, content_type: str) -> str:
-    """Return ``body`` as JSON or, for apply, as ASCII YAML, because YAML has no surrogate pairs."""
+    """Return ``body`` as JSON, or for apply as ASCII YAML without surrogate pairs, which YAML does
+    not allow."""
     if not content_type.endswith("yaml"):
         return json.dumps(body)
     return _NOT_ASCII.sub(
@@ -468,8 +468,8 @@ def encoded(text: str) -> str:
 
 
 async def _renew(loader: Any, configuration: Any) -> None:
-    """Renew the login, because some logins last only minutes."""
-    # The library also tries to renew the login of a user without a login.
+    """Renew the login, because some logins expire after minutes."""
+    # The library raises TypeError for a user without a login.
     with contextlib.suppress(TypeError):
         await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # not typed
             loader, client_configuration=configuration

@@ -5,8 +5,8 @@
     deployed = await cluster.deploy(world)
 
 After an episode, its namespace is reset at once and kept for the next episode of the same world,
-which then needs only a token. All namespaces record their creator (``owner``). The remains of a
-killed service are removed by another running service, or with ``netarena clean k8s``.
+which then needs only a token. All namespaces record their creator (``owner``). Another running
+service, or ``netarena clean k8s``, removes the namespaces of a killed service.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: namespaces of this process that must not be removed
+#: namespaces that this process uses and that must not be removed
 _STANDING: set[str] = set()
 #: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node that allows 110
 #: pods
 MOST_SHOPS = 8
-#: image of the stand-ins, which NETARENA_STANDIN_IMAGE overrides
+#: default image of the stand-ins; NETARENA_STANDIN_IMAGE overrides it
 IMAGE = "netarena/standin:1"
 #: policy that blocks traffic between the two applications of the canary
 _APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress"]})
 
 
 def _canary() -> World:
-    """Return a world of two applications that may talk.
+    """Return a world of two applications that may connect to each other.
 
-    The pair must work first, because a blocked pair is evidence of enforcement only if it worked
-    before.
+    A blocked pair is evidence of enforcement only if it worked before.
     """
     port = ContainerPort(number=8080)
     return World(
@@ -199,8 +198,8 @@ class RealCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def _alone(self, episode: RealShop | None = None) -> AsyncIterator[None]:
-        """Suspend all other episodes. Meanwhile their agents run no commands, and their policies
-        are removed."""
+        """Suspend all other episodes: their agents run no commands, and their policies are
+        removed."""
         async with self._changing, contextlib.AsyncExitStack() as aside:
             for other in list(self._episodes):
                 if other is not episode:
@@ -213,7 +212,7 @@ class RealCluster(Cluster):
         await self._release(episode.shop)
 
     async def _release(self, shop: Shop) -> None:
-        """Return the namespace of an ended episode to the pool."""
+        """Return an episode's namespace to the pool after the episode."""
         if not self._stopping and shop.namespace in self._shops:
             await self._pool.give_back(shop)
 
@@ -232,7 +231,7 @@ class RealCluster(Cluster):
     async def _make_healthy(self, shop: Shop) -> None:
         """Reset a namespace. If this fails, repeat it while all other episodes are suspended.
 
-        Reasons for a failure are a busy machine, or an agent's policies that have stopped the
+        A reset fails, for example, on a busy machine, or if an agent's policies have stopped the
         network plug-in. Raises EnvironmentFailed.
         """
         try:
@@ -291,7 +290,7 @@ class RealCluster(Cluster):
                 log.exception("maintaining the namespaces failed")
 
     async def _stay(self) -> None:
-        """Renew the sign of life of all namespaces."""
+        """Renew the heartbeat on all namespaces."""
         await each(self._say(shop) for shop in list(self._shops.values()))
 
     async def _say(self, shop: Shop) -> None:
@@ -304,7 +303,8 @@ class RealCluster(Cluster):
             await self.api.merge(path_of("Namespace", name=shop.namespace), notes)
 
     async def _tidy(self) -> None:
-        """Remove namespaces whose earlier removal failed, and namespaces of ended services."""
+        """Remove namespaces whose earlier removal failed, and namespaces of services that are no
+        longer running."""
         left, self._left = self._left, []
         await each(self._discard(shop) for shop in left)
         await _clean(self.api, self._listener)
@@ -321,7 +321,7 @@ class RealCluster(Cluster):
         await asyncio.gather(
             *(self._discard(shop) for shop in list(self._shops.values())), return_exceptions=True
         )
-        # Namespaces whose deletion failed have no owner from now on, so the next clean-up removes
+        # Namespaces whose deletion failed no longer count as in use, so the next clean-up removes
         # them.
         _STANDING.difference_update(self._shops)
         self._shops.clear()
@@ -332,7 +332,7 @@ class RealCluster(Cluster):
 
 
 async def clean(context: str) -> Cleaned:
-    """Remove the remains of ended services from a cluster.
+    """Remove from a cluster the objects of services that are no longer running.
 
     Raises ConfigError and EnvironmentFailed.
     """
@@ -354,8 +354,8 @@ async def clean(context: str) -> Cleaned:
 
 
 async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
-    """Remove the remains of ended services. With rights in only one ``namespace``, only this
-    namespace is cleaned."""
+    """Remove the objects of services that are no longer running. With rights in only one
+    ``namespace``, only this namespace is cleaned."""
     removed, kept = [], []
     try:
         for one in await api.find("Namespace", **lease.MINE):
@@ -388,7 +388,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
 
 
 async def _tried(removal: Coroutine[Any, Any, None]) -> str:
-    """Return why a removal failed, or "" if it succeeded."""
+    """Return the reason why a removal failed, or "" if it succeeded."""
     try:
         await removal
     except EnvironmentFailed as error:

@@ -1,4 +1,5 @@
-"""Contexts of a kubeconfig, read without contacting a cluster. This module is cheap to import."""
+"""Contexts of a kubeconfig, read without contacting a cluster. Importing this module takes little
+time."""
 
 from __future__ import annotations
 

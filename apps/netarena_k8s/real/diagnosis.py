@@ -79,8 +79,8 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` names no readable file, or "" if this is not
-    the case."""
+    """Return a clause that reports that ``KUBECONFIG`` names no readable file, or "" if it names
+    one."""
     if not environ.get("KUBECONFIG"):
         return ""
     with suppress(ConfigError):
@@ -112,7 +112,7 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 
 
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
-    """Return why a cluster cannot be used for a world with these kinds of workloads, in one line.
+    """Return in one line why a cluster cannot be used for a world with these kinds of workloads.
 
     Returns "" if the cluster responds and grants all needed rights.
     """
@@ -157,7 +157,7 @@ async def _lacks(api: Api, namespace: str | None, workloads: AbstractSet[str]) -
     if namespace:
         try:
             await api.get(path_of("Namespace", name=namespace))
-        except Refused as refused:  # Reading it may be forbidden.
+        except Refused as refused:  # The service may have no right to read the namespace.
             if refused.status == 404:
                 return absent(namespace)
     missing = await missing_rights(api, namespace, workloads)

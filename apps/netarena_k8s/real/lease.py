@@ -1,9 +1,9 @@
-"""Lease of a given namespace: a ConfigMap that records the holder and its objects.
+"""Lease of a namespace that the config names: a ConfigMap that records the holder and its objects.
 
-NetArena's objects have its label, except policies, because an agent reads policies and they must
-look the same on every cluster. The lease lists the names of the policies. It is created before the
-first policy and deleted after the last. In a namespace that the reference has set up, objects with
-the names of the reference's Online Boutique are replaced, and no other object is changed.
+All of NetArena's objects except policies have its label. Policies look the same on every cluster,
+because agents read them; the lease lists their names. The lease is created before the first policy
+and deleted after the last one. In a namespace that the reference implementation has set up,
+NetArena replaces the objects of its Online Boutique and changes no other object.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Claim:
 
     @classmethod
     def read(cls, found: Json) -> Self:
-        """Return the lease in a ConfigMap. If the ConfigMap was tampered with, the lease lists no
+        """Return the lease in a ConfigMap. If the ConfigMap was modified, the lease lists no
         policies."""
         about = found["metadata"]
         names: object = None
@@ -89,7 +89,7 @@ class Claim:
 async def claim(api: Api, namespace: str, policies: Iterable[str]) -> None:
     """Take the lease of a namespace, with the names of the policies to be created.
 
-    Remains of an earlier lease are removed first. Raises EnvironmentFailed, and ConfigError if
+    The objects of an earlier lease are removed first. Raises EnvironmentFailed, and ConfigError if
     another service holds the lease.
     """
     there = await _find(api, namespace)
@@ -116,15 +116,16 @@ async def renew(api: Api, namespace: str) -> bool:
 async def clear(api: Api, there: Claim) -> None:
     """Remove the objects of a service that has ended.
 
-    Raises EnvironmentFailed, and ConfigError if another service has taken the lease meanwhile.
+    Raises EnvironmentFailed, and ConfigError if another service has taken the lease in the
+    meantime.
     """
     await _seize(api, there)
     await vacate(api, there.namespace)
 
 
 async def claims(api: Api, *namespaces: str) -> list[Claim]:
-    """Return the leases in these namespaces, or in all. Raises Refused if listing them is not
-    permitted."""
+    """Return the leases in ``namespaces``, or in all namespaces if none is given. Raises Refused if
+    listing them is not permitted."""
     if not namespaces:
         found = await api.find("ConfigMap", **MINE)
         return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
@@ -136,7 +137,7 @@ async def claims(api: Api, *namespaces: str) -> list[Claim]:
 
 
 async def settle(api: Api, namespace: str) -> None:
-    """Take the lease, and remove the remains of earlier services and of the reference's Online
+    """Take the lease, and remove the objects of earlier services and of the reference's Online
     Boutique.
 
     Raises ConfigError, before any change, if another service holds the lease or if objects of other
@@ -174,14 +175,14 @@ async def _made_by_us(api: Api, namespace: str) -> list[Json]:
     """Return the workloads with NetArena's label. Their pods do not have this label."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
-        # Without the right to list a kind, none can have been created.
+        # Without the right to list a kind, the service has created no object of it.
         with contextlib.suppress(Refused):
             found += await api.find(kind, namespace, **MINE)
     return found
 
 
 def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
-    """Return whether a pod has ended or will be removed together with a workload.
+    """Return whether a pod has ended or will be removed together with its workload.
 
     Workloads to be removed are listed by uid in ``going``, and deployments by name in ``replaced``.
     The names of replica sets begin with the name of their deployment.
@@ -211,7 +212,7 @@ async def vacate(api: Api, namespace: str) -> None:
     for kind in _KINDS:
         try:
             found = await api.find(kind, namespace, **MINE)
-        except Refused:  # Without the right to list a kind, none can have been created.
+        except Refused:  # Without the right to list a kind, the service has created no object of it.
             continue
         for one in found:
             about = one["metadata"]
@@ -220,7 +221,8 @@ async def vacate(api: Api, namespace: str) -> None:
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
-    """Delete policies by name, or all. Finalizers that an agent may have added are removed first.
+    """Delete the policies ``names``, or all policies. Finalizers that an agent may have added are
+    removed first.
 
     Raises EnvironmentFailed.
     """
@@ -269,7 +271,7 @@ async def _free(api: Api, namespace: str) -> Claim | None:
 
 
 async def _make(api: Api, namespace: str, policies: Iterable[str]) -> None:
-    """Create the lease. Raises ConfigError if another service was faster."""
+    """Create the lease. Raises ConfigError if another service has created it first."""
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -313,7 +315,7 @@ async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
         if refused.status not in GONE:
             raise
         there = await _find(api, namespace)
-        # If the response to a write was lost, the repeated write is refused.
+        # A repeated write is refused if the first one succeeded but its response was lost.
         if there is None or not is_mine(there.notes):
             raise _taken(namespace) from None
 
@@ -335,7 +337,7 @@ def _crossing(namespace: str, kind: str, name: str) -> ConfigError:
 
 
 async def _find(api: Api, namespace: str) -> Claim | None:
-    """Return the lease, or None. Raises ConfigError if another object has its name."""
+    """Return the lease, or None. Raises ConfigError if a ConfigMap of this name is not a lease."""
     try:
         found = await api.get(path_of("ConfigMap", namespace, NAME))
     except Refused as refused:

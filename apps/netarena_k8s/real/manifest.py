@@ -16,10 +16,9 @@ from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
 from netarena_k8s.world.policy import Manifest
 
-#: name of the stand-in container that measures from the pod of a user's workload
+#: name of the stand-in container that sends probes from the pod of a user's workload
 MEASURER = "netarena"
-#: Listening on ports below this needs a right that a pod has only if its network namespace grants
-#: it.
+#: Containers can listen on lower ports only if the pod's network namespace permits it.
 _PRIVILEGED = 1024
 _NOBODY = 65532
 #: Load balancers are declared with a class that no controller serves, so that no cloud creates a
@@ -55,7 +54,7 @@ def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str,
 def app_manifests(
     world: World, namespace: str, image: str, workloads: Mapping[str, Manifest] | None = None
 ) -> Iterator[Manifest]:
-    """Yield all services, and the workloads with stand-ins or from ``workloads``.
+    """Yield all services, and all workloads, either with stand-ins or as in ``workloads``.
 
     Raises EnvironmentFailed if an application is not among ``workloads``.
     """
@@ -141,7 +140,7 @@ def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manife
 
 
 def _standin(name: str, image: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return a container that listens on ports and measures on request."""
+    """Return a container that listens on ports, and sends probes on request."""
     return {
         "name": name,
         "image": image,

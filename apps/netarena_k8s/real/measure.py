@@ -21,11 +21,11 @@ from netarena_k8s.world.policy import Manifest
 #: cluster IP of a headless service
 HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
-#: maximum time for the answer to a round; waits take a few seconds, and the machine may be busy
+#: maximum time for the answer to a round; probes take a few seconds, and more on a busy machine
 _ANSWER_S = 20.0
-#: Time for which a round of all pairs keeps the cluster busy. After this time the round only waits
-#: for silent pairs, so other rounds may start. Of the tested values (0.1 to 0.25 s), this value
-#: made eight simultaneous rounds fastest on two processors.
+#: Time after which other rounds may start. By then, a round of all pairs only waits for probes
+#: without a reply. Of the tested values (0.1 to 0.25 s), this value made eight simultaneous rounds
+#: fastest on two processors.
 _BUSY_S = 0.15
 
 
@@ -49,8 +49,8 @@ class Address:
 
 @dataclass(frozen=True)
 class Wait:
-    """Times without a reply after which a pair counts as blocked, if a reply is expected and if
-    not.
+    """Times in ms after which a pair without a reply counts as blocked: for pairs that should
+    reply, and for the others.
 
     A reply ends the wait, so the first value costs no time while all pairs behave as expected.
     """
@@ -61,7 +61,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one pair in a round, with the name lookup and the connection."""
+    """The result of one pair in a round: the name lookup and the connection."""
 
     dns: str
     connection: str
@@ -79,8 +79,8 @@ class Round:
     """The measurement of some pairs, in the order of these pairs."""
 
     found: tuple[Finding, ...]
-    #: Longest time until a reply. A missing reply is evidence only if the wait was much longer than
-    #: this time.
+    #: Longest time until a reply. A missing reply shows a blocked pair only if the wait was much
+    #: longer.
     slowest_ms: int
 
     @property
@@ -89,7 +89,7 @@ class Round:
 
 
 class Meter:
-    """Measures one world in one namespace. ``move`` sets the pods and services to measure."""
+    """Measures one world in one namespace. ``move`` sets the pods and services that it tests."""
 
     def __init__(
         self, api: Api, namespace: str, world: World, container: str | None = None
@@ -106,9 +106,9 @@ class Meter:
         self._rounds = 0
 
     async def move(self, places: Mapping[str, Place], addresses: Mapping[str, Address]) -> None:
-        """Measure from these pods to these service addresses from now on.
+        """From now on, test connections from these pods to these service addresses.
 
-        Commands in pods that remain continue to run. Raises EnvironmentFailed.
+        Commands in pods that are still in ``places`` continue to run. Raises EnvironmentFailed.
         """
         for name in list(self._streams):
             if places.get(name) != self._places.get(name):

@@ -1,9 +1,10 @@
-"""Ownership of namespaces, which shows the namespaces whose service has ended.
+"""Ownership of namespaces, and detection of namespaces whose service has ended.
 
-Every namespace records its creator and, by the cluster's clock, the time of the creator's last sign
-of life. While a service runs, it holds a socket with a unique name. On the same network (that of
-the machine, also in containers with ``--network=host``), the end of the service is visible at once.
-A service on another network counts as ended after ``SILENT_S`` without a sign of life.
+Every namespace records its creator and the creator's last heartbeat, in time of the cluster's
+clock. While a service runs, it holds a socket with a unique name. Processes on the same network
+(that of the machine, also in containers with ``--network=host``) can therefore detect at once that
+the service has ended. A service on another network counts as ended after ``SILENT_S`` without a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: Interval of a service's signs of life, and the time without any after which it counts as ended.
-#: An API server may be unavailable for a minute, and no sign of life is recorded meanwhile.
+#: Interval of a service's heartbeats, and the time without any after which it counts as ended. An
+#: API server may be unavailable for a minute, and cannot record heartbeats during this time.
 RENEW_S = 10.0
 SILENT_S = 120.0
-#: Time for which a silent service on another network is observed before it counts as ended. After
-#: an outage of the API server, all services appear silent.
+#: Time for which a service on another network is observed without a heartbeat before it counts as
+#: ended. After an outage of the API server, the recorded heartbeats of all services are old.
 LISTEN_S = 2 * RENEW_S
 LISTENING = "its service is silent, and listened for"
 #: maximum number of digits of a time in seconds
@@ -45,8 +46,8 @@ def is_mine(notes: Mapping[str, str] | None) -> bool:
 
 
 def is_ours(notes: Mapping[str, str] | None) -> bool:
-    """Return whether a NetArena service created the object. The label is not enough, because any
-    program may set it."""
+    """Return whether a NetArena service created the object. The label does not prove it, because
+    any program may set the label."""
     return _read(notes) is not None
 
 
@@ -65,8 +66,8 @@ class Listener:
         self._last: dict[str, tuple[object, float]] = {}
 
     def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
-        """Return the result of the function ``why_kept``, but first observe a silent service on
-        another network."""
+        """Return the result of the function ``why_kept``, but first observe a service without
+        recent heartbeat on another network."""
         why = why_kept(notes, now)
         if why or is_seen_alive(notes) is not None:
             self._last.pop(name, None)
@@ -80,7 +81,7 @@ class Listener:
 
 
 def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
-    """Return why an object must not be removed, or "" if its service has ended."""
+    """Return the reason why an object must not be removed, or "" if its service has ended."""
     if (found := _read(notes)) is None:
         return "nothing in it says that a service of ours made it"
     if (alive := is_seen_alive(notes)) is not None:
@@ -91,10 +92,10 @@ def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
 
 @dataclass(frozen=True)
 class _Owner:
-    #: socket name of the service's sign of life, and whether the service runs on this network
+    #: name of the socket that the service holds, and whether the service runs on this network
     socket: str
     near: bool
-    #: time of the last sign of life in seconds of the cluster's clock
+    #: time of the last heartbeat in seconds of the cluster's clock
     heard: int
 
 
@@ -139,6 +140,6 @@ def _is_held(name: str) -> bool | None:
             asking.connect(f"\0{name}")
     except ConnectionRefusedError:
         return False
-    except (OSError, ValueError):  # container profile, or an invalid name
+    except (OSError, ValueError):  # refused by a security profile, or an invalid name
         return None
     return True

@@ -1,12 +1,11 @@
-"""Pool of namespaces, which stays small for short episodes and grows up to its limit for slow
-agents.
+"""Pool of namespaces. It stays small for short episodes and grows up to its limit for slow agents.
 
-Building and removing a namespace costs more than a short episode in it. Each namespace also makes
-every policy change more expensive, because network plug-ins process all policies of the cluster. So
-an episode without a free namespace gets a new namespace in two cases. Either the cluster is idle,
-or the episode has waited for about the cost of a build since the last namespace was added. For an
-unknown waiting time, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph
-and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+Building and removing a namespace takes longer than a short episode in it. Each namespace also makes
+every policy change slower, because network plug-ins process all policies of the cluster. So an
+episode without a free namespace gets a new one only if the cluster is idle, or if it has waited for
+about the cost of a build since the last namespace was added. If the waiting time is unknown, this
+rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and Sleator, Competitive
+snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from netarena.sdk import Background, EnvironmentFailed
 from netarena_k8s.real.workload_set import Shop
 from netarena_k8s.world.model import World
 
-#: Cost of a namespace in multiples of its build time, because removal costs nearly as much
-#: (measured on an idle cluster: 10 s of processor time to build, 8 s to remove).
+#: Cost of a namespace in multiples of its build time. Removal costs nearly as much (measured on an
+#: idle cluster: 10 s of processor time to build, 8 s to remove).
 _PRICE = 2
-#: Upper limit of this cost. A longer build pulls images, which are on the node for the next build.
+#: Upper limit of this cost. Longer builds pull images, and the next build finds the images on the
+#: node.
 _MOST_PRICE_S = 60.0
 #: time without requests after which the cluster counts as idle
 _IDLE_S = 1.0
@@ -50,7 +50,7 @@ class _Waiter:
 
     kind: _Kind
     since: float
-    #: whether only the limit on namespaces prevents it from building a namespace
+    #: whether the episode would get a new namespace if the limit allowed one more
     short: bool = False
 
 
@@ -132,7 +132,7 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # This is not awaited, because a cancellation here would lose the namespace.
+            # Not awaited: a cancellation during the wait would lose the namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
@@ -163,8 +163,8 @@ class Pool:
         await self._tell()
 
     def _place(self, waiter: _Waiter) -> int:
-        """Return how many earlier episodes of the same world wait without a free namespace. The
-        number is negative if there is a free namespace for ``waiter``."""
+        """Return how many episodes of the same world wait before ``waiter``, minus the number of
+        free namespaces. A negative number means that a namespace is free for ``waiter``."""
         alike = [one for one in self._waiters if one.kind is waiter.kind]
         return alike.index(waiter) - len(waiter.kind.free)
 
@@ -172,8 +172,8 @@ class Pool:
         """Return whether another namespace should be built now.
 
         The first namespace of a world is built at once. After a failure, all waiting episodes build
-        at the same time, so that their failures do not follow one another. Otherwise builds run one
-        at a time, unless a build takes too long.
+        at the same time, so that they do not fail one after another. Otherwise builds run one at a
+        time, unless a build takes too long.
         """
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)
@@ -188,14 +188,14 @@ class Pool:
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether more episodes wait for room than there is room now or after the current
-        removals."""
+        """Return whether more episodes wait because of the limit than the current removals will
+        allow to build."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:
         """Remove a free namespace that no waiting episode of the same world will take.
 
-        The room counts only after the removal, because the next world may use the same namespace.
+        The next build waits for the removal, because the next world may use the same namespace.
         """
         for kind in self._kinds.values():
             if len(kind.free) > sum(one.kind is kind for one in self._waiters):
@@ -234,7 +234,7 @@ class Pool:
 
 
 def _key(world: World) -> str:
-    """Return a key that distinguishes worlds."""
+    """Return a key that is equal for equal worlds."""
     return world.model_dump_json()
 
 

@@ -1,7 +1,7 @@
 """One world in one namespace of a real cluster, from deployment to removal.
 
 No step waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
-prediction for the policies, whose versions are read before and after. If a disagreement lasts for
+prediction and the policies do not change during the rounds. If a disagreement lasts for
 ``DISAGREE_S``, the pairs are reported with the measured and the predicted result.
 """
 
@@ -42,27 +42,28 @@ from netarena_k8s.world.policy import Manifest
 
 #: maximum time for which the measurement and the prediction may differ
 DISAGREE_S = 10.0
-#: The same time for each trial in which only the agent's policies can be the cause. If the
-#: difference remains in all trials, it counts as the agent's. An outage of the enforcer would have
-#: to affect every trial, and the last trial gives a slow enforcer enough time.
+#: The same limit for each trial in which only the agent's policies can be the cause. If the
+#: difference remains in all trials, it counts as an agent failure. An outage of the network plug-in
+#: would have to affect every trial, and the last trial gives a slow plug-in enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
-#: The enforcer's time limit for the agent's policies, as a multiple of its time for other policies.
+#: Time limit for the network plug-in to apply the agent's policies, as a multiple of its time for
+#: the intended policies.
 _HEARD_TIMES = 2
-#: Initial and maximum wait after which a missing reply counts as blocked, if a reply is expected. A
-#: reply ends the wait.
+#: Initial and maximum wait after which a pair without a reply counts as blocked, if a reply is
+#: expected. A reply ends the wait.
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
 #: the same waits if no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: wait for missing replies, as a multiple of the longest time until a reply
+#: minimum wait for a missing reply, as a multiple of the longest time until a reply
 _MARGIN = 3
-#: initial wait in rounds that test only pairs whose expected result has changed, and growth factor
-#: of this wait after a missing reply
+#: initial wait in rounds that test only pairs whose expected result has changed, and the growth
+#: factor of this wait after each missing reply
 _SCOUT_MS, _LONGER = 50, 1.5
 #: interval of these rounds
 _SCOUT_PAUSE_S = 0.05
 #: number of rounds that must agree
 _ROUNDS = 2
-#: maximum time for pods to become ready, because images are pulled and machines are busy
+#: maximum time for pods to become ready, including the pull of images on a busy machine
 _READY_S = 180.0
 #: the same time if the user's own images are pulled
 _PULLED_S = 900.0
@@ -76,15 +77,15 @@ _PAUSE_S = 0.1
 _TOLD = 3
 #: metadata that may cause the deletion of an object later, independent of this service
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
-#: Lifetime of an agent's token, which is renewed after half of this time. The token becomes invalid
-#: when its account is deleted.
+#: Lifetime of an agent's token. It is renewed after half of this time, and becomes invalid when its
+#: account is deleted.
 _TOKEN_S = 3600
 #: interval of checks for an outage of the API server while a command runs
 _BEAT_S = 1.0
 #: status codes of a refusal that is due to the policy's content
 _CONTENT = frozenset({400, 413, 422})
-#: Address of the proxy for the agent's kubectl. The proxy is needed because the sandbox can reach
-#: only one address on this machine, and the API server is elsewhere.
+#: Address of the proxy for the agent's kubectl. The sandbox can reach only one address on this
+#: machine, and the API server runs elsewhere.
 _HOST = "127.0.0.1"
 #: reasons for which a container never starts without intervention
 _STUCK = frozenset(
@@ -99,7 +100,7 @@ _STUCK = frozenset(
 
 
 class NotHealthy(EnvironmentFailed):
-    """The intended policies are deployed but not in force."""
+    """The intended policies are deployed, but the cluster does not enforce them."""
 
 
 class Shop:
@@ -128,7 +129,7 @@ class Shop:
         #: service -> its cluster IP
         self._cluster_ips: dict[str, str] = {}
         self._places: dict[str, Place] = {}
-        #: pod addresses by application, and addresses of the name servers
+        #: application -> pod address, and the addresses of the name servers
         self._pods: dict[str, str] = {}
         self._name_servers: tuple[str, ...] = ()
         #: labels as last read from the cluster
@@ -136,9 +137,9 @@ class Shop:
         self._deployed: dict[str, str] = {}
         #: result of the last measurement of all pairs
         self._reached: tuple[bool, ...] = ()
-        #: last observation without problems, and the policies' specs at that time
+        #: last observation without a disagreement, and the policies' specs at that time
         self._seen: tuple[Sight, list[tuple[str, int]]] | None = None
-        #: why the namespace no longer belongs to this service, or "" while it does
+        #: reason why the namespace no longer belongs to this service, or "" while it does
         self.lost = ""
 
     async def build(self) -> None:
@@ -220,8 +221,8 @@ class Shop:
     async def put(self, manifests: Sequence[Manifest]) -> None:
         """Replace all policies of this service with these.
 
-        Every policy is created anew, so that no age, version or generation shows which policies
-        changed.
+        Every policy is created anew, so that ages, versions and generations do not reveal which
+        policies changed.
         """
         names = {one.name for one in self.world.policies}
         names |= {one["metadata"]["name"] for one in manifests}
@@ -231,15 +232,15 @@ class Shop:
         except Refused as refused:
             if refused.status not in _CONTENT:
                 raise
-            # The content may be an agent's, so this refusal is not proven to be an environment
+            # An agent may have written the content, so the refusal does not prove an environment
             # failure.
             raise EnvironmentFailed(str(refused)) from None
 
     async def _restore(self) -> None:
         """Restore the intended policies, and remove the service's other policies.
 
-        Unchanged policies are not written, so that enforcers have no work. Policies with finalizers
-        or owners are created anew, because controllers might delete them later.
+        Unchanged policies are not written, to save the network plug-in work. Policies with
+        finalizers or owners are created anew, because controllers might delete them later.
         """
         healthy = {one.name for one in self.world.policies}
         unwanted = set()
@@ -282,7 +283,7 @@ class Shop:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
-                # All traffic of a new pod is allowed until the enforcer knows the pod.
+                # All traffic of a new pod is allowed until the network plug-in knows the pod.
                 course = _Course(loop.time(), within_s)
                 continue
             self._reached = found.reached
@@ -307,8 +308,8 @@ class Shop:
         """Measure only the pairs whose expected result has changed, until they agree or the time
         ``until`` is reached.
 
-        A round of all pairs would be wasted before these pairs agree. Their results do not affect
-        the observation.
+        A round of all pairs is useless before these pairs agree. The results do not count for the
+        observation.
         """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
@@ -327,7 +328,7 @@ class Shop:
                 return
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
-            # A pair that is wrongly open replies at once, so a pause is needed here.
+            # Pairs that are wrongly open reply at once, so a pause is needed between rounds.
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
@@ -379,8 +380,7 @@ class Shop:
         )
 
     async def _others(self) -> dict[str, str]:
-        """Return the objects that the agent must not change, each with all fields that clients
-        wrote."""
+        """Return the objects that the agent must not change, with all fields that clients wrote."""
         found = {}
         workloads = {app.workload for app in self.world.apps} - {"Pod"}
         for kind in ("Service", *sorted(workloads)):
@@ -438,7 +438,7 @@ class Shop:
                 )
 
     async def _remove(self, names: AbstractSet[str] | None) -> None:
-        """Delete these policies, or all, and wait until they no longer exist."""
+        """Delete these policies, or all policies, and wait until they no longer exist."""
         async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
             await remove_policies(self._api, self.namespace, names)
             while any(
@@ -450,8 +450,8 @@ class Shop:
     async def _wait_for_names(self) -> None:
         """Wait until each service's name resolves to its address.
 
-        A name server caches the address of an earlier service of the same name, or the missing
-        name, for half a minute.
+        For half a minute, a name server caches the address of an earlier service of the same name,
+        or the fact that the name did not exist.
         """
         net = self._net([])
         wait = Wait(_EXPECTED_MS, _UNEXPECTED_MS)
@@ -525,13 +525,15 @@ class _Course:
         """Return whether the measurement is settled.
 
         It is settled if enough rounds agree with the prediction. After the deadline, it is also
-        settled if enough equal rounds with the longest wait disagree.
+        settled if enough rounds have the same result with the longest wait, although they disagree
+        with the prediction.
         """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # A missing reply is no evidence if the wait was too short for this machine.
+            # If the wait was too short for this machine, a missing reply does not show a blocked
+            # pair.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -546,12 +548,12 @@ class _Course:
 
 #: called when an episode has ended
 End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
-#: suspends all episodes except one, or all episodes
+#: function that suspends all episodes except one
 Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
 
 
 class RealShop(Deployed):
-    """One episode in a workload set, with the agent's token and proxy to the API server.
+    """One episode in a workload set: the agent's token, and its proxy to the API server.
 
     A disagreement is measured again while all other episodes are suspended, because the policies of
     one agent can stop a network plug-in that processes the policies of all agents.
@@ -573,7 +575,7 @@ class RealShop(Deployed):
         self._closed = False
         #: result of the last repeated measurement of a disagreement
         self._doubted: Sight | None = None
-        # Each episode has its own proxy, so that connections that an agent leaves open end with the
+        # Each episode has its own proxy, so that all of the agent's connections are closed with the
         # episode.
         self._gate = Gate(api.server, api.ready, self._lend)
         self._lending = asyncio.Lock()
@@ -648,8 +650,8 @@ class RealShop(Deployed):
     async def _watch(self) -> None:
         """Detect a short outage of the API server while a request of the agent waits.
 
-        This is needed because an agent that gives up waiting sends no further request, which would
-        show the outage.
+        An agent that stops waiting may send no further request, so no later error would reveal the
+        outage.
         """
         while await self._api.ready():  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(_BEAT_S)
@@ -688,8 +690,8 @@ class RealShop(Deployed):
 
     async def look(self) -> Sight:
         sight = await self._settled(self.shop.look)
-        # This is checked after the observation, because a command may end before the proxy has
-        # found out why its request failed.
+        # Checked after the observation, because a command may end before the proxy has recorded the
+        # failure of its request.
         if self._gate.failures:
             raise EnvironmentFailed(
                 "the cluster's API did not answer during a command", proven_ours=True
@@ -700,8 +702,8 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """Return an observation. A new disagreement is measured again while all other episodes are
-        suspended."""
+        """Return an observation. If it has a new disagreement, measure again while all other
+        episodes are suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -726,8 +728,8 @@ class RealShop(Deployed):
         )
 
     async def _try_again(self) -> Sight:
-        """Return the result of trials in which a disagreement can be due only to the agent's
-        policies."""
+        """Measure the agent's policies in several trials, and return the result. A disagreement
+        that remains can only be due to the agent's policies."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -736,21 +738,21 @@ class RealShop(Deployed):
                 return sight
         sight = await self._trial(there, last_s)
         if sight.disagreement:
-            # If the cluster enforces policies before and after the last trial, it also did so
-            # during the trial.
+            # A cluster that enforces policies before and after the last trial counts as enforcing
+            # them during the trial.
             await self._believe()
             await self.shop.put(there)
         return sight
 
     async def _forget(self) -> None:
-        """Make all versions up to now expired for the agent."""
+        """From now on, treat all current object versions as expired for the agent."""
         self._gate.since = await self.shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
-        """Return the result of these policies right after other policies were in force.
+        """Apply other policies, then these, and return the measurement.
 
-        An agreement counts only after enough time for the enforcer, because an earlier result may
-        be that of the previous state.
+        An agreement counts only after the network plug-in had enough time, because an earlier
+        result may be that of the previous state.
         """
         loop = asyncio.get_running_loop()
         enough_s = _HEARD_TIMES * await self._believe()
@@ -762,12 +764,12 @@ class RealShop(Deployed):
                 return sight
 
     async def _believe(self) -> float:
-        """Put the intended policies in force, then policies that allow no ingress.
+        """Check that the cluster enforces the intended policies, and then policies that allow no
+        ingress.
 
-        Both are needed, because the state of a broken enforcer might match one of the two. A
-        plug-in that the agent's policies have stopped must not pass this check with the intended
-        policies. Returns the longer of the two times that the cluster took, in seconds. Raises
-        EnvironmentFailed if the policies do not take effect.
+        Both are needed, because the rules left by a network plug-in that has stopped might match
+        one of the two. Returns the longer of the two times that the cluster took, in seconds.
+        Raises EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
@@ -791,7 +793,7 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # Wait for the end, because a cancellation would lose the namespace.
+        # Not cancelled before its end, because the namespace would then be lost.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -831,7 +833,7 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return values that change with every change of a spec, even if the change is temporary."""
+    """Return values that differ after any change of a spec, even if the change was reverted."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 
@@ -846,7 +848,8 @@ def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple
 
 
 def _stuck(pods: Iterable[Manifest]) -> str:
-    """Return why a pod will never start by itself, or "" if no pod has such a problem."""
+    """Return the reason why a pod will never start without intervention, or "" if no pod has such a
+    problem."""
     for pod in pods:
         status = pod.get("status") or {}
         started = (status.get("initContainerStatuses"), status.get("containerStatuses"))

@@ -1,8 +1,8 @@
-"""Alters intended policies so that each form of a fault also occurs in correct policies.
+"""Changes intended policies so that each form of a fault also occurs in correct policies.
 
-The methods of ``fault`` alter a share of the policies of a drawn world, and the altered policies
-define the intended traffic. So a selector that matches no pod, a port that no pod serves or a wide
-peer does not show that a policy is wrong. Only the documentation decides.
+The methods of ``fault`` alter a share of the policies of a random world, and the altered policies
+define the intended traffic. So a policy with a selector that matches no pod, a port that no pod
+serves or a wide peer is not necessarily wrong. Only the documentation shows whether it is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from netarena_k8s.fault.subtle import methods_of
 from netarena_k8s.fault.table import Fault, draw_one
 from netarena_k8s.world.model import World, with_policies
 
-#: share of policies that are altered, and the probability that an alteration of many pairs is
-#: accepted
+#: share of policies that are altered, and the probability that an alteration that changes many
+#: pairs is accepted
 _SHARE, _WIDE_SHARE = 0.65, 0.3
 #: maximum number of pairs that an ordinary alteration changes
 _FEW = 6

@@ -1,15 +1,15 @@
 """The world that a user's folder of manifests describes.
 
 A folder has the layout of Google's microservices-demo (``release/kubernetes-manifests.yaml`` and a
-folder of network policies), or any other layout, in which case every YAML and JSON file is read.
-The reader uses workloads of one pod (deployments, replica sets, stateful sets, daemon sets, pods),
-services, network policies and namespaces. Other kinds (config maps, ingresses, ...) do not affect
-connections and are skipped. The intended state follows from the policies, as for all worlds.
+folder of network policies), or any other layout. In any other layout, every YAML and JSON file is
+read. The reader uses workloads of one pod (deployments, replica sets, stateful sets, daemon sets,
+pods), services, network policies and namespaces. Other kinds (config maps, ingresses, ...) do not
+affect connections and are skipped. The policies define the intended state, as in all worlds.
 
 Some documents are valid but cannot be part of a world: a service without a selector, pods on the
 host's network, a job, a policy of another API group. Such documents are skipped and named in the
-log. A document that a cluster would refuse raises an error of one line with the file, the position
-of the document and the field.
+log. If a cluster would refuse a document, ConfigError is raised. Its message names the file, the
+position of the document and the field.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ from netarena_k8s.world.policy import Protocol, selects
 _log = logging.getLogger(__name__)
 
 KEY = "config.microservice_dir"
-#: Environment variable with the folder to which the image's entry point copied manifests, because
-#: some may be readable only by root.
+#: Environment variable that names the folder to which the image's entry point copied the manifests.
+#: The original files may be readable only by root.
 COPIES = "NETARENA_MANIFESTS"
 #: maximum number of files in a checkout, and maximum number of bytes in all files together
 MAX_FILES = 1000
 MAX_BYTES = 8 << 20
-#: Maximum number of values in all files, where each use of an alias counts. Real manifests have far
-#: fewer.
+#: Maximum number of values in all files, after alias expansion. Real manifests have far fewer.
 MAX_VALUES = 200_000
-#: Maximum number of applications, because every pair of applications is tested and every step
-#: checks all their ports.
+#: Maximum number of applications. Every pair of applications is tested, and every step checks all
+#: ports of each pair.
 MAX_APPS = 50
 #: maximum number of skipped documents that the log names
 _MAX_NAMED = 10
@@ -75,7 +74,7 @@ _Labels: TypeAlias = dict[str, str]
 
 
 class _Part(BaseModel):
-    """The fields of an object that are used. Other fields are ignored, and a null counts as
+    """The fields of an object that this module uses. Other fields are ignored, and a null counts as
     absent."""
 
     model_config = ConfigDict(
@@ -310,7 +309,7 @@ def digest_checkout(folder: str) -> str:
 
 
 def _find(folder: str) -> Path:
-    """Return the folder, or the copy of it that the image's entry point made."""
+    """Return the folder, or the copy that the image's entry point made of it."""
     if copies := os.environ.get(COPIES):
         copy = Path(copies, folder.lstrip("/"))
         if copy.is_dir():
@@ -319,7 +318,8 @@ def _find(folder: str) -> Path:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """Return the file's time, size and inode, because these change when its content changes."""
+    """Return the file's time, size and inode. At least one of them changes when the content
+    changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -455,7 +455,8 @@ def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Docu
 
 
 def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
-    """Return the immutable part of a field. For a pod, this is everything except its images."""
+    """Return the immutable part of a field. For a pod's spec, it is everything except the
+    images."""
     value: Any = manifest
     for key in field.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -476,8 +477,8 @@ def _fixed(manifest: Mapping[str, Any], field: str) -> Any:
 
 
 def _unread(document: _Document) -> tuple[str, str] | None:
-    """Return why a document that could affect connections is skipped, and the field that is the
-    reason.
+    """Return the reason why a document that could affect connections is skipped, and the field that
+    causes it.
 
     Returns None if the document is not skipped. Raises ConfigError for a kind that does not exist
     in the document's API version.
@@ -540,7 +541,8 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
 
 
 def _manifests(document: _Document) -> Iterator[_Document]:
-    """Yield the manifest or, for a list, its items. Items of a typed list may omit their type."""
+    """Yield the manifest, or the items of a list. Items of a typed list may omit their kind and
+    version."""
     own = document.kind.removesuffix(_LIST)
     known = own in {"", *_READ, *_RUNNING}
     if own == document.kind or not known or _lacking(document.manifest):
@@ -578,7 +580,8 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         named.update({name: count for name, count in own.items() if name in named})
         known = named.most_common(1)[0][0]
     else:
-        # With several Namespace objects and no objects in them, no namespace is chosen.
+        # If several Namespace objects exist and no object names one of them, no namespace is
+        # chosen.
         known = next(iter(own)) if len(own) == 1 else ""
     for one in objects:
         space = one.metadata.get("namespace")
@@ -690,7 +693,7 @@ def _fitness(service: Service, app: str) -> tuple[bool, bool]:
 
 
 def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
-    """Return a service, or None if it leads to no pod."""
+    """Return a service, or None if it selects no pod."""
     read = document.read(_Service)
     spec = read.spec
     headless = spec.cluster_ip == "None"

@@ -1,10 +1,9 @@
-"""Decoys of drawn worlds: correct entries that look like faults.
+"""Decoys of random worlds: correct entries that look like faults.
 
-Each decoy has the form of some fault: a mistyped label, a port that nothing listens on, a rule that
-is not in force. A decoy changes no connection, but "correcting" the decoy would open a connection.
-So a script that tidies up policies without reading the documentation causes harm in every drawn
-world. Scripts that change only unreachable applications cause harm too, because two applications
-have no callers.
+Each decoy has the form of some fault: a mistyped label, a port on which no pod listens, a rule that
+is not in force. A decoy changes no connection, but "correcting" it would open one. So a script that
+corrects policies without reading the documentation causes harm in every random world. Scripts that
+change only unreachable applications cause harm too, because two applications have no callers.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "sc
 _OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 #: number of suspicious forms of egress in each world, in addition to an empty list
 _EGRESS_FORMS = 2
-#: possible numbers of ineffective rules of the retired application, including the small numbers
-#: that faults leave
+#: possible numbers of ineffective rules of the retired application; small numbers also occur after
+#: faults
 _RETIRED_RULES = (1, 2, 5)
 
 
@@ -36,7 +35,7 @@ _RETIRED_RULES = (1, 2, 5)
 class Spot:
     """The place of an ingress decoy.
 
-    Only the ingress of ``app`` keeps ``stranger`` out, and ``stranger`` must not call ``app``.
+    ``stranger`` must not call ``app``, and only the ingress policies of ``app`` prevent it.
     ``third`` is another application, which does not use the port of ``app``.
     """
 
@@ -68,8 +67,8 @@ def _port_beside(spot: Spot) -> SpecDict:
 def _port_unknown(spot: Spot) -> SpecDict:
     """Return a rule for an undeclared port name and outside addresses.
 
-    The addresses are outside the cluster because some enforcers open every port for an undeclared
-    name.
+    The addresses are outside the cluster, because some network plug-ins open every port for an
+    undeclared name.
     """
     return spot.rule(
         {"ipBlock": {"cidr": spot.rng.choice(_OUTSIDE)}},
@@ -145,22 +144,23 @@ def _selects_nothing(spot: Spot) -> SpecDict:
 
 
 def _not_in_force(spot: Spot) -> SpecDict:
-    """The policy has only the type Egress, so its ingress rule is not in force."""
+    """Return a policy head of type Egress only, so that the policy's ingress rule is not in
+    force."""
     return {"podSelector": {"matchLabels": dict(spot.app.labels)}, "policyTypes": ["Egress"]}
 
 
 def _of_another(spot: Spot) -> SpecDict:
-    """The policy does not select the application that its name suggests."""
+    """Return a policy head that does not select the application in the policy's name."""
     return {"podSelector": {"matchLabels": dict(spot.third.labels)}, "policyTypes": [*BOTH]}
 
 
-#: heads (specs without rules) of policies that are named after a retired application but do not
-#: affect it
+#: functions that return heads (specs without rules) of policies that are named after a retired
+#: application but do not affect it
 _HEADS: Sequence[Callable[[Spot], SpecDict]] = (_selects_nothing, _not_in_force, _of_another)
 
 
 def _egress_forms(rng: random.Random, app: App) -> list[list[SpecDict]]:
-    """Return egress rules, in forms that faults leave, for an application that calls no other
+    """Return egress rules in the forms of faults, for an application that calls no other
     application."""
     anywhere: SpecDict = {"to": [{"podSelector": {}}]}
     few = [{"port": rng.choice((80, 443)), "protocol": "TCP"}]
@@ -180,8 +180,8 @@ def decorate(
 
     ``world.policies`` has ``deny-all``, then each application's policy in the order of
     ``world.apps``. Two applications are ``retired``: they run without callers, so an unreachable
-    application is not necessarily broken. The policy of the first retired application gets rules
-    that let no client in. The policies of the second one are not in force. Each form of rule also
+    application is not necessarily a fault. The policy of the first retired application gets rules
+    that allow no client. The policies of the second one are not in force. Each form of rule also
     occurs among the intended rules of other applications. The ``quiet`` applications have no
     callees, and their own policies allow no egress.
     """
@@ -191,7 +191,7 @@ def decorate(
     spots = [
         (world.by_name[pair.target], world.by_name[pair.source])
         for pair, intended in zip(world.pairs, world.intended, strict=True)
-        # If the source's egress is unrestricted, only the target keeps the source out.
+        # If the source's egress is unrestricted, only the target's policies block the source.
         if not intended
         and own[pair.source].spec["egress"] == [{}]
         and pair.source != retired[1].name
@@ -199,7 +199,8 @@ def decorate(
 
     def spot(*apps: App) -> Spot:
         app, stranger = rng.choice([one for one in spots if not apps or one[0] in apps])
-        # Its port differs, so that a rule about the port of ``app`` opens nothing there.
+        # The third application's port differs, so that a rule for the port of ``app`` does not open
+        # it.
         number = _tested(app).number
         others = [one for one in world.apps if one is not stranger and one not in retired]
         third = [one for one in others if all(port.number != number for port in one.ports)]

@@ -1,9 +1,10 @@
 """Large worlds: teams with applications of several roles, and access by team and role.
 
-The intended access is drawn as grants between groups (``plan``). The intended policies implement it
-(``ruleset``), with decoys among them (``lookalike``). Besides the tested pairs, the plan grants
-additional ports, guests from other namespaces and outside addresses. So an agent that derives new
-policies from the pairs only, or restricts traffic to be safe, breaks intended access.
+The intended access consists of random grants between groups (``plan``). The intended policies
+implement it (``ruleset``), with decoys among them (``lookalike``). In addition to the tested pairs,
+the plan grants access on additional ports, for guests from other namespaces and to outside
+addresses. So an agent that derives new policies only from the pairs, or that restricts traffic as a
+precaution, breaks intended access.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _WITHIN = ((FRONTEND, WORKER), (WORKER, STORE), (JOB, STORE))
 #: (calling role, called role) between teams
 _ACROSS = ((WORKER, WORKER), (JOB, STORE), (FRONTEND, WORKER), (WORKER, STORE))
 _METRICS, _ADMIN = 9464, 15020
-#: maximum number of draws of decoys until the decoys leave the intended state unchanged
+#: maximum number of draws of decoys, until the decoys do not change the intended state
 _TRIES = 40
 #: forms in which the egress rules of a group can be written
 _LEAVING: Sequence[Leaving] = ("open", "shared", "own")
@@ -85,7 +86,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
         found = with_policies(bare, add_lookalikes(bare, quiet, rng))
-        # Two decoys for one application may together allow traffic that neither allows by itself.
+        # Together, two decoys for one application may allow traffic that neither of them allows.
         if found.intended == bare.intended:
             return found
     raise RuntimeError("no decoy policies fit this world without changing its connections")
@@ -96,8 +97,8 @@ def _leaving(
 ) -> dict[tuple[str, str], Leaving]:
     """Return the form of egress of each calling group.
 
-    At least two groups have unrestricted egress. Each use other than pairs is listed in the egress
-    of at least one source.
+    At least two groups have unrestricted egress. Each connection that is not a pair is listed in
+    the egress rules of at least one source.
     """
     marks = [(app.labels[keys[0]], app.labels[keys[1]]) for app in apps]
     groups = sorted({mark for mark in marks if mark[1] in _CALLING})
@@ -145,7 +146,7 @@ def _apps(
 def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> list[Grant]:
     """Return the grants for the tested ports.
 
-    The last grants let every calling role reach one public application.
+    The last grants allow every calling role to reach one public application.
     """
     team, role = keys
     marks = sorted({(app.labels[team], app.labels[role]) for app in apps})
@@ -179,7 +180,8 @@ def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> l
 def _further(
     apps: Sequence[App], keys: tuple[str, str], rng: random.Random
 ) -> tuple[list[Grant], tuple[Guest, ...], tuple[Partner, ...]]:
-    """Return the grants for uses other than pairs, and the guests and partners of these grants."""
+    """Return the grants for connections other than pairs, and the guests and partners in these
+    grants."""
     team, role = keys
     teams = sorted({app.labels[team] for app in apps if app.labels[role] == STORE})
     watched, copied, tended, paying = (rng.choice(teams) for _ in range(4))
@@ -228,7 +230,7 @@ def _further(
 
 
 def _with_word(app: App, word: str) -> App:
-    """Return ``app`` with the port name of its role, so that one rule can cover many
+    """Return ``app`` with a port name common to its role, so that one rule can cover many
     applications."""
     (port,), (service,) = app.ports, app.service
     return app.model_copy(

@@ -1,8 +1,8 @@
 """Decoys of large worlds: ineffective entries in the form of real rules.
 
 Each decoy has the form of some fault in such a world, with labels, ports and namespaces that other
-entries use too. A decoy lets no client in. The access that it suggests is either not granted or
-already allowed by another policy.
+entries use too. A decoy allows no additional client. The access that it suggests is either not
+granted, or another policy already allows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from netarena_k8s.world.model import App, Policy, World, count_entries
 Rule: TypeAlias = dict[str, Any]
 #: number of applications per decoy rule, and per decoy policy
 _RULE_OF, _POLICY_OF = 2, 6
-#: size in characters of a dump of all policies, above the 64 KiB of output that an agent gets
+#: minimum number of characters of a dump of all policies, above the 64 KiB of output that an agent
+#: gets
 _DUMP_CHARS = 72_000
 #: characters of kubectl's YAML per character of compact JSON, and additional characters per policy
 _PER_CHAR, _PER_POLICY = 1.3, 260
@@ -33,7 +34,7 @@ _ROOM = 80
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of a decoy, which appears to let ``caller`` in to ``app``. ``third`` is another
+    """The place of a decoy that seems to allow ``caller`` to call ``app``. ``third`` is another
     application."""
 
     world: World
@@ -139,7 +140,8 @@ def _selects_nobody(spot: Spot) -> Rule:
 
 
 def _not_in_force(spot: Spot) -> Rule:
-    """The policy has only the type Egress, so its ingress rule is not in force."""
+    """Return a policy head of type Egress only, so that the policy's ingress rule is not in
+    force."""
     return {"podSelector": {"matchLabels": spot.named(spot.app)}, "policyTypes": ["Egress"]}
 
 
@@ -160,7 +162,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
     granted, strange = ([one for one in places if one[2] == wanted] for wanted in (True, False))
 
     def spot() -> Spot:
-        # Another policy allows half of the callers.
+        # Half of the callers are allowed by another policy.
         app, caller, _ = rng.choice(rng.choice((granted, strange)))
         number = pod_port(app).number
         others = [one for one in world.apps if one.name not in {app.name, caller.name}]

@@ -1,9 +1,9 @@
-"""The intended policies of a large world, which implement the grants of its plan.
+"""The intended policies of a large world; they implement the grants of its plan.
 
 A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
-written either in one policy per application or in one policy for the whole group. So an application
-has several incomplete policies, and a policy may cover many applications. Policy names carry no
-meaning.
+written either in one policy per application or in one policy for the whole group. So the rules of
+one application are spread over several policies, and a policy may cover many applications. Policy
+names are meaningless.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Leaving: TypeAlias = Literal["open", "shared", "own"]
 MOST_ENTRIES = 70
 #: share of grants to groups whose ingress side is one policy for the whole group
 _SHARED = 0.4
-#: Share of each form that names a group in one rule, and the number of applications of a world with
-#: this share. The share is proportional to the number of applications. So smaller worlds name more
-#: applications one by one, and one command never shows all policies.
+#: Share of each form of rule that names a whole group, in a world with ``_LARGEST`` applications.
+#: The share is proportional to the number of applications, so smaller worlds list more applications
+#: one by one. The output of one command is therefore never large enough for all policies.
 _TOGETHER, _LARGEST = 0.25, 60
 #: maximum number of applications of a world in which a group may be written by excluding all other
 #: applications, and the share of such groups
 _FEW, _INVERTED = 40, 0.06
-#: among groups written one by one, the share whose members are peers of one rule
+#: share of the groups written one by one whose members are peers of a single rule
 _LISTED = 0.2
 
 
@@ -56,7 +56,7 @@ class Writer:
     apps: Sequence[App]
     plan: Plan
     tenant: str
-    #: (team, role) of applications that call others -> the form of their egress
+    #: (team, role) of applications that call others -> form of their egress
     leaving: dict[tuple[str, str], Leaving]
     rng: random.Random
 
@@ -137,7 +137,7 @@ class Writer:
         return rules
 
     def _lookups(self) -> Rule:
-        """Return a rule for name lookups, which sometimes lists only UDP."""
+        """Return a rule for name lookups. Some of these rules list only UDP."""
         return {**copy.deepcopy(dict(LOOKUPS)), "ports": LOOKUPS["ports"][: self.rng.randint(1, 2)]}
 
     # Peers and ports
@@ -235,7 +235,8 @@ class Writer:
     # Policies
 
     def _split(self, one: Ruleset) -> Iterator[Spec]:
-        """Yield the specs of a selector's rules, each small enough to be patched."""
+        """Yield the specs for a selector's rules. Each spec is small enough for an agent to
+        patch."""
         rng = self.rng
         rng.shuffle(one.ingress)
         apart = rng.random() < 0.5
@@ -268,8 +269,8 @@ class Writer:
 
 
 def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
-    """Split rules into parts that each fit into one policy, sometimes into two parts although one
-    would do."""
+    """Split rules into parts that each fit into one policy. Sometimes split them although one
+    policy would suffice."""
     most = MOST_ENTRIES
     if len(rules) > 3 and rng.random() < 0.4:
         most = max(count_entries(list(rules)) // 2, 12)

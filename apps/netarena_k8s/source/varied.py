@@ -1,9 +1,9 @@
-"""Drawn small worlds: services, ports, labels, calls and the style of policies are random.
+"""Small random worlds: services, ports, labels, calls and the style of policies are random.
 
 The calls are drawn first. The intended policies express the calls in many styles, which differ
 between applications. One application is open to every application that may call others. An agent
-that has memorized manifests fails here. ``decoy`` adds entries that only look wrong, so an agent
-that corrects policies by appearance fails too.
+that has memorized the manifests of Online Boutique fails here. ``decoy`` adds entries that only
+look wrong, so an agent that corrects everything that looks wrong fails too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
 )
 _POD_PORTS = (3000, 3550, 5050, 5432, 6379, 7000, 7070, 8000, 8080, 8443, 9000, 9090, 9555, 50051)
 PORT_NAMES = ("http", "grpc", "api", "main", "data")
-#: one in this number of services uses UDP
+#: one in so many services uses UDP
 _UDP_OF = 9
 
 
@@ -87,11 +87,11 @@ class Draft:
 
 
 def varied(rng: random.Random) -> World:
-    """Return a drawn world whose intended pairs are exactly the drawn calls.
+    """Return a random world whose intended pairs are exactly its calls.
 
     At least one calling application lists its callees in its egress, and two have unrestricted
-    egress. Some applications that make no calls must not make any. The first application and two
-    retired applications have no callers.
+    egress. Some applications that make no calls have policies that forbid calls. The first
+    application and two retired applications have no callers.
     """
     labels = rng.choice(_LABELS)
     names = [f"{a}-{b}" for a in FIRST for b in _SECOND]
@@ -99,7 +99,7 @@ def varied(rng: random.Random) -> World:
         draw_app(name, labels(name, rng.choice(_TIERS)), rng)
         for name in rng.sample(names, rng.randint(MIN_APPS, MAX_APPS))
     ]
-    # Like a load generator, the first application makes calls but has no service.
+    # The first application makes calls but has no service, like a load generator.
     apps[0] = apps[0].model_copy(update={"service": (), "ports": ()})
     retired = rng.sample(apps[1:], 2)
     left = [app.name for app in retired]
@@ -132,8 +132,8 @@ def _styles(
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
     quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
-    # For some applications with several callers, the last caller is written as a fault would add
-    # it.
+    # For some applications with several callers, the rule for the last caller has the form of a
+    # fault that adds a caller.
     targets = [target for _, target in calls]
     several = [app.name for app in apps if targets.count(app.name) > 1]
     mixed: dict[str, Literal["mixed_rules", "mixed_peers"]] = dict(
@@ -184,7 +184,7 @@ def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
 
 
 def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
-    """Return calls to each application except the first from one to three preceding applications,
+    """Return one to three calls to each application except the first, from preceding applications,
     sorted by caller."""
     found = [
         (source, place, target)
@@ -287,8 +287,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # Add rules that the wide rule makes redundant, because such rules also stand next to a rule
-        # that a fault has added.
+        # Add rules that the wide rule makes redundant, because such rules also occur together with
+        # a rule that a fault has added.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]
@@ -333,8 +333,7 @@ def _egress(draft: Draft, peers: _PeerForm, port_form: _PortForm) -> list[Any]:
 
 
 def pod_port(app: App) -> ContainerPort:
-    """Return the pod port behind an application's service, which is the port that tests of pairs
-    use."""
+    """Return the pod port behind an application's service. Tests of pairs use this port."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found

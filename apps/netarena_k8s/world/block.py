@@ -1,4 +1,4 @@
-"""Address blocks as Kubernetes parses them, and its warnings about them.
+"""Address blocks as Kubernetes parses them, and the warnings that it returns about them.
 
 Kubernetes accepts more than Python's ``ipaddress``: any number of leading zeros (``010.0.0.0/8`` is
 ``10.0.0.0/8``), and mapped IPv4 addresses (``::ffff:10.0.0.0/104``), which count as IPv4.
@@ -67,7 +67,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 
 def _is_standard(address: str, length: str) -> bool:
-    """Return whether the notation has no leading zeros that the standard form forbids."""
+    """Return whether an address is written in standard form, without leading zeros."""
     try:
         ip_address(address)
     except ValueError:
@@ -76,7 +76,6 @@ def _is_standard(address: str, length: str) -> bool:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that is mapped in an IPv6 address, or the address itself if there is
-    none."""
+    """Return the IPv4 address that an IPv6 address maps, or the address itself if it maps none."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

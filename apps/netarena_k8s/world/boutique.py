@@ -1,7 +1,7 @@
 """Online Boutique as data: twelve applications, their ports, calls, and thirteen policies.
 
-Source: Google's microservices demo (Online Boutique) as the reference deploys it. ``emailservice``
-listens on 8080 behind the service's port 5000. ``loadgenerator`` has no service.
+Source: Google's microservices demo (Online Boutique) as the reference implementation deploys it.
+``emailservice`` listens on 8080 behind the service's port 5000. ``loadgenerator`` has no service.
 ``frontend-external`` is a second service of the frontend, which no pair tests. ``deny-all`` selects
 every pod, and the policy of each application allows the calls to this application.
 """

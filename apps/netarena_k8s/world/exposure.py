@@ -1,7 +1,7 @@
 """Exact differences in the traffic that two states of policies allow.
 
-The differences cover every pod, pods of other namespaces, outside addresses, and every port of
-three protocols. For each step the module computes:
+The differences cover every pod, pods of other namespaces, outside addresses, and every port of TCP,
+UDP and SCTP. For each step the module computes:
 
 - the traffic that it opened (``opened``)
 - the intended traffic outside the tested pairs that it removed (``narrowed``)
@@ -50,7 +50,7 @@ def weigh(world: World, states: Iterable[Sequence[Policy]]) -> int:
     """Return the cost of comparing ``states``.
 
     The cost is the number of entries of all distinct states, times the number of applications and
-    of outside addresses that the policies distinguish.
+    of groups of outside addresses that the policies treat differently.
     """
     distinct = {_key(policies): policies for policies in states}
     outside = outside_of(*distinct.values())
@@ -83,15 +83,15 @@ def _altered(
     now: Net,
     marks: Marks | None,
 ) -> Altered:
-    """Return the applications whose sides differ between ``after`` and one of the ``known`` states.
+    """Return the applications whose egress or ingress rules differ between ``after`` and the most
+    similar of the ``known`` states.
 
-    The known state with the fewest differences is used. A link is unchanged if neither of its ends
-    differs from this state.
+    The traffic between two applications is unchanged if neither of them is in the result.
     """
     found = []
     for policies, net in known:
-        # Sides of uncached policies are new objects in each state, so comparing them by identity
-        # would find changes everywhere. So only pods that changed policies select are compared.
+        # Rules of uncached policies are new objects in each state, so they cannot be compared by
+        # identity. Then only pods that changed policies select are compared.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)
@@ -129,8 +129,8 @@ def narrowed(
     about = _altered(world, list(zip(states, nets, strict=True)), after, net, marks)
     found = []
     pairs = [(last, now), (healthy, now)]
-    # Many links share the same sets of ports, so results are cached by identity. The sets are
-    # stored too, so that their ids stay unique.
+    # Many pairs of ends share the same sets of ports, so results are cached by identity. The sets
+    # are stored too, so that their ids stay unique.
     told: dict[tuple[object, ...], tuple[list[Stretches], str]] = {}
     each = (healthy, last, now)
     for link in net.ground.wider(pairs, outside, about, one_sided=True):
@@ -208,10 +208,10 @@ def strayed_by_each(
     targets other than the name servers.
 
     A lookup is new if neither the preceding state nor ``faulty`` allows it. Targets are other
-    namespaces and outside addresses, on port 53 only. Only the intended policy of an application
-    with unrestricted egress allows such lookups. Agents cannot see this difference, so such rules
-    are judged alike for all applications. Policies that match their intended spec are not checked.
-    Worlds without restricted egress are not checked either.
+    namespaces and outside addresses, on port 53 only. Among the intended policies, only those of
+    applications with unrestricted egress allow such lookups. Agents cannot see which applications
+    these are, so such rules are judged alike for all applications. Policies that match their
+    intended spec are not checked. Worlds without restricted egress are not checked either.
     """
     if not world.restricts_egress:
         yield from (() for _ in states[1:])
@@ -285,8 +285,8 @@ def _fresh(
 def selected_anew(
     world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
 ) -> frozenset[str]:
-    """Return the applications that, in either state, are selected by policies that differ between
-    the states."""
+    """Return the applications that policies select, in either state, if these policies differ
+    between the states."""
     states = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
     specs = [
         spec

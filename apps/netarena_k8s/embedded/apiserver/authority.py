@@ -52,8 +52,7 @@ class Authority:
         )
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # The library reads only files, so the key goes to an anonymous file that no directory
-        # lists.
+        # The ssl library reads keys only from files, so the key is written to an anonymous file.
         with os.fdopen(os.memfd_create("certificate"), "w+b") as file:
             file.write(leaf.public_bytes(pem) + secret)
             file.flush()

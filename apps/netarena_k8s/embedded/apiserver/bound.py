@@ -1,9 +1,9 @@
 """Size limits of a network policy, on embedded and real clusters.
 
-A policy that an agent writes in a second can keep an enforcer busy for minutes, even after the
-policy has been deleted. This affects other episodes on the same cluster. kube-router 2.2.1 applies
-13 policies of 100 entries each within 1 s. It takes 4.5 s for policies of 500 entries, and minutes
-for policies of 15,000 entries.
+A large policy can keep the cluster's network plug-in busy for minutes, even after the policy has
+been deleted. This delays other episodes on the same cluster. kube-router 2.2.1 applies 13 policies
+of 100 entries each within 1 s. It takes 4.5 s for policies of 500 entries, and minutes for policies
+of 15,000 entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLICY_CHARS = 1 << 16
 def too_big(name: str, policy: Mapping[str, Any] | None) -> Refused | None:
     """Return the refusal of a policy that exceeds the limits, or None if the policy is within them.
 
-    Pass None for ``policy`` if it was too long to read. The message has the form of an admission
+    ``policy`` is None if the body was too long to read. The message has the form of an admission
     plug-in's message.
     """
     if policy is None or len(_dumped(policy)) > POLICY_CHARS:

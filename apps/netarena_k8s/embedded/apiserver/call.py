@@ -1,4 +1,4 @@
-"""A request as authorization and handlers see it, and its result."""
+"""A request as passed to authorization and handlers, and its result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from netarena_k8s.embedded.apiserver.kind import Resource
 from netarena_k8s.embedded.apiserver.status import bad_request
 
-#: maximum number of bytes of a request body, as in a real API server
+#: maximum size of a request body in bytes, as in a real API server
 BODY_BYTES = 3 << 20
 
 

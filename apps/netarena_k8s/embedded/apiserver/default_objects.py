@@ -250,8 +250,9 @@ class _Fresh:
         address: str,
         led: list[tuple[str, ContainerPort | None]],
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoints of a service, which are the pod of ``app`` or, without ``app``, the
-        API server."""
+        """Yield the endpoints of a service: the pod of ``app``, or the API server if ``app`` is
+        None.
+        """
         head = service["metadata"]
         name, space, labels = head["name"], head["namespace"], head["labels"]
         open_ports = [
@@ -385,7 +386,7 @@ class _Fresh:
         return [deployment, replicas]
 
     def _set(self, app: App) -> dict[str, Any]:
-        """Return a stateful set or a daemon set. The operator has no right to read these kinds."""
+        """Return a stateful set or a daemon set. The agent has no right to read these kinds."""
         one = self.head("apps/v1", app.workload, app.name, labels=app.labels, generation=1)
         revision = f"{app.name}-{template_hash(app.name)}"
         one["spec"] = {
@@ -627,7 +628,7 @@ def _full_image(image: str) -> str:
 
 
 def _cluster_ip(address: str) -> dict[str, Any]:
-    """Return the fields that all services have in addition to ports and selector."""
+    """Return the fields that every service has in addition to ports and selector."""
     return {
         "clusterIP": address,
         "clusterIPs": [address],

@@ -1,5 +1,6 @@
-"""Reader of untrusted YAML. It allows only safe types, and limits depth and size, including
-aliases."""
+"""Reader of untrusted YAML. It allows only safe types, and limits the nesting depth and the size
+after alias expansion.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +55,9 @@ _Loader.add_constructor(_COLLECTION, lambda _, node: (node.value,))
 
 
 def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list[Any]:
-    """Return the documents of a text as JSON values. Raises ValueError with the place and the
-    problem."""
+    """Return the documents of a text as JSON values. Raises ValueError with the position and the
+    problem.
+    """
     found, _, odd = parse_documents(text, max_values, aliases=aliases)
     if odd:
         raise ValueError(odd)
@@ -80,7 +82,7 @@ def parse_documents(
             if values > max_values:  # Constructing them would take longer than counting.
                 raise _too_many(max_values)
         found = list(yaml.load_all(text, Loader=_Loader))
-    # Text that does not fit its tag may raise any of these errors.
+    # A value that does not match its YAML tag may raise any of these errors.
     except (yaml.YAMLError, TypeError, LookupError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         told = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
@@ -89,8 +91,8 @@ def parse_documents(
 
 
 def count_values(value: Any, most: int) -> tuple[int, str]:
-    """Return the number of values, including the values of aliases, and the first value that JSON
-    does not support, if any.
+    """Return the number of values after alias expansion, and the first value that JSON does not
+    support, if any.
 
     Aliases can expand to many values, or to a value that contains itself. Keys become text, as in
     kubectl. Raises ValueError if there are more than ``most`` values.

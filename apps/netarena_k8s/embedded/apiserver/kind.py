@@ -178,7 +178,8 @@ def by_path() -> dict[tuple[str, str, str], Resource]:
 @lru_cache(maxsize=1)
 def by_kind() -> dict[str, Resource]:
     """Return a map from each kind to its resource. If several groups or versions have the kind, the
-    first resource counts."""
+    map contains the first resource.
+    """
     found: dict[str, Resource] = {}
     for one in resources():
         found.setdefault(one.kind, one)

@@ -1,9 +1,9 @@
-"""OpenAPI v3 documents, with the requests that accept dry run and the schemas that ``explain``
+"""OpenAPI v3 documents: the requests that accept dry run, and the schemas that ``kubectl explain``
 shows.
 
 The schemas of network policies and of all objects' metadata are complete, with descriptions written
 for NetArena. The schemas of other kinds are derived from the objects of a deployed world, so they
-name only the fields that occur there.
+contain only the fields of these objects.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PLAIN: Mapping[str, Schema] = {
 }
 #: types that have a name but no fields
 _LEAVES: Mapping[str, Schema] = {
-    # If there is no type, clients show the name.
+    # Without a type, clients show the schema's name.
     "IntOrString": {
         "oneOf": [{"type": "integer"}, {"type": "string"}],
         "format": "int-or-string",
@@ -106,7 +106,7 @@ def _field(place: tuple[str, str], word: str, about: str) -> Schema:
     if word.endswith("{}"):
         items = _named(word.removesuffix("{}"))
         return {"type": "object", "description": about, "additionalProperties": items}
-    if values:  # The real server lists no values in descriptions of lists.
+    if values:  # The real server does not list allowed values in descriptions of lists.
         listed = "".join(f'\n - `"{one}"`' for one in values["enum"])
         about = f"{about}\n\nPossible enum values:{listed}"
     return {**_named(word), **values, "description": about}
@@ -232,8 +232,7 @@ def index() -> dict[str, Any]:
 #: kubectl requests it for kinds that version 3 lacks, and expects a response.
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OLD_DOCUMENT = b"\x0a\x032.0" + b"\x12\x15" + b"\x0a\x0aKubernetes" + b"\x12\x07v1.34.2"
-#: hash that clients use to cache documents; must be raised when the content of the documents
-#: changes
+#: hash that clients use to cache documents; increase it whenever the documents change
 _HASH = "2"
 
 

@@ -22,8 +22,8 @@ _MAPS = ("labels", "annotations")
 _OTHERS = ("finalizers", "ownerReferences")
 _MAP_LEAVES = (("f:spec",), *(("f:metadata", f"f:{name}") for name in _MAPS))
 _UNOWNED = frozenset({"kind", "apiVersion", "metadata", "status"})
-#: Maximum number of entries of an object. A real server keeps ten entries of type Update and merges
-#: older ones.
+#: Maximum number of managedFields entries of an object. A real server stores ten entries of type
+#: Update and merges older ones.
 _ENTRIES = 32
 
 
@@ -44,8 +44,8 @@ class Owner:
 def leaves(one: Object) -> dict[Leaf, Any]:
     """Return the leaves of an object and their values.
 
-    The map itself is also a leaf, without a value. A field without a value, which an apply may
-    contain, is a leaf too.
+    A map of labels or annotations is also a leaf itself, without a value. A field without a value,
+    which an apply may contain, is a leaf too.
     """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
@@ -55,7 +55,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
             for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name, []) != []:  # An empty set has no owner, but a null has an owner.
+        if metadata.get(name, []) != []:  # An empty map has no owner, but a null has an owner.
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
@@ -98,7 +98,9 @@ def _read(node: Object, above: Leaf) -> Iterable[Leaf]:
 
 
 def show_owners(owners: Iterable[Owner]) -> list[dict[str, Any]]:
-    """Return owners as managedFields, with Apply entries first and then by time."""
+    """Return owners as managedFields: Apply entries first, then Update entries, each sorted by
+    time.
+    """
     order = sorted(owners, key=lambda one: (one.operation, one.time, one.manager))
     return [
         {
@@ -121,7 +123,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
         for depth, key in enumerate(leaf, start=1):
             known = key in node
             inner = node.setdefault(key, {})
-            # The map itself and some of its keys are owned.
+            # The owner has the map itself and some of its keys.
             if depth < len(leaf) and known and not inner:
                 inner["."] = {}
             node = inner
@@ -155,8 +157,9 @@ def _disown(
 
 @dataclass(frozen=True)
 class Applied:
-    """The result of an apply, which is the maps and spec of an object, and the owners of its
-    fields."""
+    """The result of an apply: the labels, annotations and spec of an object, and the owners of its
+    fields.
+    """
 
     object: dict[str, Any]
     owners: list[Owner]
@@ -193,7 +196,7 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Return ``owners``, with the earlier time in entries whose fields are unchanged."""
+    """Return ``owners``; entries whose fields are unchanged get their time in ``before``."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
     for one in owners:
@@ -203,8 +206,9 @@ def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
 
 
 def _takes_over(conflicts: Iterable[tuple[Owner, Leaf]], who: Owner) -> bool:
-    """Return whether all conflicts are with kubectl's own client-side apply, whose fields kubectl
-    takes over."""
+    """Return whether all conflicts are with kubectl's client-side apply. Kubectl then takes over
+    the fields.
+    """
     return who.manager == "kubectl" and all(
         (one.manager, one.operation) == ("kubectl-client-side-apply", UPDATE)
         for one, _ in conflicts

@@ -1,5 +1,6 @@
-"""Patches: JSON patch (RFC 6902), merge patch (RFC 7396), strategic merge patch, and the bodies of
-apply."""
+"""JSON patches (RFC 6902), merge patches (RFC 7396), strategic merge patches, and bodies of
+server-side apply.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
 _OPERATIONS = 10_000
 #: maximum number of bytes of a YAML body, because the YAML parser is slow and no policy needs more
 _YAML_BYTES = 128 << 10
-#: list that a strategic merge patch merges -> merge key; empty: the items themselves are the keys
+#: list that a strategic merge patch merges -> merge key; an empty key means that the items
+#: themselves are the keys
 _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
 )
@@ -89,12 +91,12 @@ def _inapplicable() -> Refused:
 
 
 def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
-    """Return a pointer in the form of RFC 6901, and the container of the value that the pointer
-    names.
+    """Return a JSON pointer in the form of RFC 6901, and the container of the value to which it
+    points.
 
     A real API server accepts more than the RFC. An index may have a sign or leading zeros. A
-    negative index counts from the end. With ``grows``, it counts from the end of the list with one
-    more item. Text before the first slash is ignored. Raises JsonPointerException.
+    negative index counts from the end. With ``grows``, the list is treated as one item longer. Text
+    before the first slash is ignored. Raises JsonPointerException.
     """
     _, *words = str(path).split("/")
     if not words:
@@ -112,7 +114,7 @@ def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
 
 
 def _lacks(holder: Any, pointer: str) -> bool:
-    """Return whether ``holder`` is an object that lacks the last key of a pointer."""
+    """Return whether ``holder`` is an object that does not have the last key of a pointer."""
     key = jsonpointer.JsonPointer(pointer).parts[-1]
     return isinstance(holder, dict) and key not in holder
 
@@ -157,7 +159,8 @@ def _patch_json(live: Mapping[str, Any], sent: Any) -> Any:
         try:
             one = _as_the_rfc_has_it(found, given)
             if one["op"] == "copy":
-                # Repeated copies of copies grow exponentially.
+                # Repeated copies of copies make the document grow exponentially, so the size is
+                # checked.
                 source = jsonpointer.resolve_pointer(found, one["from"])
                 copied += len(json.dumps(source))
                 if copied > BODY_BYTES:
@@ -216,7 +219,7 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
             found.pop(key, None)
         elif type(found.get(key)) is type(value):
             found[key] = _merge_strategic(found[key], value, (*place, key)[-2:])
-        elif _is_directive(value):  # A directive for a missing value has no effect.
+        elif _is_directive(value):  # A directive has no effect if the value does not exist.
             found.pop(key, None)
         else:
             found[key] = _without_directives(value)
@@ -224,8 +227,8 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 
 
 def _without_directives(sent: Any) -> Any:
-    """Return a value without nulls and directives, to replace a missing value or a value of another
-    type.
+    """Return a value without nulls and directives. It replaces a value that does not exist or has
+    another type.
 
     Source: ``strategicpatch`` of k8s.io/apimachinery.
     """

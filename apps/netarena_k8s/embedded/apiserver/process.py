@@ -1,10 +1,10 @@
 """Process that serves the APIs of all episodes on behalf of the service.
 
-Requests of the service are lines of JSON over an inherited socket. When this socket closes, the
+The service sends orders as lines of JSON over an inherited socket. When this socket closes, the
 process ends. Each episode has its own thread, port on loopback, tokens and connection limits. The
 port accepts only connections of a running command. The kernel counts the thread's processor time. A
-thread that exceeds its share for any reason pauses, and other threads do not wait for it. The key
-of the certificate authority is never written to disk and is discarded at once.
+thread that exceeds its share pauses; other threads continue. The key of the certificate authority
+is never written to disk and is discarded at once.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from netarena_k8s.world.model import World
 HOST = "127.0.0.1"
 #: maximum number of open connections of one episode; further connections are closed at once
 CONNECTIONS = 32
-#: longer than kubectl's own timeout, so that the server does not close connections on a busy
-#: machine
+#: timeout of the TLS handshake; longer than kubectl's own, so that a busy server does not close
+#: connections first
 _HANDSHAKE_S = 15.0
 #: An idle connection is closed after this many seconds.
 _IDLE_S = 60
@@ -53,12 +53,12 @@ _IDLE_S = 60
 _TICK_S = 0.05
 #: The connections of an episode that must pause for longer than this are closed.
 _MOST_REST_S = 10.0
-#: Maximum number of bytes that are parsed at once. If a body has chunks of one byte, parsing this
-#: many takes a third of a second.
+#: Maximum number of bytes that are parsed at once. Parsing takes a third of a second if the body
+#: has chunks of one byte.
 _SLICE_BYTES = 1 << 14
 #: time after which a thread yields the interpreter to waiting threads
 _SWITCH_S = 0.001
-#: number of unsent bytes of a connection from which a response waits
+#: A response waits while its connection has more unsent bytes than this.
 _UNTAKEN_BYTES = 1 << 16
 #: maximum number of bytes of one order, enough for the manifests of a large world
 _ORDER_BYTES = 64 << 20
@@ -67,8 +67,8 @@ T = TypeVar("T")
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol, with an event for the end of the connection, and without reading while
-    the episode exceeds its share.
+    """uvicorn's protocol, with an event for the end of the connection. It stops reading while the
+    episode exceeds its share of processor time.
 
     The pause in reading is needed because a body in chunks of one byte takes a second of processor
     time per 50 kB.
@@ -136,7 +136,7 @@ class Listener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._socket)
-            except OSError:  # There are no free descriptors, but other episodes will close some.
+            except OSError:  # No file descriptor is free; other episodes will close some.
                 await asyncio.sleep(0.1)
                 continue
             heard = self.caller is not None and self.caller.made(connection)
@@ -182,7 +182,7 @@ class _Life:
     async def call(self, do: Callable[[], T]) -> T:
         """Run ``do`` in the thread and return the result.
 
-        Raises the errors of ``do``, or RuntimeError after the end of the thread.
+        Raises the errors of ``do``, or RuntimeError if the thread has ended.
         """
         answer: Future[T] = Future()
 
@@ -258,7 +258,9 @@ class Episode:
         self.life = _Life(self._listener)
 
     def admit(self, caller: Caller) -> None:
-        """Accept the connections of a command's caller, and start an empty record of writes."""
+        """Accept the connections of a command's kubectl (``caller``), and start an empty record of
+        writes.
+        """
         self._server.ledger.clear()
         self._listener.caller = caller
         self._server.closed = False
@@ -312,7 +314,7 @@ class Episode:
         self._server.ledger.put_back(ledger)
 
     def amend(self, policies: list[dict[str, Any]]) -> None:
-        """Set specs as if the policies had been deployed with them."""
+        """Set the specs of policies as if the policies had been deployed with these specs."""
         for one in policies:
             there = self.store.get(NETWORK_POLICIES, self._namespace, one["name"])
             if there is None:
@@ -326,7 +328,7 @@ class Process:
     def __init__(self) -> None:
         self._authority = Authority()
         self._episodes: dict[int, Episode] = {}
-        # Documents that kubectl always requests first are built before a client waits for them.
+        # kubectl requests these documents first, so they are built before any client connects.
         for core in (True, False):
             discovery.aggregated(core=core)
         for root in dict.fromkeys(one.root for one in resources()):
@@ -336,8 +338,7 @@ class Process:
         """Execute orders until the service closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        # One episode's thread may take long to answer, and orders of other episodes must not wait
-        # for it.
+        # One episode's thread may take long to answer; orders for other episodes must not wait.
         async with asyncio.TaskGroup() as answering:
             while line := await reader.readline():
                 answering.create_task(self._answer(json.loads(line), writer))

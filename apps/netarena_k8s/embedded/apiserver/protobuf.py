@@ -1,5 +1,4 @@
-r"""Parser for the part of protobuf that access reviews need, which is the named fields of a
-message.
+r"""Parser for the part of protobuf that access reviews need: selected fields of a message.
 
 >>> read(b"\x0a\x02hi", {1: Text("word")})
 {'word': 'hi'}

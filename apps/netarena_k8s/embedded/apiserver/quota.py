@@ -1,9 +1,9 @@
-"""One episode's share of the common process: processor time and memory.
+"""Limits of one episode's processor time and memory in the API server's process.
 
 ``Share`` counts the time of the calling thread. This time includes all work that an episode causes,
 such as handshakes, parsing and responses. ``Room`` counts bytes in memory. Some bytes are reserved
-for each episode, and more come from a ``Pool`` of all episodes. So the total is limited, and no
-episode can use the memory of another episode.
+for each episode, and more come from a ``Pool`` that all episodes share. So the total is limited,
+and each episode always has its reserve.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Processor seconds that an episode gets per second, and the maximum that it may use at once. A
-#: kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one processor.
+#: Processor seconds that an episode gets per second of real time, and the most that it can save up.
+#: A kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one processor.
 PART, AT_ONCE_S = 0.1, 1.0
 
 
@@ -42,7 +42,7 @@ class Share:
 
 
 class Pool:
-    """A number of bytes that several users share. It is safe to use from any thread."""
+    """A number of bytes that several episodes share. It is safe to use from any thread."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes

@@ -66,8 +66,7 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """An action that a user wants to perform. Without a namespace, it concerns the whole
-    cluster."""
+    """An action whose permission is checked. An empty namespace means the whole cluster."""
 
     verb: str
     group: str = ""
@@ -78,7 +77,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Impersonated:
-    """An attribute of the user that a request impersonates, as a resource."""
+    """An attribute (user, group, uid or extra) that a request impersonates, in the form of a
+    resource.
+    """
 
     resource: str
     name: str
@@ -87,8 +88,8 @@ class Impersonated:
 
 
 def _impersonated(name: str) -> Impersonated:
-    """Return the resource for a user name, which is a user or the service account that the name
-    stands for."""
+    """Return the resource for a user name: a user, or a service account if the name is that of
+    one."""
     prefix, _, account = name.partition("system:serviceaccount:")
     namespace, _, short = account.partition(":")
     if not prefix and namespace and short and ":" not in short:
@@ -121,8 +122,7 @@ class Rights:
 
     @staticmethod
     def check_impersonation(user: User, headers: Headers) -> None:
-        """Refuse a request that impersonates another user, because the operator has no right to do
-        so.
+        """Refuse a request that impersonates another user, unless ``user`` has the right to do so.
 
         The user is checked before groups, additional attributes and the uid, as in a real API
         server. Raises Refused (403, or 500 if no user is named).
@@ -247,7 +247,7 @@ _SPECS: Mapping[str, Message] = {
     "SelfSubjectRulesReview": {1: Text("namespace")},
     "SelfSubjectReview": {},
 }
-#: runtime.Unknown, the envelope of all objects
+#: runtime.Unknown, the message that wraps every object
 _UNKNOWN: Message = {
     1: Field("typeMeta", {1: Text("apiVersion"), 2: Text("kind")}),
     2: Repeated("raw"),

@@ -54,7 +54,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _OPERATOR = r"\s+(?:in|notin)\s*\([^()]*\)|\s*(?:==|!=|=|>|<)\s*[^,()=!<>\s]*"
-# Each run of spaces matches in only one way, because an agent may send 64 KiB of spaces.
+# Each run of spaces can match in only one way, so 64 KiB of spaces cause no backtracking.
 _TERM = re.compile(rf"\s*(?:(!)\s*)?([A-Za-z0-9][A-Za-z0-9._/-]*)({_OPERATOR})?\s*(?:,|$)")
 _SIGN = re.compile(r"\s*(notin|in|==|!=|=|>|<)\s*(.*)", re.DOTALL)
 

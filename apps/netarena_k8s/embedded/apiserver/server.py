@@ -1,7 +1,7 @@
 """The API of one episode, from the HTTP request through authorization to the response.
 
-``Server`` is an ASGI application. ``write`` handles writes, ``rbac`` handles authorization, and
-this module handles reads.
+``Server`` is an ASGI application. Module ``write`` handles writes, ``rbac`` handles authorization,
+and this module handles reads.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 _WATCH_S = 1800.0
 #: interval at which a watch checks whether its client has disconnected
 _POLL_S = 1.0
-#: maximum rate of one episode's requests per second, and maximum number of requests in a burst
+#: maximum number of one episode's requests per second, and in a burst
 _RATE = 100.0
 _BURST = 400.0
-#: Limits in bytes for request and response bodies: reserved for each episode, maximum of one
-#: episode over all connections, and shared by all episodes in addition to their reserves.
+#: Limits in bytes for request and response bodies: reserve of each episode, maximum of each episode
+#: over all its connections, and pool that all episodes share in addition to their reserves.
 _OWN_BYTES, _MOST_BYTES, _SHARED_BYTES = 1 << 20, 8 << 20, 48 << 20
 #: maximum number of bytes written to a connection at once
 _PIECE_BYTES = 1 << 16
-#: Bodies above this size are processed one at a time, because their objects take thirty times as
+#: Bodies above this size are processed one at a time, because a decoded body takes thirty times as
 #: much memory.
 _LARGE_BYTES = 1 << 18
 _WARNINGS: Mapping[str, str] = MappingProxyType(
@@ -110,7 +110,7 @@ class Server:
         self._rights = Rights(home)
         #: the writes since the current command began
         self.ledger = Ledger(home)
-        #: True while no command runs, when every request is unauthorized
+        #: True while no command runs; every request then gets 401 (unauthorized)
         self.closed = False
         self._monotonic = monotonic
         self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
@@ -269,7 +269,7 @@ class Server:
             "kind": f"{call.resource.kind}List",
             "apiVersion": call.resource.api_version,
             "metadata": metadata,
-            # Items do not repeat the kind of the list.
+            # Items of a list do not repeat the kind.
             "items": [
                 {key: value for key, value in one.items() if key not in {"kind", "apiVersion"}}
                 for one in objects
@@ -293,7 +293,7 @@ class _Held:
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Reserve bytes. Raises Refused if there is not enough room."""
+        """Reserve bytes. Raises Refused if not enough memory is free."""
         if not self._room.take(size):
             raise too_many()
         self._size += size
@@ -328,7 +328,7 @@ class _Watch:
         self._from_now = self._initial or version in {"", "0"}
         self._version = store.version if self._from_now else int(version)
         if not self._from_now:
-            store.since(self._version)  # Refuses a version that is too old.
+            store.since(self._version)  # Raises Refused if the version is too old.
         self._within_s = min(_WATCH_S, _number(call, "timeoutSeconds") or _WATCH_S)
 
     async def lines(self, request: Request, monotonic: Callable[[], float]) -> AsyncIterator[bytes]:
@@ -340,8 +340,8 @@ class _Watch:
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # No object is referenced while the client reads, because otherwise each watch would
-            # keep old objects in memory.
+            # A reference to an object while the client reads would keep old objects in memory, one
+            # set per watch.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]
@@ -361,8 +361,9 @@ class _Watch:
         return b"".join(found)
 
     async def _next(self, request: Request, monotonic: Callable[[], float]) -> bytes:
-        """Return the line of the next change that the watch sees, or no bytes when the watch is
-        over."""
+        """Return the line of the next change that matches the watch, or no bytes when the watch
+        ends.
+        """
         while (left := self._end - monotonic()) > 0:
             if not await self._store.wait(self._version, min(left, _POLL_S)):
                 if await request.is_disconnected():
@@ -379,8 +380,9 @@ class _Watch:
         return b""
 
     def _changed(self, change: Change) -> bytes | None:
-        """Return a change as this watch sees it, because an object may start or stop matching the
-        selectors. Return None if the watch does not see the change."""
+        """Return the line of a change, or None if the change does not match the watch. An object
+        that starts or stops matching the selectors is reported as added or deleted.
+        """
         if not self._concerns(change.key):
             return None
         was = change.old is not None and self._test(change.old)
@@ -434,7 +436,9 @@ def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
 
 
 def _split(request: Request) -> list[str]:
-    """Return the path segments as sent, so that an escaped slash does not split a segment."""
+    """Return the path segments as sent (still escaped), so that an escaped slash does not split a
+    segment.
+    """
     raw = request.scope.get("raw_path") or request.url.path.encode()
     return [unquote(one) for one in raw.split(b"?")[0].decode("latin-1").split("/") if one]
 
@@ -476,7 +480,7 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces, so that unsent data waits here and counts as held memory."""
+    """Send a response in pieces, so that unsent data remains counted in the episode's memory."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):
@@ -523,7 +527,7 @@ def _page(path: str, request: Request) -> Response:
 def _test(call: Call) -> Test:
     labels = label_test(call.query.get("labelSelector", ""))
     fields = field_test(call.query.get("fieldSelector", ""), call.resource)
-    name = call.name  # Set by clients for a watch on one object.
+    name = call.name  # Clients send this field selector to watch one object.
     return lambda one: labels(one) and fields(one) and (not name or one["metadata"]["name"] == name)
 
 

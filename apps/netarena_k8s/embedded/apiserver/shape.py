@@ -17,7 +17,7 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES, Resource
 from netarena_k8s.embedded.apiserver.schema import POLICY_TYPES
 
 #: type -> {field: type}, in the API's order; a trailing [] means a list, {} a map of strings, and
-#: ``any`` a value that is not examined
+#: ``any`` a value that is not checked
 _TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "NetworkPolicy": {
@@ -87,11 +87,11 @@ _INT32 = range(-(1 << 31), 1 << 31)
 
 
 class MistypedError(Exception):
-    """A value has a type that its field does not allow. The text is the message of the API's JSON
-    decoder.
+    """A value of a type that its field does not allow. The error's text is the message of the API's
+    JSON decoder.
 
-    ``restored`` is the message of the converter that reads the result of a strategic patch.
-    ``typed`` is the message of the schema that reads an apply, or "" if the schema accepts the
+    ``restored`` is the message for a strategic merge patch, which another converter reads.
+    ``typed`` is the message for an apply, which a schema checks; it is "" if the schema accepts the
     value.
     """
 
@@ -105,8 +105,8 @@ class MistypedError(Exception):
 class Shaped:
     """An object as the API stores it, and the dropped fields, such as ``unknown field "spec.x"``.
 
-    ``hollow`` is whether an empty list or map was dropped from the spec. The API compares before it
-    drops empty values, so it counts each such request as a change.
+    ``hollow`` is whether an empty list or map was dropped from the spec. The API compares objects
+    before it drops empty values, so it counts each such request as a change.
     """
 
     object: dict[str, Any]
@@ -146,8 +146,9 @@ def _default(spec: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """The position of a value, with indices for warnings (``shown``) and without indices for the
-    decoder (``path``)."""
+    """The path of a value: with indices for warnings (``shown``), and without indices for the
+    decoder (``path``).
+    """
 
     struct: str = ""
     field: str = ""

@@ -1,7 +1,6 @@
-"""Refusals in the API's form, which is a Status object with a code and a reason.
+"""Error responses in the API's form: a Status object with a code and a reason.
 
-The texts are the same as in Kubernetes 1.34 (``pkg/api/errors``), because agents and kubectl know
-these.
+The texts are those of Kubernetes 1.34 (``pkg/api/errors``), because agents and kubectl know them.
 """
 
 from __future__ import annotations
@@ -101,7 +100,8 @@ def exists(resource: Resource, name: str) -> Refused:
 
 
 def conflict(resource: Resource, name: str, why: str = "") -> Refused:
-    """Return a 409 response. By default, the reason ``why`` is a stale ``resourceVersion``."""
+    """Return a 409 response. By default, ``why`` names a stale ``resourceVersion`` as the
+    reason."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"

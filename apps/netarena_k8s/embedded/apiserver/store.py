@@ -19,12 +19,11 @@ from netarena_k8s.embedded.apiserver.status import Refused, exists, expired, not
 
 #: first version, as in a cluster that has been running for a while
 _FIRST_VERSION = 1000
-#: Maximum number of changes kept for watches, and of characters of their objects as JSON. A watch
-#: that falls further behind must start again.
+#: Maximum number of changes stored for watches, and of characters of their objects as JSON. A watch
+#: that needs an older change must start again.
 _HISTORY, _HISTORY_CHARS = 256, 2_000_000
-#: Maximum number of objects, and of characters of written objects. Both are far above the needs of
-#: a world, and far below a harmful size (an object takes up to thirty times its characters in
-#: Python).
+#: Maximum number of objects, and of characters of written objects. Both limits are far above the
+#: needs of a world. An object needs up to thirty bytes of memory per character.
 _OBJECTS, _WRITTEN_CHARS = 5000, 4_000_000
 
 #: plural.group, namespace, name
@@ -41,7 +40,7 @@ class Change:
     key: Key
     object: Mapping[str, Any]
     old: Mapping[str, Any] | None
-    #: characters of the object as JSON
+    #: number of characters of the object as JSON
     size: int
 
 
@@ -54,7 +53,7 @@ class Store:
         self._history: deque[Change] = deque()
         #: newest version that is no longer in the history
         self._forgotten = 0
-        #: characters of each written object, and of all objects in the history
+        #: number of characters of each written object, and of each object in the history
         self._sizes: dict[Key, int] = {}
         self._kept_chars = 0
         self._news = asyncio.Event()
@@ -89,7 +88,7 @@ class Store:
         return self._set("MODIFIED", key, one)
 
     def remove(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-        """Remove an object and return its last form. Raises Refused if it does not exist."""
+        """Remove an object and return its last version. Raises Refused if it does not exist."""
         key = (resource.full, namespace, name)
         if key not in self._objects:
             raise not_found(resource, name)
@@ -101,8 +100,8 @@ class Store:
         return last
 
     def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Add the deployed objects, with which ``touched`` compares later states. There must be no
-        watch yet."""
+        """Add the deployed objects, with which ``touched`` compares later states. Call it before
+        any watch starts."""
         resources = by_kind()
         for one in objects:
             resource = resources[one["kind"]]
@@ -111,7 +110,7 @@ class Store:
             self._objects[key] = self._fresh[key] = _versioned(one, self.version)
 
     def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
-        """Replace an object as if ``one``, with its version, had been deployed.
+        """Replace an object with ``one`` as if ``one`` had been deployed.
 
         No trace of the previous object remains. Raises Refused if it does not exist.
         """

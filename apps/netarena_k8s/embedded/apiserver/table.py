@@ -16,18 +16,18 @@ Object: TypeAlias = Mapping[str, Any]
 Cell: TypeAlias = str | int
 NONE = "<none>"
 UNKNOWN = "<unknown>"
-_SHOWN = 3  # endpoint addresses that are shown
+_SHOWN = 3  # maximum number of endpoint addresses in a cell
 
 
 def wants_table(accept: str) -> bool:
-    """Return whether a client's first choice is a table."""
+    """Return whether the first media type in an Accept header is a table."""
     return ";as=Table" in accept.split(",", maxsplit=1)[0].replace(" ", "")
 
 
 def make_table(
     resource: Resource, objects: Sequence[Object], metadata: Object, include: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the Table. ``include`` is ``includeObject`` of the query, which is None, Metadata or
+    """Return the Table. ``include`` is the query parameter ``includeObject``: None, Metadata or
     Object."""
     columns = _COLUMNS.get(resource.full, _PLAIN)
     return {
@@ -64,13 +64,12 @@ def _within(one: Object, include: str) -> Any:
 
 
 def read_time(text: str) -> datetime:
-    """Return the time that ``text`` gives in the API's format."""
+    """Parse a time in the API's format."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration as kubectl shows it, with at most two units, and only one if the first is
-    large.
+    """Return a duration as kubectl shows it: two units, or only one if its number is large.
 
     >>> [show_age(s) for s in (5, 300, 725, 4000, 100000)]
     ['5s', '5m', '12m', '66m', '27h']
@@ -95,7 +94,7 @@ def _at(*path: str, default: Cell = NONE) -> Callable[[Object, datetime], Cell]:
 
 
 def _of(show: Callable[[Any], Cell], *path: str) -> Callable[[Object, datetime], Cell]:
-    """Return a cell that shows the value at ``path`` with ``show``."""
+    """Return the function that shows an object's value at ``path`` with ``show``."""
 
     def cell(one: Object, _now: datetime) -> Cell:
         found: Any = one

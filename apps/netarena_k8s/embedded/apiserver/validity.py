@@ -22,7 +22,7 @@ _TOLD = 100
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _TYPES = ("Ingress", "Egress")
 _ANNOTATION_BYTES = 262_144
-#: finalizers that need no domain
+#: finalizers that are allowed without a domain
 _FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _OWNER_KEYS: Mapping[str, str] = MappingProxyType(
     {
@@ -161,7 +161,7 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return flaws for metadata fields that were set, but that only a deletion may set."""
+    """Return flaws for changes of metadata fields that only a deletion may make."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

@@ -48,7 +48,7 @@ from netarena_k8s.embedded.apiserver.validity import (
 from netarena_k8s.world.generated_name import LETTERS
 
 Object: TypeAlias = Mapping[str, Any]
-#: message about an object -> its refusal
+#: function that turns a message about an object into a refusal
 Refuse: TypeAlias = Callable[[str], Refused]
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
 _MANAGER_CHARS = 128
@@ -59,7 +59,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def write(call: Call, store: Store) -> Answer:
-    """Execute ``call``. Raises Refused, and then nothing has changed."""
+    """Execute ``call``. Raises Refused without having changed anything."""
     if call.subresource:
         raise no_page()
     try:
@@ -70,7 +70,7 @@ def write(call: Call, store: Store) -> Answer:
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of a write in its query."""
+    """The options of a write that are query parameters."""
 
     dry: bool
     validation: str
@@ -80,7 +80,8 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Job:
-    """One write, with its call, store and options, and the refusal for a malformed body."""
+    """One write: its call, store and options, and the function that makes the refusal of a
+    malformed body."""
 
     call: Call
     store: Store
@@ -143,7 +144,7 @@ def _create(call: Call, store: Store) -> Answer:
 
 
 def _add(job: _Job, sent: Object, owners: list[Owner] | None = None) -> Answer:
-    """Store a new object. ``owners`` are the owners after an apply."""
+    """Store a new object. ``owners`` (server-side apply only) are the field managers it gets."""
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -307,8 +308,8 @@ def _change(
 ) -> Answer:
     """Store the new form of ``old``.
 
-    ``owners`` are the owners after an apply. ``hollow`` is whether an empty list or map was dropped
-    from the sent object.
+    ``owners`` (server-side apply only) are the field managers it gets. ``hollow`` is whether an
+    empty list or map was dropped from the sent object.
     """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
@@ -348,9 +349,9 @@ def _change(
 
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
-    """Return the owners that a client sent, or else the known owners.
+    """Return the field managers that a client sent, or the stored ones if it sent none.
 
-    kubectl sends rewritten owners when it migrates to server-side apply.
+    kubectl sends changed field managers when it migrates an object to server-side apply.
     """
     if sent is None:
         return known
@@ -405,7 +406,7 @@ def _json_or_none(call: Call) -> dict[str, Any] | None:
 
 
 def _read_deletion(call: Call) -> bool:
-    """Return whether a deletion is only a dry run."""
+    """Return whether a deletion is a dry run."""
     options = _read_options(call, "DeleteOptions")
     wanted = _json_or_none(call) or {}
     return options.dry or bool(wanted.get("dryRun"))
@@ -498,8 +499,8 @@ def _check_place(call: Call, metadata: Object) -> None:
 
 
 def _validate(call: Call, one: Object, known: Sequence[Flaw] = ()) -> list[str]:
-    """Check a new object and return warnings. ``known`` are flaws found earlier. Raises Refused
-    (422)."""
+    """Check a new object and return warnings. ``known`` are flaws found before this check. Raises
+    Refused (422)."""
     name = one["metadata"].get("name", "")
     if call.resource != NETWORK_POLICIES:
         if not isinstance(name, str) or not name:

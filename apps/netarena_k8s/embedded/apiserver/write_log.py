@@ -1,4 +1,4 @@
-"""Record of a command's writes, which are the changes of policies' specs in order.
+"""Record of a command's writes: the changes of policies' specs, in order.
 
 A command line may contain many writes. Each write is judged, because the final state does not show
 all effects. Dry runs do not count, and neither do writes that leave the spec unchanged (a label,
@@ -17,7 +17,8 @@ from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
 #: Maximum number of changes of one command, and of characters of their specs as JSON. This is
-#: several times the policies of a world, and little enough to judge in a second or two.
+#: several times the number of policies of a world. The grader judges as many changes in one or two
+#: seconds.
 CHANGES, CHARS = 100, 1 << 20
 #: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})
@@ -45,7 +46,7 @@ class Ledger:
         self._chars, self.writes = saved[0], [*saved[1]]
 
     def refuse(self, name: str) -> Refused | None:
-        """Return the refusal of one more change, or None if there is room for the change."""
+        """Return the refusal of one more change, or None if the limits allow the change."""
         if len(self.writes) < CHANGES and self._chars < CHARS:
             return None
         why = f"a command may change policies {CHANGES} times at most, {CHARS} characters in all"

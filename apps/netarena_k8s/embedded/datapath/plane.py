@@ -1,16 +1,16 @@
-"""Process that holds the network namespaces, with one pod network per episode, and runs probes.
+"""Process that owns the network namespaces (one pod network per episode) and runs probes.
 
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
     python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It runs in its own user namespace, so nothing is left behind when it exits. Requests are lines of
-JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number": 1, "ok":
-...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is ready, or
-what is missing.
+It runs in its own user namespace, so the kernel removes all networks when it exits. Requests are
+lines of JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number":
+1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is
+ready, or what is missing.
 
-A veth pair connects each pod's namespace to the node's, where the rules of ``rule`` forward
-packets. Both ends have the same hardware address and send no ARP requests, so the first packet
-needs no address resolution.
+A veth pair connects each pod's namespace to the node's namespace. There the nftables rules of
+``rule`` filter forwarded packets. Both ends have the same hardware address and send no ARP
+requests, so the first packet needs no address resolution.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Network:
         """Remove the rate limit for ICMP errors in the thread's namespace, so that refusals are
         reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
-            with contextlib.suppress(OSError):  # older kernels: a global limit
+            with contextlib.suppress(OSError):  # on older kernels the limit is global
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
 
     def _listen(self, place: int, protocol: str, port: int) -> None:
@@ -149,16 +149,16 @@ class Network:
         self._listening, self._descriptors = {}, []
 
     def load(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """Put these policies in force before returning. Raises OSError."""
+        """Apply these policies. They are in force when this returns. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
-            self._rules = ""  # nft may reject the new rules.
+            self._rules = ""  # Unknown until nft has accepted the new rules.
             with entered(self._node):
                 _nft(rules)
             self._rules = rules
 
     def probe(self, targets: Sequence[tuple[int, str, str, int, int]], wait_s: float) -> list[bool]:
-        """Test all (source, protocol, address, port, expected pod) at the same time.
+        """Test all ``targets`` (source, protocol, address, port, expected pod) at the same time.
 
         Each test sends a token through a new connection, or in a datagram from an unused port. A
         test succeeds if the expected pod received the token and the pod's reply arrived. ``wait_s``
@@ -234,7 +234,7 @@ class _Round:
                 self._proceed(descriptor, event)
         except BlockingIOError:
             return
-        except OSError:  # The kernel or the other side refused the packet.
+        except OSError:  # The kernel or the receiver refused the packet.
             self._forget(descriptor)
 
     def _hear(self, descriptor: int) -> None:
@@ -281,8 +281,8 @@ class _Round:
         one.close()
 
     def _drain(self) -> None:
-        """Discard the packets and connections of this round, so that they do not count in the next
-        round."""
+        """Discard the remaining packets and connections of this round, so that they do not count in
+        the next."""
         for one, _, _ in self._listening.values():
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -358,7 +358,7 @@ def _nft(text: str) -> None:
 
 
 def _try() -> str:
-    """Return why this process, in its own namespaces, cannot measure, or "" if it can."""
+    """Return the reason why this process cannot measure in its own namespaces, or "" if it can."""
     pods = [Pod(f"10.244.0.{number}", "shop", {"app": str(number)}) for number in (2, 3)]
     closed = {
         "metadata": {"namespace": "shop"},

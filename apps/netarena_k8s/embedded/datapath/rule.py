@@ -1,12 +1,12 @@
 """Network policies as an nftables ruleset on the path of a pod's packets.
 
-This module shares only the semantics with ``netarena_k8s.world.policy``. There, the evaluator
-computes sets of ports. Here, each rule of a policy becomes lines that the kernel matches packets
-with. If both agree, this is therefore evidence that both are correct. After a service's address is
-translated, a packet of a new connection passes the chains of the sending pod and of the receiving
-pod:
+This module is a second, independent implementation of the semantics of
+``netarena_k8s.world.policy``. The evaluator there computes sets of ports. This module translates
+each rule of a policy to nftables lines. Agreement of both is evidence that both are correct. After
+a service's address is translated, a packet of a new connection passes the chains of the sending pod
+and of the receiving pod:
 
-* a pod that no policy of a direction selects has no chain, and everything passes,
+* a pod has no chain for a direction in which no policy selects it, and all traffic passes,
 * in a chain, each peer and port of a rule is a line that returns. Other packets get a reset
   or ICMP error, so that a refused connection does not have to time out,
 * replies, and packets of an established TCP connection, are accepted first. A datagram is always
@@ -27,8 +27,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> first letter of its chains, address field of the peer in a packet, and the
-#: keys of rules and peers in a spec
+#: policy direction -> first letter of its chains' names, packet field with the peer's address, and
+#: the keys of rules and of peers in a spec
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
@@ -43,13 +43,13 @@ _MEETS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
 
 @dataclass(frozen=True)
 class Pod:
-    """An endpoint with an address. Without ``namespace`` it is outside the cluster, and no selector
-    matches it."""
+    """An endpoint with an address. An endpoint without ``namespace`` is outside the cluster, and no
+    selector matches it."""
 
     ip: str
     namespace: str = ""
     labels: Labels = field(default_factory=dict)
-    #: (name, protocol) -> number
+    #: (port name, protocol) -> port number
     named: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ def _lines(
     pods: Sequence[Pod],
     namespaces: Mapping[str, Labels],
 ) -> Iterator[str]:
-    """Yield the nftables matches of the policy's rules for packets from or to the pod."""
+    """Yield the nftables matches of a policy's rules for packets from or to ``pod``."""
     _, side, rules_key, peers_key = _DIRECTIONS[direction]
     for rule in policy["spec"].get(rules_key) or []:
         peers = [

@@ -4,9 +4,9 @@
     deployed = await wired.deploy(world)
     sight = await deployed.look()
 
-Policies come from the wrapped cluster. A pair works if its pod's namespace can look up a name and
-connect to the service's address. The lookup is a datagram to the name server and the reply to this
-datagram. All pairs are tested at the same time with new connections, until two rounds agree.
+Policies come from the wrapped cluster. A pair works if its source pod can look up a name and
+connect to the service's address. The lookup is a datagram to the name server and its reply. All
+pairs are tested at the same time with new connections, until two rounds agree.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _MODULE = "netarena_k8s.embedded.datapath.plane"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: Maximum wait for packets that get neither a reply nor a refusal. The rulesets of this module
-#: always cause a reply or a refusal.
+#: Maximum wait for packets that get neither a reply nor a refusal. With this module's rulesets,
+#: each packet gets one of the two.
 _WAIT_S = 1.0
 _SETTLE_S = 10.0
 #: Prefix of service addresses in this network. The cluster addresses that kubectl shows are not
@@ -125,13 +125,13 @@ class Layout:
         }
 
     def look_up(self, source: str) -> Target:
-        """Return the target that tests name lookups with a datagram to the name server and the
-        reply to it."""
+        """Return the probe target that tests name lookups of ``source``."""
         places = self.places
         return places[source], "UDP", self.ends[_DNS].ip, 53, places[_DNS]
 
     def connect(self, pair: Pair) -> Target | None:
-        """Return the target that tests a pair, or None if its service has no usable target port.
+        """Return the probe target that tests a pair, or None if its service has no usable target
+        port.
 
         TCP uses the service's address. UDP uses the pod's address, because a refusal through a
         service's address is not reported.
@@ -150,7 +150,8 @@ Target = tuple[int, str, str, int, int]
 
 
 def lacking() -> str:
-    """Return in one line why this machine cannot measure pairs, or "" if it can. Takes a second."""
+    """Return in one line the reason why this machine cannot measure pairs, or "". Takes a
+    second."""
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"
     try:
@@ -170,18 +171,18 @@ class Plane:
             stop_s=_STOP_S,
             answer_s=_ANSWER_S,
         )
-        # The process handles one order at a time. The time spent waiting for other orders must not
+        # The process handles one order at a time. Time spent waiting for other orders must not
         # count towards a timeout.
         self._turn = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
-        """The process id while the process runs, otherwise None."""
+        """The process id, or None while the process does not run."""
         return self._servant.pid
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
-        """Send an order to the process. Raises EnvironmentFailed, after which the next order
-        restarts the process."""
+        """Send an order to the process. If this raises EnvironmentFailed, the next order restarts
+        the process."""
         async with self._turn:
             await self._servant.start()
             return await self._servant.ask(do, episode=episode, **arguments)
