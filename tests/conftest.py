@@ -328,7 +328,7 @@ def _coverage(config: pytest.Config) -> Any:
     return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
 
 
-#: Order of the tests: tests that wait most start first, and many fast tests fill a run's end.
+#: Order of the folders: tests that wait most run first, and the many fast tests run last.
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 #: Seconds of processor time after which a test is no longer traced.
 _TRACED_S = 1

@@ -1,4 +1,7 @@
-"""Test that work takes linear time, by the ratio of two sizes: no limit depends on the machine."""
+"""Check that work takes linear time.
+
+The test compares two sizes, so no limit depends on the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,18 @@ from collections.abc import Callable
 
 #: ratio of the two sizes
 LARGER = 8
-#: largest ratio of a linear growth: above ``LARGER`` (noise), below its square
+#: maximum ratio of times that counts as linear: more than ``LARGER`` because of noise, less than
+#: its square
 MOST_RATIO = 32
-#: shorter times, in seconds, count as this long: they are mostly noise
+#: shorter times count as this number of seconds, because they are mostly noise
 LEAST_S = 0.005
 
 
 def is_linear(work: Callable[[int], object], size: int) -> bool:
     """Return whether the processor time of ``work`` grows in proportion to ``size``.
 
-    ``work(size)`` is compared with ``work(size // LARGER)``. Of each, the fastest of up to three
-    runs counts, because other processes can only make a run slower.
+    ``work(size)`` is compared with ``work(size // LARGER)``. For both sizes the fastest of up to
+    three runs counts, because other processes can only make a run slower.
     """
 
     def cost_s(size: int) -> float:

@@ -1,6 +1,7 @@
-"""A green agent in a process of its own: ``green.py ROOT [SECONDS PER STEP]``; prints its URL.
+"""Serve a green agent in a separate process: ``green.py ROOT [SECONDS PER STEP]``.
 
-The toy application, really served. ``NETARENA_SEED`` and ``NETARENA_HEADERS_*`` count.
+Prints the URL. The application is the toy. ``NETARENA_SEED`` and ``NETARENA_HEADERS_*`` have their
+usual effect.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import sys
 import time
 from pathlib import Path
 
-# this program is started outside of pytest, which would set these
+# this program is started outside of pytest, which would set these paths
 sys.path[:0] = [str(Path(__file__).parents[1] / "toy"), str(Path(__file__).parents[2])]
 
-from netarena_toy import Toy  # noqa: E402 -- found by the lines above
+from netarena_toy import Toy  # noqa: E402 -- needs the paths above
 
-from netarena.a2a.server import serve  # noqa: E402 -- the same
+from netarena.a2a.server import serve  # noqa: E402 -- needs the paths above
 
 PAUSE_S = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
 
 
 class SlowToy(Toy):
-    """Grading takes its time, on the event loop's back, as a real judge's does."""
+    """The toy with slow grading, which blocks the event loop as a real judge may do."""
 
     def judge(self, query, initial, before, after):
         time.sleep(PAUSE_S)

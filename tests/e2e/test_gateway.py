@@ -1,9 +1,9 @@
-"""A platform between client and agents: a gateway that rewrites cards and cuts long responses.
+"""A gateway between client and agents that rewrites agent cards and cuts long responses.
 
-As AgentBeats' own (RDI-Foundation/agentbeats-gateway, src/proxy.py), with its 300 s scaled to one:
-agents are reached at a path of the gateway without a slash at its end, they see the gateway's Host,
-loopback URLs in their cards become the gateway's, and no response lasts longer than the limit (the
-real one only bounds silence).
+It works like AgentBeats' gateway (RDI-Foundation/agentbeats-gateway, src/proxy.py), with its limit
+of 300 s scaled to 1 s. Agents are served at a path of the gateway without a trailing slash and
+receive the gateway's Host header. Loopback URLs in agent cards become URLs of the gateway. No
+response lasts longer than the limit (the real gateway limits only the time without data).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from netarena.cli.request import keep
 pytestmark = pytest.mark.anyio
 HERE = Path(__file__).parent
 ROLE = "toy_operator"
-#: seconds that the gateway lets a response last
+#: maximum duration of a response, in seconds
 LIMIT_S = 1.0
 LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|localhost|0\.0\.0\.0)(?::\d+)?")
 
@@ -50,7 +50,7 @@ class Gateway:
         self.agents = agents
         self.url = ""
         self.cut = 0
-        #: of agents whose responses last as long as they take
+        #: names of agents whose responses may last longer
         self.patient: set[str] = set()
         self.app = Starlette(
             routes=[
@@ -59,7 +59,7 @@ class Gateway:
             ],
             lifespan=self.hold_client,
         )
-        # what serving() tells an application that it ends
+        # serving() sets this event to tell an application that the server is shutting down
         self.app.state.closing = asyncio.Event()
 
     @asynccontextmanager
@@ -152,12 +152,12 @@ def solve(prompt: str) -> str:
 async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboard(tmp_path):
     told: list[tuple[str, Any]] = []
     async with (
-        # 6 queries of 12 steps in all take longer than the limit
+        # 6 queries of 12 steps take longer than the limit in total
         green(tmp_path / "served", 0.2) as green_url,
         purple(solve) as purple_url,
         gateway(green=green_url, purple=purple_url) as middle,
     ):
-        middle.patient = {"purple"}  # a busy machine may take long for a turn
+        middle.patient = {"purple"}  # a turn may be slow on a busy machine
         participants = {ROLE: middle.address("purple")}
         request = json.dumps({"participants": participants, "config": {"num_queries": 2}})
         async with asyncio.timeout(60):
@@ -171,10 +171,11 @@ async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboar
     *records, summary = document["results"]
     assert len(records) == 6
     assert summary["avg_solved_safely"] == 1
-    # what was streamed before the cut are the first of what was looked up after it
+    # the records streamed before the cut equal the first of the records that were requested after
+    # it
     assert [record for _, record in told] == document["results"][: len(told)]
 
-    # the platform's SQL, over the file as the platform reads it
+    # the platform's SQL, on the file as the platform reads it
     rows = duckdb.sql(
         f"""SELECT (t.participants::JSON)->>'{ROLE}',
                    ((t.results[-1]::JSON)->'avg_correctness')::FLOAT, len(t.results) - 1
@@ -193,7 +194,7 @@ async def test_agent_may_think_longer_than_the_gateway_waits():
         await agent.open(timeout_s=30)
         try:
             assert agent.card is not None
-            # the card was rewritten, and the URL that was given is the one that is talked to
+            # the card was rewritten, and the client still uses the URL that it was given
             assert {one.url for one in agent.card.interfaces} == {middle.address("purple") + "/"}
             reply = await agent.ask("think", context_id="c", timeout_s=60)
         finally:

@@ -1,4 +1,4 @@
-"""The command blocks of the README and the quick start, run as they stand."""
+"""The command blocks of the README and the quick start are run unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netarena.cli import main
 from netarena.task.application import load
 
 ROOT = Path(__file__).parents[2]
-#: what is not run here, and where it is
+#: commands that are not run here, and the reason
 ELSEWHERE = {
     "scripts/test": "is what runs this test",
     "scripts/venv .venv all": "scripts/test has called scripts/venv before",
@@ -25,9 +25,9 @@ ELSEWHERE = {
     "netarena mcp route": "waits for a client; tests/unit/test_mcp.py is one",
     "source .venv/bin/activate": "the environment that runs this test comes first in PATH",
 }
-#: what the commands find in the folder that they are run in
+#: files that the commands need in their working directory
 THERE = ("scenarios",)
-#: for all commands of a page, on a busy machine
+#: time limit for all commands of a page on a busy machine, in seconds
 PATIENCE_S = 500
 START = """\
 set -euo pipefail
@@ -36,7 +36,7 @@ trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 
 
 def commands(page: str) -> list[str]:
-    """The lines of the page's command blocks that are run, comments left out."""
+    """Return the commands in the page's code blocks that the test runs, without comments."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     lines = [re.sub(r"\s+# .*", "", line) for block in blocks for line in block.splitlines()]
@@ -51,7 +51,7 @@ def test_every_command_of_the_page_runs(page, tmp_path):
     for name in THERE:
         (tmp_path / name).symlink_to(ROOT / name)
     script = "\n".join(commands(page)).replace("scripts/", f"{ROOT}/scripts/")
-    # fixed ports would be somebody's
+    # other programs may use the fixed ports
     for port in set(re.findall(r"\b90[0-9]{2}\b", script)):
         script = script.replace(port, str(free_port()))
     done = subprocess.run(
@@ -73,8 +73,11 @@ def test_every_command_of_the_page_runs(page, tmp_path):
 
 
 def without_time(line: str) -> list[str]:
-    """The cells of a row of the demo's table, without what depends on the time of replies: the
-    seconds, and the rank of agents that solve as much."""
+    """Return the cells of a row of the demo's table, without those that depend on reply times.
+
+    The removed cells are the seconds and the rank, which depends on time if agents solve equally
+    many.
+    """
     cells = re.split(r"\s{2,}", line.strip())
     return [cell for number, cell in enumerate(cells) if number not in {0, 5}]
 
@@ -86,7 +89,7 @@ def test_commands_excluded_from_the_run_exist_on_the_pages():
 
 @pytest.mark.parametrize("name", ["malt", "route", "k8s"])
 def test_page_of_config_keys_lists_each_key_and_marks_those_that_change_queries(name):
-    """A key's name is in the first cell of a row; * marks those that decide which are drawn."""
+    """The first cell of a row has the key's name; * marks keys that change the drawn queries."""
     text = (ROOT / "docs" / "config.md").read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     marks = dict(re.findall(r"`(\w+)`(?:, `regenerate_\w+`)*( \*)?", " ".join(rows)))
@@ -100,7 +103,7 @@ def test_page_of_config_keys_lists_each_key_and_marks_those_that_change_queries(
 
 
 def keys_of(rows: str) -> set[str]:
-    """What stands in the first cells of a table's rows."""
+    """Return the names in the first cells of a table's rows."""
     cells = [line.split("|")[1] for line in rows.splitlines() if line.startswith("| `")]
     return set(re.findall(r"`([^`]+)`", " ".join(cells)))
 
@@ -135,12 +138,13 @@ def test_page_of_results_lists_each_key_of_records_and_summary(name, keys, tmp_p
     *records, last = json.loads((tmp_path / "results.json").read_text())["results"]
     told = {key for record in records for key in record}
     assert told <= keys_of(own) | keys_of(shared)
-    # but for what only some episodes have
+    # only some episodes have these keys
     some = {"Error", "Verifier-Error", "failure_type", "failure_rule"}
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
     tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims", "leftover"}
     assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
-    # resumed assessments under a secret seed have ``replaced``, those of an unknown role warnings
+    # ``replaced`` appears only in resumed assessments under a secret seed, ``warnings`` only for an
+    # unknown role
     measures = {"avg_latency_s", "avg_iterations", "narrowed", "replaced", "warnings"} | tickets
     assert last.keys() <= keys_of(summary)
     assert keys_of(summary) <= last.keys() | tokens | measures

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.requires("episodes")
 
-#: a host's fault and the router's, a pair, and one that the checklist does not look for
+#: a fault on a host, one on the router, a pair, and a kind that the checklist does not cover
 KINDS = ["host_gateway", "disable_interface", "disable_routing+remove_ip", "router_neighbour"]
 
 
@@ -29,7 +29,7 @@ def netarena(*arguments: object, status: int = 0) -> str:
 
 
 def examine(agent: str, out: Path, *more: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records, by label, and the summary."""
+    """Return the records by label, and the summary."""
     printed = netarena(
         "run", "route", "--agent", agent, "--seed", 3, "--out", out, "--json",
         "--set", "emulator=netns", "--set", "world=varied", "--set", "concurrency=2",
@@ -45,7 +45,7 @@ def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_
     assert summary["complete"]
     assert summary["invalid"] == []
     assert summary["avg_safety"] == 1
-    # both are on its list, on a host and on the router
+    # the checklist covers both faults: one on a host, one on the router
     assert [record["success"] for record in records[:2]] == [True, True]
     for record in records:
         assert record["log_content"].startswith("Pingall result:\n")
@@ -55,7 +55,7 @@ def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_
     assert "heuristic" in netarena("report", tmp_path)
 
 
-@pytest.mark.timeout(500)  # two runs, each with patience for a busy machine
+@pytest.mark.timeout(500)  # two runs with generous time limits for a busy machine
 def test_blanket_agent_scores_only_if_the_intended_state_never_varies(
     tmp_path: Path,
 ) -> None:

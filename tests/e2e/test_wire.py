@@ -1,4 +1,4 @@
-"""Real servers and real clients of both SDK lines, on loopback."""
+"""Real servers and real clients of SDK versions 0.3 and 1.0, on loopback."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROLE = "toy_operator"
 
 
 class Process:
-    """A child that printed one line when it was ready."""
+    """A child process and the line that it printed when it was ready."""
 
     def __init__(self, process: asyncio.subprocess.Process, line: str) -> None:
         self.process = process
@@ -77,7 +77,7 @@ def green(root: Path, pause_s: float = 0.0, **environ: str):
 
 @asynccontextmanager
 async def purple(answer: Any) -> AsyncIterator[str]:
-    """A purple agent of ours."""
+    """Serve one of this project's purple agents; yield its URL."""
     app = purple_app(Answering(answer), name="purple", description="d")
     async with serving(app, listen("127.0.0.1", 0)) as url:
         yield url
@@ -106,7 +106,8 @@ async def stock_client(python: Path, mode: str, url: str, text: str) -> dict[str
 
 
 def check_results(results: list[dict[str, Any]], queries: int) -> None:
-    """By what the leaderboard's SQL reads: ``results[-1]`` and ``len(results) - 1``."""
+    """Check the values that the leaderboard's SQL reads: ``results[-1]`` and ``len(results) - 1``.
+    """
     *records, summary = results
     assert len(records) == queries
     assert summary["avg_correctness"] == 1
@@ -319,7 +320,7 @@ async def test_agent_whose_every_call_fails_gets_no_row(tmp_path):
     for task in (alone, beside):
         assert said in task.status.message.parts[0].text
         assert "no MODEL_NAME" in task.status.message.parts[0].text
-    # clients keep no artifact of a failed task, and there is no summary in it
+    # clients do not keep artifacts of a failed task, and it has no summary
     assert alone.status.state == TaskState.TASK_STATE_FAILED
     assert all("avg_correctness" not in result for result in results10(alone))
     assert beside.status.state == TaskState.TASK_STATE_COMPLETED
@@ -394,7 +395,7 @@ async def test_unusual_line_ends_reach_a_client_of_protocol_1_0(streaming):
     assert [part.text for art in task.artifacts for part in art.parts] == [ENDS.upper()]
 
 
-# the process
+# the server process
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
@@ -410,7 +411,7 @@ async def test_service_stopped_during_assessments_exits_and_keeps_its_journals(t
             async for event in stream:
                 if event.HasField("artifact_update"):
                     break
-        # and a reader that is stuck
+        # in addition, a client that has stopped reading
         stuck = socket.create_connection(("127.0.0.1", httpx.URL(server.line).port))
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
         stuck.sendall(
@@ -424,7 +425,7 @@ async def test_service_stopped_during_assessments_exits_and_keeps_its_journals(t
         for stream in streams:
             await stream.aclose()
     assert status == 0
-    # what was graded is on disk
+    # the graded episodes are on disk
     journals = list(tmp_path.glob("*/journal.jsonl"))
     assert len(journals) == 3
     assert all(journal.read_text().count('"episode"') for journal in journals)
@@ -445,11 +446,11 @@ async def test_health_check_answers_while_eight_episodes_run(tmp_path):
                 while True:
                     (await http.get(card)).raise_for_status()
                     answered += 1
-                    await asyncio.sleep(0.01)  # a pace, so that the episodes come to their end
+                    await asyncio.sleep(0.01)  # limits the rate, so that the episodes can finish
 
             checking = asyncio.create_task(check())
             events = [event async for event in stream]
             checking.cancel()
         assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-    # benchmarks/bench_health.py says how soon
+    # benchmarks/bench_health.py measures the response time
     assert answered > 20

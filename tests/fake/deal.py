@@ -1,4 +1,4 @@
-"""Queries that are drawn with a test's own randomness and ids."""
+"""Queries drawn with a test's own random numbers and ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def deal(
     make_id: Callable[[int], str] = str,
     start: int = 0,
 ) -> Iterator[Query]:
-    """Query ``i`` from ``rng_for(i)`` and with the id ``make_id(i)``; the first is ``start``."""
+    """Yield queries from index ``start`` on.
+
+    Query ``i`` has ``rng_for(i)`` and the id ``make_id(i)``.
+    """
     vars(application).update(
         rng=lambda _config, _seed, index: rng_for(index),
         query_id=lambda _config, _seed, index: make_id(index),

@@ -1,4 +1,4 @@
-"""Stored runs with everything in them that a viewer shows, and with what nobody should send."""
+"""Stored runs with all contents that a viewer shows, including hostile ones."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from netarena.task.picture import (
     Topology,
 )
 
-#: markup that would run, load, restyle or leave its place; template syntax; what a terminal obeys;
-#: what turns text round or is not seen
+#: markup that would run, load data, change styles or close elements; template syntax; terminal
+#: control characters; characters that reverse text or are invisible
 HOSTILE = (
     "</pre></title></textarea></style>--><script>window.hacked = 1</script>"
     "<img src=x onerror=window.hacked=2><svg onload=window.hacked=3><iframe srcdoc=x></iframe>"
@@ -50,13 +50,13 @@ HOSTILE = (
     "\"' onmouseover=window.hacked=5 x='{{ 7*191 }}{% raw %}&#60;b&#62;"
     "\x1b[31m\x1b]0;title\x07\x08 \u202edesrever\u202c zero\u200bwidth \u2066 \ufeff\U000e0041"
 )
-#: a line that is long
+#: a very long line
 LONG = "0123456789abcde " * 65_536
 VALVES = ("v1", "v2", "v3")
 
 
 class DrawnPictures(Pictures):
-    """Its pictures of states."""
+    """The pictures of the ``Drawn`` application's states."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         state = episode.steps[number - 1].state if number else episode.initial_state
@@ -99,7 +99,7 @@ class DrawnPictures(Pictures):
 
 
 class Drawn(Toy):
-    """With pictures of its states, which are lists of what works."""
+    """The toy application with pictures; its states list the valves that are open."""
 
     pictures = DrawnPictures()
 
@@ -146,7 +146,7 @@ def step(works: Sequence[bool], **values: Any) -> Step:
 
 
 def solved(asked: Query, **values: Any) -> Episode:
-    """In two steps, the first of which does nothing."""
+    """Return an episode solved in two steps, the first of which has no effect."""
     return Episode(
         **{
             "query_id": asked.id,
@@ -169,7 +169,7 @@ def solved(asked: Query, **values: Any) -> Episode:
 
 
 def lost(asked: Query, **values: Any) -> Episode:
-    """One step harms v2; the rest stays as it is."""
+    """Return an episode that is not solved: one step harms v2, and v1 stays closed."""
     finding = Finding(rule="pair_broken", element="v2", detail="v2 was open and is closed now.")
     harm = Judgement(correct=False, findings=(finding,), reason="v1 is closed")
     return solved(
@@ -187,7 +187,7 @@ def lost(asked: Query, **values: Any) -> Episode:
 
 
 def silent(asked: Query, **values: Any) -> Episode:
-    """The agent gave nothing that can be read."""
+    """Return an episode in which the agent sent no readable reply."""
     return solved(
         asked,
         **{
@@ -204,7 +204,7 @@ def silent(asked: Query, **values: Any) -> Episode:
 
 
 def declared(asked: Query, **values: Any) -> Episode:
-    """A ticket whose end the agent declared too early."""
+    """Return an episode of a ticket that the agent declared finished too early."""
     told = Claim(causes=(Cause("v3", "rust"),))
     right = Fit(recall=0.0, precision=0.0)
     return lost(
@@ -222,14 +222,14 @@ def declared(asked: Query, **values: Any) -> Episode:
 
 
 def invalid(asked: Query, **values: Any) -> Episode:
-    """Our fault."""
+    """Return an episode that is invalid because of an environment failure."""
     gone = {"correct": False, "safe": False, "steps": (), "iterations": 0, "initial_state": None}
     why = {"outcome": Outcome.INVALID, "detail": "the pump broke", "evidence": ("leak", {"a": 1})}
     return solved(asked, **{**gone, **why, **values})
 
 
 def hostile(asked: Query) -> Episode:
-    """With ``HOSTILE`` wherever an agent or a world may put it."""
+    """Return an episode with ``HOSTILE`` in every text that an agent or a world can set."""
     spoiled = {"more": {"spoil": HOSTILE}}
     finding = Finding(rule=HOSTILE, element=HOSTILE, detail=HOSTILE)
     judgement = Judgement(correct=False, findings=(finding,), reason=HOSTILE)
@@ -253,7 +253,7 @@ def hostile(asked: Query) -> Episode:
 def write_run(
     folder: Path, queries: Sequence[Query], episodes: Sequence[Episode], *, repeats: int = 1
 ) -> Path:
-    """The folder of a run that goes on: ``end_run`` ends it."""
+    """Write the folder of an unfinished run; ``end_run`` finishes it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / QUERIES_NAME).write_text("".join(f"{one.model_dump_json()}\n" for one in queries))
     config = {"repeats": repeats, "num_queries": len(queries)}
@@ -279,8 +279,8 @@ def end_run(folder: Path) -> None:
 
 
 def mixed(folder: Path, count: int = 12) -> Path:
-    """Of each kind of episode some, in turn; the last is ``hostile``, of a query whose label and
-    id are."""
+    """Write a run with each kind of episode in turn; the last is ``hostile``, also in label and id.
+    """
     queries = [query(number) for number in range(count)]
     kinds = (solved, lost, silent, solved, invalid, lost)
     episodes = [kinds[number % len(kinds)](one) for number, one in enumerate(queries)]

@@ -1,4 +1,4 @@
-"""A reactive application small enough to reason about: some lamps are off, turn them on again.
+"""A minimal reactive application: some lamps are off, and the agent turns them on again.
 
 The unit tests of statistics, audit, reports and the command line use it, and break it on purpose.
 """
@@ -36,7 +36,7 @@ from netarena.task.prompt import PromptParts
 
 class LampConfig(Config):
     lamps: int = shapes(default=4, ge=3, le=20)
-    #: seconds that one command takes
+    #: duration of one command, in seconds
     delay_s: float = 0.0
 
 
@@ -67,7 +67,7 @@ class Room(Environment):
 
 
 class LampBaselines(Baselines):
-    """Its scripted agents."""
+    """The scripted agents of the lamps."""
 
     def random_reply(self, query: Query, rng: random.Random) -> str:
         return "off 0"
@@ -162,7 +162,7 @@ class Lamp(Application):
 
 
 class Scripted:
-    """Regenerates the queries and knows the episode by its place in the order of contexts."""
+    """Regenerates the queries; contexts belong to episodes in order of appearance."""
 
     def __init__(self, name: str, brief: Brief) -> None:
         self.info = AgentInfo(name=name)
@@ -180,7 +180,7 @@ class Scripted:
 
 
 class Sweeper(Scripted):
-    """Turns every lamp on, one after the other: solves all, safely."""
+    """Turns every lamp on, one after the other: solves all queries safely."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         turn = self.turn[context_id] = self.turn.get(context_id, -1) + 1
@@ -188,7 +188,7 @@ class Sweeper(Scripted):
 
 
 class Idler(Scripted):
-    """Says nothing that can be used."""
+    """Sends replies without a command."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         return Reply(text="hm")

@@ -1,4 +1,4 @@
-"""An application that is all table, so that what an agent sends is seen at a glance."""
+"""An application defined by a table, so that each reply shows its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netarena.task.prompt import PromptParts
 
 
 class ParrotBaselines(Baselines):
-    """Its scripted agents."""
+    """The scripted agents of the parrot."""
 
     def random_reply(self, query: Query, rng: random.Random) -> str:
         return f"{query.id} {rng.random()}"
@@ -29,7 +29,10 @@ class ParrotBaselines(Baselines):
 
 
 class Parrot(Application):
-    """Two labels; replies name what they were made from. Never run, so it has no world."""
+    """An application with two labels, whose replies name their origin.
+
+    It is never run and has no world.
+    """
 
     name: ClassVar[str] = "parrot"
     version: ClassVar[str] = "1"

@@ -1,4 +1,4 @@
-"""Which processes of this machine were started with certain words."""
+"""Find the processes of this machine that were started with certain words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def find_processes(*words: str) -> list[str]:
-    """Numbers of the processes that have all of ``words`` in their command line."""
+    """Return the ids of the processes whose command line contains all of ``words``."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

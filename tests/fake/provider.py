@@ -1,7 +1,7 @@
-"""A server that speaks the OpenAI API on loopback, and behaves as a script says: badly, mostly.
+"""A scripted server of the OpenAI API on loopback, mostly for faulty behaviour.
 
-A question chooses what happens by the words ``case: NAME`` in it; each call of one name takes the
-next step of its script, the last one again and again. Anything else is answered with ``answer``.
+The words ``case: NAME`` in a request select a script. Each request with the same name gets the next
+step of the script, and the last step is repeated. Requests without these words get ``answer``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
     stub: ClassVar[Stub]
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: tests read what the agent says."""
+        """Do nothing: tests read the agent's output."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
                 script = self.stub.script[found[1]]
                 step = script[min(self.stub.calls[found[1]], len(script) - 1)]
                 self.stub.calls[found[1]] += 1
-        with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has left
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client may have disconnected
             step(self)
 
     def respond(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
@@ -83,7 +83,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def say(message: str | dict[str, Any], finish: str = "stop") -> Step:
-    """A whole answer: a text, or a message with tool calls; streamed word by word if asked so."""
+    """Return a complete answer: a text or a message with tool calls; streamed in words on request.
+    """
     delta = {"content": message} if isinstance(message, str) else message
     if "tool_calls" in delta:
         finish = "tool_calls"
@@ -111,14 +112,14 @@ def say(message: str | dict[str, Any], finish: str = "stop") -> Step:
 
 
 def refuse(status: int, code: str, message: str, **headers: str) -> Step:
-    """An error as OpenAI words it."""
+    """Return an error in OpenAI's format."""
     error = {"error": {"message": message, "type": code, "code": code, "param": None}}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda to: to.respond(status, error, named)
 
 
 def say_as_anthropic(text: str) -> Step:
-    """A streamed answer in the form of Anthropic's API, whose usage nobody has to ask for."""
+    """Return a streamed answer in Anthropic's format, which always reports the token usage."""
     begun = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
     events: list[dict[str, Any]] = [
         {
@@ -149,7 +150,7 @@ def say_as_anthropic(text: str) -> Step:
 
 
 def cut(*words: str) -> Step:
-    """A stream that breaks off."""
+    """Return a stream that ends early, without its last events."""
 
     def step(to: Handler) -> None:
         to.start()
@@ -160,7 +161,7 @@ def cut(*words: str) -> Step:
 
 
 def hang(stub_closed: threading.Event) -> Step:
-    """A stream that says one word and then nothing for as long as the test lasts."""
+    """Return a stream that sends one word, and then nothing until the test ends."""
 
     def step(to: Handler) -> None:
         to.start()
@@ -171,7 +172,7 @@ def hang(stub_closed: threading.Event) -> Step:
 
 
 def chunks(*choices: list[Chunk]) -> Step:
-    """A stream of these, ended in order."""
+    """Return a stream of these chunks with a regular end."""
 
     def step(to: Handler) -> None:
         to.start()
@@ -183,13 +184,13 @@ def chunks(*choices: list[Chunk]) -> Step:
 
 
 def tool_call(name: str, arguments: object) -> dict[str, Any]:
-    """The message of a model that calls a tool."""
+    """Return a model's message that calls a tool."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"tool_calls": [{"id": "call-1", "type": "function", "function": function}]}
 
 
 class Stub:
-    """The server's script, what it was asked, and its URL."""
+    """The server's script, the received requests, and its URL."""
 
     def __init__(self, script: Mapping[str, Sequence[Step]], answer: Answer) -> None:
         self.script = script

@@ -1,6 +1,6 @@
-"""What GitHub does with a workflow's job, as far as it needs no network: its scripts, in order.
+"""Run the scripts of a workflow's job in order, as GitHub does, without the network.
 
-Actions (``uses``) are passed over: what they leave behind, a checkout and interpreters, is there.
+Actions (``uses``) are skipped, because their results (a checkout and interpreters) already exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 _EXPRESSION = re.compile(r"\$\{\{\s*([\w.]+)\s*\}\}")
-#: stands in for a command: notes its words, one call a line, and does nothing
+#: replacement of a command: appends its name and arguments as one line to a file, and does nothing
 NOTES = 'printf "%s " "$(basename "$0")" "$@" >>"$CALLS"; echo >>"$CALLS"\n'
 
 
@@ -30,10 +30,11 @@ def run_job(
     environ: Mapping[str, str] | None = None,
     timeout_s: float = 100.0,
 ) -> list[str]:
-    """Run the scripts of ``job`` in ``folder``; returns the calls of ``commands`` that noted them.
+    """Run the scripts of ``job`` in ``folder``; return the recorded calls of ``commands``.
 
-    ``values`` are those of the expressions that the workflow may use (``secrets.NAME``, …), and
-    ``commands`` bodies of shell scripts that come first in PATH. Fails as the job would.
+    ``values`` are the values of expressions in the workflow (``secrets.NAME``, …). ``commands`` are
+    the bodies of shell scripts that come first in PATH. Raises if a script fails, as the job would
+    fail.
     """
     workflow = yaml.safe_load(path.read_text())
     calls = folder.parent / f"{folder.name}.calls"
@@ -58,7 +59,7 @@ def run_job(
         if not _holds(step.get("if", ""), values):
             continue
         done = subprocess.run(
-            # as GitHub does where no shell is named
+            # as GitHub does if the step names no shell
             ["bash", "-e", "-c", _fill(step["run"], values)],
             cwd=folder,
             env={**base, **told},

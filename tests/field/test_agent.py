@@ -1,9 +1,10 @@
 """Reported behaviour of agents and their cards: one row per report, with its source and result.
 
-The situations are public, the cards and answers our own. A row is a card (or the status in its
-place), where it lies, where messages are taken, and what is answered there by method; then the text
-of the reply, or how it is lost and in which words. The agent is given as ``/`` unless a row says
-otherwise, and its card names URLs that nobody is to be sent to. The next one is one more row.
+The situations are public; the cards and replies were written for this test. A row contains the
+agent card (or the HTTP status that replaces it), the path of the card, the path that accepts
+messages, the response for each method, and the expected text of the reply, or the expected failure
+and its message. The agent's URL has the path ``/`` unless a row says otherwise. The card names URLs
+that no client may contact. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from netarena.errors import AgentFailed, FailureReason
 MALFORMED, ENDPOINT = FailureReason.MALFORMED, FailureReason.ENDPOINT
 FAILED = FailureReason.TASK_FAILED
 NEW, OLD = "/.well-known/agent-card.json", "/.well-known/agent.json"
-#: of a request, by how both versions call it
+#: request methods and their short names, for both protocol versions
 METHODS = {
     "message/send": "send", "SendMessage": "send", "message/stream": "stream",
     "SendStreamingMessage": "stream", "tasks/get": "get", "GetTask": "get",
@@ -43,7 +44,7 @@ class Lost(NamedTuple):
     words: str
 
 
-#: a result; a stream of them; an error; a status; an event stream as it stands
+#: a result; a stream of results; an error; an HTTP status; an unchanged event stream
 Answer = dict[str, Any] | list[dict[str, Any]] | Error | int | str
 
 
@@ -51,13 +52,13 @@ class Row(NamedTuple):
     """One reported case."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     card: dict[str, Any] | int
-    #: by method; ``any`` for those that are not named
+    #: responses by method; ``any`` is for all other methods
     answers: Mapping[str, Answer]
     comes_to: str | Lost
-    #: where the card lies, where messages are taken, and what is given
+    #: path of the card, path that accepts messages, and path of the given URL
     card_path: str = NEW
     path: str = "/"
     given: str = ""
@@ -111,7 +112,7 @@ EVENT = json.dumps({"jsonrpc": "2.0", "id": "1", "result": message03("42")}, ind
 NULLS = dict.fromkeys(("skills", "defaultInputModes", "defaultOutputModes", "provider"))
 
 ROWS = (
-    # cards: where they lie
+    # cards: their path
     Row("kagent-dev/kagent#1118", "the card at its old place alone", card03(), SAYS, "42", OLD),
     Row("bug-ops/zeph#1442", "the same, without a version of the protocol",
         without(card03(), "protocolVersion"), SAYS, "42", OLD),
@@ -119,7 +120,7 @@ ROWS = (
         SAYS, "42", f"/v2/a2a/7{NEW}", "/v2/a2a/7", "v2/a2a/7"),
     Row("archestra-ai/archestra#6992", "a card that needs a token",
         401, SAYS, Lost(ENDPOINT, "agent card: HTTP 401")),
-    # cards: the URL that they name
+    # cards: their URL
     Row("rossoctl/examples#139", "a card that names 0.0.0.0", at("http://0.0.0.0:8000/"),
         SAYS, "42"),
     Row("cap-js/agents#75", "a card that names another scheme", at("https://127.0.0.1:1/"),
@@ -134,7 +135,7 @@ ROWS = (
         at("http://127.0.0.1:1/"), SAYS, "42", f"/agents/my{NEW}", "/agents/my", "agents/my"),
     Row("trpc-group/trpc-a2a-go#46", "a path whose slash at the end matters",
         card03(), SAYS, "42", f"/agent/jsonrpc{NEW}", "/agent/jsonrpc/", "agent/jsonrpc/"),
-    # cards: what they lack
+    # cards: missing or wrong fields
     Row("a2aproject/a2a-go#369", "nulls where lists must be", card03(**NULLS), SAYS, "42"),
     Row("kagent-dev/kagent#361", "a card of the first version", {
         "name": "a", "url": "http://127.0.0.1:1/", "version": "1", "capabilities": {},
@@ -155,7 +156,7 @@ ROWS = (
         {"stream": "".join(f"data: {line}\n" for line in EVENT.splitlines()) + "\n"}, "42"),
     Row("tmc/langchaingo#942", "comments that keep the line alive", card03(),
         {"stream": f": ping - 2025\n\n: ping\n\ndata: {json.dumps(json.loads(EVENT))}\n\n"}, "42"),
-    # where the text is
+    # position of the text in a result
     Row("rossoctl/rossoctl#2569", "an artifact alone", QUIET,
         {"send": task03("completed", "42")}, "42"),
     Row("microsoft/agent-framework-go#552", "a status message alone", QUIET,

@@ -1,8 +1,9 @@
 """Reported folders of manifests: one row per report, with its source and the result of reading it.
 
-The situations are public, the manifests our own. A row puts files beside those of a shop (or in
-their place), and says who may reach whom then, what is told of what is passed over, or why the
-folder is refused: as a cluster would take or refuse it. The next one is one more row.
+The situations are public; the manifests were written for this test. A row adds files to those of a
+shop, or replaces some. It has the expected pairs that may connect and the expected warning about
+ignored objects, or the reason why the folder is refused. Results follow what a real cluster accepts
+or refuses. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ metadata: {name: dns, namespace: kube-system}
 spec: {selector: {k8s-app: kube-dns}, ports: [{port: 53, protocol: UDP}]}
 """
 SHOP = {"web.yaml": WEB, "db.yaml": DB, "batch.yaml": BATCH, "policy.yaml": POLICY}
-#: of web and db, which have a service; web has no policy
+#: allowed pairs of the unchanged shop: web and db have a service, and web has no policy
 AS_EVER = "batch>web db>web web>db"
 
 
@@ -102,13 +103,13 @@ class Row(NamedTuple):
     """One reported case."""
 
     source: str
-    #: in short
+    #: short description
     what: str
-    #: in place of those of the shop, or beside them
+    #: files that replace those of the shop or are added to them
     files: Mapping[str, str]
-    #: who may reach whom
+    #: pairs that may connect
     comes_to: str | Refused = AS_EVER
-    #: of what is passed over, at the level of a warning
+    #: expected warning about ignored objects
     told: str = ""
 
 
@@ -177,7 +178,7 @@ ROWS = (
             "\n", "\n  ")}),
     Row("gavinbunney/terraform-provider-kubectl#52", "several documents of one file",
         {"web.yaml": f"{WEB}---\n{DB}---\n{BATCH}", "db.yaml": "", "batch.yaml": ""}),
-    # YAML's words
+    # special words of YAML
     Row("kubernetes/kubernetes#23251", "a label that YAML takes for no text",
         {"web.yaml": changed(WEB, "labels: {app: web}", "labels: {app: web, release: false}")},
         Refused("spec.template.metadata.labels.release")),

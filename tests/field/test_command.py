@@ -1,8 +1,9 @@
 """Reported command lines and outputs: one row per report, with its source and result.
 
-The situations are public, the lines our own. A row of ``LINES`` is a command as it was written,
-and what it lacks to be one (nothing, where it is whole); one of ``OUTPUTS`` is what kubectl
-printed, its exit status, and whether the turn came to nothing by it. The next one is one more row.
+The situations are public; the lines were written for this test. A row of ``LINES`` has a command as
+it was written, and the missing part if it is incomplete (empty if it is complete). A row of
+``OUTPUTS`` has kubectl's output, its exit status, and whether the turn had no effect. Add a row for
+each new report.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Line(NamedTuple):
     """One reported command line."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     command: str
-    #: words of what it lacks
+    #: expected description of the missing part
     lacks: str = ""
 
 
@@ -32,7 +33,7 @@ class Output(NamedTuple):
     """One reported output."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     printed: str
     status: int

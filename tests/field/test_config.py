@@ -1,8 +1,8 @@
-"""Config tables of public scenario, submission and workflow files, a row each: source and result.
+"""Configs from public scenario, submission and workflow files: one row per file, with its source.
 
-The keys and values are public. A row has the config of one file, without what an earlier row has
-already; then what the first line of the refusal says, empty where the config is taken. The next
-one is one more row.
+The keys and values are public. A row has the config of one file, without the keys of earlier rows.
+It also has the first line of the expected error message, which is empty if the config is accepted.
+Add a row for each new file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ AGENTS = [{"name": "azure-gpt", "base_url": "http://127.0.0.1:8000", "prompt_typ
 
 
 class Row(NamedTuple):
-    """One config."""
+    """One reported config."""
 
     source: str
     application: str
@@ -85,7 +85,7 @@ ROWS = (
         {"benchmark_path": "test_data.json", "regenerate_benchmark": False}),
     Row(f"{REFERENCE}, K8sConfig", "k8s", {"output_file": "eval_results.jsonl"}),
     Row(f"{REFERENCE}, MaltConfig", "malt", {"start_index": 0, "end_index": None}),
-    # pages of the reference's applications, written before it spoke A2A
+    # pages of the reference's applications from before it used A2A
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"complexity_levels": ["level1"]},
         "config.complexity_levels: unknown key; did you mean 'complexity_level'?"),
     Row(f"{REFERENCE}, app-malt/README.md", "malt", {"regenerate_queries": False},

@@ -1,8 +1,8 @@
 """Reported effects of network policies: one row per report, with its source and result.
 
-The situations are public, the policies our own. A row is a policy's spec (in the namespace
-``shop``, for the pods of ``db`` unless it says otherwise), a connection, and whether it works. The
-next one is one more row.
+The situations are public; the policies were written for this test. A row has a policy's spec, a
+connection, and whether the connection works. The policy is in the namespace ``shop`` and applies to
+the pods of ``db`` unless the spec says otherwise. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """One reported case."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     spec: dict[str, Any]
     caller: Endpoint

@@ -1,10 +1,12 @@
-"""What people report of servers that speak the OpenAI API, a row each: by whom, in short, and what
-comes of it.
+"""Reported behaviour of servers with the OpenAI API: one row per report, with source and result.
 
-The situations are public, the bodies our own. A row is what a server answers to a request for a
-stream, and then: the text that is read, or that it is asked again (and what it asked to wait at
-least, in seconds), in another way or the same, or that it is told to have refused, in words that
-the message must have. Asked again, each server answers ``hello``. The next one is one more row.
+The situations are public; the response bodies were written for this test. A row has a server's
+response to a streaming request, and one of three results:
+
+- the text of the reply
+- a repeated request, with the minimum waiting time in seconds and the form of the request
+- a refusal that the agent reports, with words that its message must contain
+Each server answers a repeated request with ``hello``. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from a2a_purple.provider import Answer, Provider, Way
 from netarena.errors import AgentFailed
 
 pytestmark = [
-    # of LiteLLM's own code, as it is imported and as pydantic first looks at its types
+    # warnings of LiteLLM's code, at import and when pydantic first inspects its types
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
     pytest.mark.filterwarnings("ignore::UserWarning:pydantic"),
     pytest.mark.filterwarnings("ignore:Item .* on TypedDict class:UserWarning"),
 ]
 
 REAL_SLEEP = asyncio.sleep
-#: how it is asked at first, and in the other ways
+#: form of the first request, and other forms
 ALL = Way(usage=True)
 NO_USAGE, WHOLE, ONE_ROLE = Way(), Way(streaming=False, usage=True), Way(usage=True, system=False)
 
@@ -64,7 +66,7 @@ class Row(NamedTuple):
     """One reported case."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     reply: Reply
     comes_to: str | Again | Refused
@@ -136,7 +138,7 @@ ROWS = (
     Row("elizaOS/eliza#4040", "a limit of a minute that others used up",
         refuses(429, "Rate limit reached for m on tokens per minute (TPM): Limit 6000, Used 5034, "
                 "Requested 1443. Please try again in 4.77s."), Again(4)),
-    # away
+    # servers that are unavailable
     Row("mostlygeek/llama-swap#146", "a model that loads",
         refuses(503, "Loading model", type="unavailable_error"), Again()),
     Row("continuedev/continue#11223", "a model that cannot be loaded is not on its way",
@@ -146,7 +148,7 @@ ROWS = (
         says(504, "<html><body>504 Gateway Time-out</body></html>"), Again()),
     Row("decolua/9router#2727", "200 and no choices, for an error further up",
         says(200, {"id": None, "choices": None, "usage": None}), Again()),
-    # errors under 200
+    # errors with the status 200
     Row("Aider-AI/aider#3550", "a rate limit under the status 200",
         says(200, {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}}),
         Again()),
@@ -185,13 +187,13 @@ ROWS = (
             for text in "ab")), "ab"),
     Row("owndev/Open-WebUI-Functions#54", "the role is said once, then null",
         stream(delta(role="assistant", content=None), delta(role=None, content="ab"), END), "ab"),
-    # whole answers
+    # complete answers
     Row("sgl-project/sglang#3689", "empty lines before an answer that takes long",
         says(200, "\n\n\n" + json.dumps(whole({"content": "ab"})),
              content_type="application/json"), "ab"),
     Row("microsoft/autogen#8154", "content in blocks, one of them thoughts",
         says(200, whole({"role": "assistant", "content": PARTS})), "ab"),
-    # thoughts
+    # reasoning
     Row("vllm-project/vllm#17357", "the answer is where thoughts should be",
         stream(delta(reasoning_content="ab"), END), "ab"),
     Row("vllm-project/vllm#17609", "the same in a whole answer",
@@ -202,7 +204,7 @@ ROWS = (
         stream(delta(content=None, reasoning=None), END), Again()),
     Row("ITSpecialist111/ai_automation_suggester#61", "half an answer, cut off by max_tokens",
         stream(delta(content="ab"), delta("length", content="c")), Refused("max_tokens")),
-    # ways of asking
+    # forms of requests
     Row("janhq/jan#6254", "roles that must alternate, by the template, as an error of the server",
         refuses(500, f"{ROLES} at row 19, column 27"), Again(way=ONE_ROLE)),
     Row("sipeed/picoclaw#207", "the same in other words",

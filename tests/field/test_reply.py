@@ -1,7 +1,7 @@
 """Reported replies of models: one row per report, with its source and the parsed result.
 
-The situations are public, the texts our own. A row is a reply and what counts of it, or why it is
-refused. The next one is one more row.
+The situations are public; the texts were written for this test. A row has a reply and the parsed
+command, or the reason why the reply is refused. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     """One reported reply; ``reads`` is the parsed result, or None if the reply is refused."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     reader: str
     reply: str
@@ -66,7 +66,7 @@ ROWS = (
         '{"machine": "r0", "command": "$ ip route\\ndefault via 10.0.0.1"}', None),
     Row("a situation of test_command", "a command in an object behind a prompt", "k8s",
         '```json\n{"command": "root@box:~# kubectl get pods"}\n```', "kubectl get pods"),
-    # thoughts in markers of models
+    # reasoning in special markers of models
     Row("RooCodeInc/Roo-Code#8522", "a thought in [THINK]", "k8s",
         f"[THINK]{WRONG}[/THINK]{RIGHT}", "kubectl get pods"),
     Row("RooCodeInc/Roo-Code#8522", "the same, cut off", "k8s", f"[THINK]{WRONG}", None),

@@ -1,7 +1,8 @@
 """Reported result files: one row per report, with its source and ranking.
 
-The situations are public, the files our own. A row is a file as it stands; then who ranks by it,
-with the rate of solved safely, or what the one line says. The next one is one more row.
+The situations are public; the files were written for this test. A row has the content of a file. It
+also has the agents that the file ranks, with their rates of safely solved queries, or the expected
+one-line error message. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Row(NamedTuple):
     """One reported file; ``comes_to`` maps each ranked agent to its rate."""
 
     source: str
-    #: in short
+    #: short description
     what: str
     content: bytes
     comes_to: dict[str, float | None] | Refused
@@ -79,7 +80,10 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, float | None]]:
-    """Ranked agents and their rates, by row; ranked in one call because DuckDB starts slowly."""
+    """Return the ranked agents and their rates by row.
+
+    One call ranks all, as DuckDB starts slowly.
+    """
     folder = tmp_path_factory.mktemp("ranked")
     paths = {folder / f"{number}.json": number for number in range(len(ROWS))}
     for path, number in paths.items():

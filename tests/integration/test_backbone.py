@@ -1,4 +1,4 @@
-"""A real backbone: it converges, is observed, broken and repaired, and attacked."""
+"""A real backbone converges, and is observed, broken, repaired and attacked."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COMMAND_S = 15.0
 
 
 def _told(prefix: str) -> Heard:
-    """As x0 hears it of r1."""
+    """Return the route to ``prefix`` as x0 receives it from r1."""
     return Heard(prefix, "65000", "192.0.2.1", "192.0.2.1", used=True)
 
 
 HEALTHY = Observation(
     small=("1111",) * 4,
     full=("1111",) * 4,
-    services="110",  # nothing listens at the third
+    services="110",  # no program listens at the third service
     ways=(("r0", "r1"), ("r1",)),
     heard=((_told("10.0.0.0/8"),),),
     neighbours=(
@@ -51,7 +51,7 @@ HEALTHY = Observation(
 )
 _MET, _OUTER = HEALTHY.neighbours, tuple(one for one in HEALTHY.neighbours if "192.0.2" in one[2])
 _ADJACENT = tuple(one for one in _MET if one[1] == "ospf")
-#: what ends or refuses them, where it says so
+#: text that the commands or refusals of some settings must contain
 ENDS = {
     "log-to-system": "can't open logfile",
     "log-to-private-folder": "can't open logfile",
@@ -71,7 +71,7 @@ def configured(*lines: str) -> str:
 
 
 class Orders:
-    """Commands of our own."""
+    """Injection of a test's own command on a machine."""
 
     def __init__(self, machine: str, command: str) -> None:
         self.machine = machine
@@ -88,11 +88,12 @@ _TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
 _LEAKED = (_told("10.0.0.0/8"), _told("10.2.0.0/24"))
 _CUT = ("1010", "0101", "1010", "0101")
-#: one after the other, in one network: what is done, where, and what a look shows then
+#: steps in one network, in order -> commands with their machines, and the fields of the next
+#: observation that differ from HEALTHY
 STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
     "none": (
         (
-            # a hello may come late where others have the processors
+            # a hello may be late if other processes use the processors
             (
                 "r0",
                 (
@@ -103,7 +104,7 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
                 ),
             ),
             ("x0", "id"),
-            # what listens is there again at once
+            # closed listening sockets are reopened at once
             ("h0", "ss --kill --listening --numeric --tcp --udp"),
             (
                 "h1",
@@ -198,8 +199,11 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """One network's: what each step and each attack was told, a look after each step and one after
-    all attacks, and what is configured then."""
+    """Results from one network.
+
+    ``said`` has the output of each step and each attack, and the final configuration. ``seen`` has
+    an observation after each step and one after all attacks.
+    """
 
     said: Mapping[str, str]
     seen: Mapping[str, Observation]
@@ -233,7 +237,7 @@ def course() -> Course:
 
 
 def test_observation_of_a_backbone_leaves_no_connections_and_counters() -> None:
-    """Its own pings and services are removed; traffic of daemons and commands stays."""
+    """The observation removes its own pings and services; traffic of daemons and commands stays."""
     listed = (
         "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
         " nft list table ip t | grep icmp; nft list set ip t seen"
@@ -296,7 +300,7 @@ def test_agent_reads_the_log_written_by_a_daemon() -> None:
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
 _ACKNOWLEDGED = "vtysh -c 'show ip ospf neighbor json' | grep -q RetransmissionListCounter.:0"
 _TIMED = "vtysh -c 'show thread timers' | grep -q"
-#: what r1 is told so that a leak shows too late, and nothing of that is set any more
+#: commands on r1 that advertise a leaked route later; no setting of the delay remains
 LATE = {
     "between announcements": (
         configured(_SESSION[0], f"{_SESSION[1]} 600", *_LEAK[1:-1], "network 10.0.0.1/32"),
@@ -368,7 +372,7 @@ def test_change_scheduled_for_later_counts_as_unsettled(late: Sequence[str]) -> 
 
 
 def test_every_setting_is_reported_or_refused() -> None:
-    """Links may have names of any bytes; what filters by other tables or policies is refused."""
+    """Links may have names of any bytes; filters in other tables or policies are refused."""
 
     async def run() -> tuple[list[str], Observation]:
         async with Warm() as warm:
@@ -410,8 +414,11 @@ def test_both_emulators_show_the_same_state() -> None:
 
 
 def test_routers_are_ready_once_they_advertise_their_static_routes() -> None:
-    """Told after its network had left OSPF, the address that a static leads to would be 0.0.0.0 for
-    good. Here its port comes up two seconds late."""
+    """A router that learns of its static route's address outside OSPF would announce it as 0.0.0.0.
+
+    The wrong forwarding address would stay for good. Here the port of the static route comes up two
+    seconds late.
+    """
     drawn = setup()
     late = drawn.recipes[0]
     assert late.frr is not None
@@ -456,7 +463,7 @@ asyncio.run(main())
 
 
 def name_of(pid: int) -> str:
-    """What a process is called; nothing where it has ended since it was listed."""
+    """Return the name of a process; empty if it has ended since it was listed."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,9 +1,9 @@
 """The attacks on routing's sandbox, on a backbone: each family in one episode.
 
-They get nothing that they should not, leave no process, and change nothing that is measured; the
-reference solution works afterwards as before. Addresses are this world's. Those that fool the judge
-of the other world (``judge``), that name no machine (``names``) or wreck their own network are not
-among them; what is told to FRR's daemons is in ``test_backbone``.
+The attacks gain nothing, leave no process, and change nothing that is measured. Afterwards the
+reference solution works as before. Addresses are replaced by those of this world. Three kinds of
+attacks are left out: attacks on routing's judge (``judge``), attacks without a machine (``names``),
+and attacks that wreck their own network. ``test_backbone`` tests input to FRR's daemons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from netarena_backbone.state import read
 from netarena_backbone.world.model import bare
 from netarena_network.attack import BREACH, FAMILIES, Attack
 
-#: the first test of a family plays up to fifteen attacks, of 4 s each and more on a slow machine
+#: the first test of a family runs up to fifteen attacks, each of 4 s or more
 pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(900)]
 
 PLAYED = {
@@ -37,8 +37,11 @@ PLAYED = {
 
 @dataclass(frozen=True)
 class Course:
-    """An episode with all attacks of a family: on which machines, what each told and left, what was
-    seen before and after, and the judgements of that and of the repair."""
+    """An episode with all attacks of a family.
+
+    Contains the attacked machines, the output and the remaining processes of each attack, the
+    states before and after all attacks, and the judgements of the attacks and of the repair.
+    """
 
     machines: set[str]
     said: Mapping[str, str]
@@ -98,7 +101,7 @@ def course(family: str) -> Course:
 
 
 def _of(family: str, *values: str):
-    # floods are of tables that the kernel has one of
+    # floods fill tables that all networks of the kernel share
     group = "kernel" if family == "floods" else f"backbone-{family}"
     return pytest.param(family, *values, marks=pytest.mark.xdist_group(group))
 
@@ -119,7 +122,7 @@ def test_attack_on_a_backbone_gains_nothing(family: str, name: str) -> None:
 def test_backbone_is_unchanged_after_all_attacks_of_a_family(family: str) -> None:
     found = course(family)
     before, after = read(found.before), read(found.after)
-    # what floods set stays in the kernel of the attacker's own machines
+    # settings that floods make stay in the kernel of the attacker's own machines
     touched = found.machines if family == "floods" else set()
     assert {*after.touched} - {*before.touched} <= touched
     assert after.model_copy(update={"touched": before.touched}) == before

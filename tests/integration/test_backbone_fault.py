@@ -1,6 +1,7 @@
-"""Faults of a backbone on a real one: what breaks is what is computed, and repairs undo it.
+"""Faults on a real backbone have their computed effects, and repairs undo them.
 
-All methods are proven so by ``benchmarks/prove_backbone.py``; here some of each layer.
+``benchmarks/prove_backbone.py`` verifies all methods in this way; here a few methods of each layer
+are tested.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _WITHIN_S, _COMMAND_S = 60.0, 30.0
 
 
 async def _wrong_at_last(net: Net, world: World, wanted: Facts) -> list[str]:
-    """What is not as computed, when it is or should be for long."""
+    """Return the facts that differ from the computed ones when all agree or the time is over."""
     deadline = time.monotonic() + _WITHIN_S
     while True:
         wrong = misfits(wanted, facts_of(world, read(await net.observe())))

@@ -1,4 +1,4 @@
-"""Settings of a machine: each that a command can make is detected, and so is its removal."""
+"""Settings of a machine: each setting that commands can make is detected, and so is its removal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.requires("netns")]
 BEGUN = (
     "ip link set lo up; ip link add t0 type veth peer name t1; ip link set t0 up; "
     "ip link set t1 up; ip addr add 192.0.2.1/24 dev t0; iptables -A INPUT -p icmp -j ACCEPT; "
-    # as the machine's own is, new networks may be
+    # new network namespaces may inherit other values from the machine
     "sysctl -qw net.ipv4.ip_forward=0; sysctl -qw net.ipv4.conf.t0.rp_filter=0"
 )
-#: a command, and what takes it back
+#: a command, and the command that undoes it
 SET = {
     "address": ("ip addr add 192.0.2.7/24 dev t0", "ip addr del 192.0.2.7/24 dev t0"),
     "mask": (
@@ -54,7 +54,7 @@ SET = {
         "sysctl -qw net.ipv4.conf.t0.rp_filter=0",
     ),
 }
-#: nobody has set anything by these
+#: commands that change no setting
 NOTHING = {
     "a ping": "ping -c 1 192.0.2.1; ping -c 1 -W 1 192.0.2.9 || true",
     "what a daemon routes": "ip route add 203.0.113.0/24 via 192.0.2.9 proto bgp",
@@ -81,7 +81,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
                     )
                     what(lambda: settings.of("m"), folder)
                 os.close(space)
-            except BaseException as error:  # noqa: BLE001 -- told to the test
+            except BaseException as error:  # noqa: BLE001 -- raised again in the test
                 raised.append(error)
 
         thread = threading.Thread(target=run)
@@ -114,7 +114,7 @@ def test_setting_is_visible_until_it_is_undone(
     apart(check)
 
 
-#: sets something for a while -> sets it for good
+#: a command with a temporary setting -> a command that makes it permanent or removes it
 FLEETING = {
     "ip addr change 192.0.2.1/24 dev t0 valid_lft 60 preferred_lft 60": (
         "ip addr change 192.0.2.1/24 dev t0 valid_lft forever preferred_lft forever"

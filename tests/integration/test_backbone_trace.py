@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.xdist_group("backbone"),
 ]
 
-#: of FRR, of filters and sysctls, of services' files, and a false alarm
+#: faults of FRR, of filters and of service files, and a false alarm
 _LABELS = ("ospf_authentication+zone_filter+name_entry", "faults_0")
 
 
@@ -46,7 +46,7 @@ async def test_reader_of_configurations_and_files_finds_no_trace_of_the_injectio
                 await environment.open()
                 world = case_of(query).world
                 assert await _read(environment, world) == []
-                # the reader sees what is changed afterwards
+                # the reader detects a later change
                 name = world.routers[0].name
                 change = "vtysh -c 'configure terminal' -c 'ip route 192.0.2.0/25 blackhole'"
                 await environment.execute({"machine": name, "command": change})

@@ -20,7 +20,7 @@ from netarena.cli.check_agent import examine_agent
 from netarena.model import Check, Severity
 from netarena.task.application import load
 
-#: for one reply, s: of agents that answer, and of those that never do
+#: time limits for one reply in s: for agents that reply, and for agents that never do
 PATIENCE_S, BRIEF_S = 30.0, 5.0
 Behaviour = Callable[["Agent", dict[str, Any]], Awaitable[Response]]
 
@@ -31,9 +31,9 @@ class Agent:
     def __init__(self, behaviour: Behaviour, card: Response | None = None, path: str = "/") -> None:
         self.behaviour = behaviour
         self.given_card = card
-        #: where it takes messages, as its card says
+        #: the path for messages, as in the card
         self.path = path
-        #: context ids that were met, requests that run, and all that came
+        #: context ids received, number of running requests, and number of all requests
         self.met: set[str] = set()
         self.running = self.asked = 0
         self.crowded = asyncio.Event()
@@ -43,7 +43,7 @@ class Agent:
                 Route(path, self.answer, methods=["POST"]),
             ]
         )
-        # what serving() tells an application that it ends
+        # serving() sets this event to tell an application that the server is shutting down
         self.app.state.closing = asyncio.Event()
 
     async def card(self, request: Request) -> Response:
@@ -151,7 +151,7 @@ async def serve_one_at_a_time(agent: Agent, call: dict[str, Any]) -> Response:
     if agent.running > 1:
         agent.crowded.set()
         return Response(status_code=500)
-    # one reply and two turns come alone, then several at a time
+    # one reply and two turns are requested one by one, later requests concurrently
     if agent.asked > 3:
         await agent.crowded.wait()
     return say(call, "open v1")

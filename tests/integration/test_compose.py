@@ -20,7 +20,7 @@ from tests.integration.test_image import KUBECONFIG, SHOP
 
 ROOT = Path(__file__).parents[2]
 ASSESS = ROOT / "scenarios" / "leaderboard" / ".github" / "workflows" / "assess.yml"
-#: a first build installs packages
+#: the first build installs packages
 BUILD_S = 600
 ASSESS_S = 400
 
@@ -30,16 +30,16 @@ class Board:
     """A shortened leaderboard scenario, with mounts, and a model that solves nothing."""
 
     application: str
-    #: what the model replies to every prompt
+    #: the model's reply to every prompt
     reply: str
-    #: records that it has
+    #: number of records
     queries: int
-    #: keys of its config, values in TOML
+    #: config keys, with values in TOML
     config: dict[str, str]
-    #: of the green agent: added to its environment, and mounted
+    #: additions to the green agent's environment and mounts
     env: str = ""
     volumes: tuple[str, ...] = ()
-    #: files of the folder ``mount``
+    #: contents of the folder ``mount``
     files: dict[str, str] = field(default_factory=dict)
 
     def scenario(self) -> str:
@@ -93,7 +93,7 @@ BOARDS = (
         files={"kube/config": KUBECONFIG, "kube/ca.crt": "none", "shop/shop.yaml": SHOP},
     ),
 )
-#: answers every question alike, in a container of the purple agent's image
+#: program that gives every request the same reply, in a container of the purple agent's image
 SERVER = """\
 import sys
 sys.path.insert(0, "/stub")
@@ -134,7 +134,7 @@ def build(image: str, file: str) -> None:
 
 
 def drawn(board: Board, summary: dict[str, Any], folder: Path) -> set[str]:
-    """The ids of the queries that this machine draws by the summary of results, mounts and all."""
+    """Return the ids of the queries that this machine draws for the same seed, keys and mounts."""
     pairs = [f"--set={key}={value}" for key, value in board.config.items()]
     done = subprocess.run(
         [
@@ -181,7 +181,7 @@ def test_leaderboard_workflow_with_real_images_stores_their_results(board, tmp_p
         "secrets.OPENAI_API_KEY": "k",
         "github.token": "t",
     }
-    # the rest of the workflow is tests/unit/test_workflow.py's
+    # tests/unit/test_workflow.py tests the rest of the workflow
     commands = dict.fromkeys(("pip", "git", "gh"), NOTES)
     try:
         run_job(
@@ -202,9 +202,9 @@ def test_leaderboard_workflow_with_real_images_stores_their_results(board, tmp_p
     assert len(records) == board.queries
     assert {record["outcome"] for record in records} == {"unsolved"}
     assert summary["agent_input_tokens"] >= 11 * board.queries
-    if board.application == "malt":  # the pack is part of the ids
+    if board.application == "malt":  # the ids depend on the mounted pack
         assert {record["id"] for record in records} == drawn(board, summary, folder)
-    elif board.application == "k8s":  # the folder's only service
+    elif board.application == "k8s":  # the only service in the mounted folder
         assert all("api" in json.dumps(record["error_detail"]) for record in records)
     else:
         assert len(list((folder / "mount").glob("*/journal.jsonl"))) == 1

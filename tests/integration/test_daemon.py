@@ -1,4 +1,4 @@
-"""Programs that run as long as a world does: their permissions, limits and end."""
+"""Programs that run as long as a world: their permissions, limits and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.requires("bwrap"), pytest.mark.requires("root")]
 END_S = 60.0
 PYTHON = Path("/usr/bin/python3").resolve()
 LIMITS = ShellLimits(cpu_s=30.0, memory_bytes=48 << 20, address_bytes=1 << 30)
-#: what must not be possible, tried by the program; what was is written
+#: program that tries forbidden operations and writes the names of those that succeed
 TRIES = """
 import ctypes, os, socket, subprocess
 won = []

@@ -80,7 +80,7 @@ def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: 
     for folder in folders:
         public = folder.name == "public"
         export(read_run(run), "inspect", folder, public=public, force=False)
-    # one process: most of its time is importing
+    # one process for all folders, because most of its time is importing
     told: list[dict[str, Any]] = json.loads(read(readers_python, READ_LOG, *folders))
     steps = sum(len(one.steps) for stored in read_run(run) for one in stored.episodes())
     own = {
@@ -96,7 +96,7 @@ def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: 
         "correct": ["C"] * 6,
         "messages": 2 * steps,
         "headline": "solved_safely",
-        # the first reply of each episode is refused
+        # the first reply of each episode is refused and has no call
         "calls": steps - 6,
         "verdicts": steps - 6,
     }
@@ -131,8 +131,8 @@ def test_inspect_viewer_shows_samples_and_runs_nothing_from_replies(
         page.goto(url)
         page.get_by_text("toy-toy_operator").first.click()
         page.wait_for_url("**/tasks/**")
-        # a log that is opened before the list has read its header is "Loading log…" for ever:
-        # Inspect's own race, which a reload ends
+        # Inspect shows "Loading log…" forever if a log is opened before the list has read its
+        # header. A reload solves this race of Inspect.
         page.reload()
         for name in samples:
             page.get_by_text(name).first.wait_for()

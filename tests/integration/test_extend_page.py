@@ -1,4 +1,4 @@
-"""docs/extend.md: ``netarena new`` writes its applications, which pass their tests and work."""
+"""docs/extend.md: ``netarena new`` writes applications that pass their tests and work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
-#: commands of the page that are not run, and why
+#: commands of the page that are not run, and the reason
 ELSEWHERE = {
     "pip install -e . && pytest": "is taken apart by the tests",
     "netarena serve vlan --port 9009": "would not end; serving is the same for all applications",
@@ -34,7 +34,10 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Write the applications with the page's commands, and the package data that pip would make."""
+    """Write the applications with the page's commands.
+
+    Create the package metadata, as pip would do.
+    """
     place = tmp_path_factory.mktemp("new")
     (commands,) = re.findall(r"```sh\n(netarena new .*?)```", PAGE.read_text(), re.DOTALL)
     for command in commands.splitlines():
@@ -70,7 +73,8 @@ def test_page_shows_the_files_that_netarena_new_writes(folders):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vlan", "plan"])
 def test_new_application_passes_its_contract_test(folders, name):
-    words = () if name == "plan" else ("-k", "not tear_down")  # takes longest, and is the same
+    # this test is the slowest, and the same for all applications
+    words = () if name == "plan" else ("-k", "not tear_down")
     done = run(folders[name], "pytest", "-q", "-p", "no:cacheprovider", f"test_{name}.py", *words)
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"\d{2} passed", done.stdout)

@@ -23,24 +23,24 @@ import pytest
 from attack_course import Course
 
 ROOT = Path(__file__).parents[2]
-#: a first build installs packages
+#: the first build installs packages
 BUILD_S = 600
 WAIT_S = 180.0
-#: attacks use up their CPU time, which takes its time on a busy machine
+#: attacks use their whole CPU time limit, which is slow on a busy machine
 ASSESS_S = 450.0
 
 
 @dataclass(frozen=True)
 class Image:
     application: str
-    #: of ``docker run``: what its worlds need
+    #: options of ``docker run`` that the worlds need
     privileges: tuple[str, ...] = ()
-    #: of a short assessment, and how many queries it has
+    #: config of a short assessment, and its number of queries
     config: Mapping[str, Any] = field(default_factory=dict)
     queries: int = 0
-    #: the user that the service ends up as
+    #: the user that the service finally runs as
     user: int = 9009
-    #: what it may add to its base, bytes
+    #: maximum size added to the base image, in bytes
     most_bytes: int = 250_000_000
 
     @property
@@ -57,17 +57,17 @@ IMAGES = (
     Image(
         "route",
         privileges=("--privileged",),
-        # one of each kind of the paper and of each pair of them
+        # one query for each of the paper's kinds and for each pair of them
         config={"num_queries": 1, "max_iterations": 3, "concurrency": 2},
         queries=15,
         user=0,
     ),
     Image(
         "k8s",
-        # one of each kind of the paper; enough turns for every attack
+        # one query for each of the paper's kinds; enough turns for every attack
         config={"complexity_level": ["level1"], "max_iterations": 14, "concurrency": 2},
         queries=5,
-        # kubectl, and the client of real clusters with a module for each of the API's types
+        # kubectl, and the client of real clusters, which has a module for each of the API's types
         most_bytes=300_000_000,
     ),
 )
@@ -75,13 +75,13 @@ IMAGES = (
 each_image = pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.application)
 
 
-# the files
+# image contents
 
 
 @each_image
 def test_dockerfile_installs_only_pinned_packages(image: Image) -> None:
     text = image.file.read_text()
-    # the directive would make every build fetch a front end
+    # this directive would make every build download a build front end
     assert not text.startswith("# syntax=")
     assert text.split("FROM", 1)[0].strip().endswith("ARG BASE_IMAGE=python:3.12-slim-bookworm")
     steps = re.sub(r"\\\n", " ", text)
@@ -92,7 +92,7 @@ def test_dockerfile_installs_only_pinned_packages(image: Image) -> None:
         assert local or "--require-hashes" in install, install
 
 
-# the running containers
+# running containers
 
 
 def docker(*arguments: object, timeout_s: float = 120.0, check: bool = True) -> str:
@@ -157,7 +157,7 @@ def wait_for(said: Callable[[], str], wanted: str, identity: str) -> None:
 
 @contextmanager
 def healthy(image: Image, *options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """The green agent, once its own health check passes, on a root file system nobody can write."""
+    """Yield a healthy green agent's container; its root file system is read-only."""
     options = ("--read-only", *image.privileges, *options)
     with container(image, *options, arguments=arguments) as identity:
         wait_for(
@@ -172,7 +172,7 @@ def address(identity: str) -> str:
     return f"http://{docker('port', identity, '9009/tcp')}"
 
 
-#: what suffices in the place of ``--privileged``, for root and for any user
+#: options that suffice instead of ``--privileged``, for root and for any user
 NARROWER = tuple(
     (*user, "--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined")
     for user in ((), ("--user", "9009"))
@@ -181,7 +181,7 @@ PUBLISHED = ("--publish", "127.0.0.1::9009")
 
 
 def ask(url: str, participant: str, image: Image) -> dict[str, Any]:
-    """The task that a client of protocol 0.3 gets."""
+    """Return the task that a client of protocol 0.3 receives."""
     request = {
         "participants": {f"{image.application}_operator": participant},
         "config": {**image.config, "seed": 1},
@@ -221,7 +221,7 @@ def assess(url: str, participant: str, image: Image) -> list[dict[str, Any]]:
 
 @contextmanager
 def purple(image: Image, net: str, strategy: str, *options: str) -> Iterator[str]:
-    """An agent of the image's own, in a container of its own; its URL within the network."""
+    """Run an agent of the image in a separate container; yield its URL within the network."""
     name = f"{net}-{strategy}"
     options = ("--network", net, "--name", name, "--entrypoint", "netarena-purple", *options)
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in image.config.items()]
@@ -263,7 +263,7 @@ class TestImage:
             assert [mount["Destination"] for mount in mounts] == ["/netarena-runs"]
             assert "Read-only" in docker("exec", identity, "touch", "/here", check=False)
             docker("stop", "--time", "60", identity)
-            # by its own handler, not by SIGKILL when the time is over
+            # stopped by its signal handler, not by SIGKILL after the time limit
             state = json.loads(docker("inspect", "--format", "{{json .State}}", identity))
             assert (state["ExitCode"], state["OOMKilled"]) == (0, False), docker("logs", identity)
 
@@ -276,7 +276,7 @@ class TestImage:
         with healthy(image, *mount, arguments=("--port", "9999")) as identity:
             assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == str(image.user)
             docker("exec", "--user", image.user, identity, "touch", "/netarena-runs/task")
-            assert runs.stat().st_uid == 0  # whose it was stays
+            assert runs.stat().st_uid == 0  # the owner does not change
 
     def test_hostile_agents_gain_nothing_and_leave_the_image_unharmed(
         self, image: Image, built: Callable[[Image], Image]
@@ -313,7 +313,7 @@ class TestImage:
             assert f"docker run {image.privileges[0]}" in refusal(address(identity), image)
 
 
-#: in the container: where users of the reference mount their kubeconfig's folder
+#: folder in the container where users of the reference mount their kubeconfig's folder
 ROOTS = Path("/root") / ".kube"
 KUBECONFIG = """
 apiVersion: v1
@@ -330,7 +330,7 @@ users: [{name: admin, user: {token: t0ps3cret}}]
 @pytest.mark.timeout(BUILD_S)
 @pytest.mark.requires("docker")
 class TestKubernetes:
-    """Started as users of the reference do: a kubeconfig of root's, a folder of manifests."""
+    """Containers with root's kubeconfig and a folder of manifests, as in the reference."""
 
     image = IMAGES[-1]
 
@@ -349,7 +349,7 @@ class TestKubernetes:
             assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
             rights = docker("exec", identity, "grep", "-h", "CapEff\\|CapBnd", "/proc/1/status")
             assert set(re.findall(r"\t(\w+)", rights)) == {"0" * 16}
-            # the context was read, so that this is the cluster; nobody answers there
+            # the context was read, so the cluster is known, but it does not answer
             told = refusal(address(identity), self.image)
             assert told.startswith("config.cluster: kind-shop: ")
             assert "\n" not in told
@@ -391,7 +391,7 @@ class TestKubernetes:
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
         (tmp_path / "shop.yaml").write_text(SHOP)
-        tmp_path.chmod(0o755)  # of whoever cloned it, for all to read
+        tmp_path.chmod(0o755)  # a cloned folder that everybody may read
         folder = "/data/microservices-demo"
         config = {"error_types": ["change_port"], "microservice_dir": folder, "max_iterations": 3}
         image = replace(built(self.image), config=config, queries=1)
@@ -406,7 +406,8 @@ class TestKubernetes:
             missing = replace(image, config={**config, "microservice_dir": "/data/nosuch"})
             told = "config.microservice_dir: nosuch does not exist or is not a folder"
             assert told in refusal(url, missing)
-            tmp_path.chmod(0o700)  # when root has become the service's user
+            # readable only by root, but the service runs as another user by then
+            tmp_path.chmod(0o700)
             told = "microservices-demo cannot be read: Permission denied (user 9009)"
             assert told in refusal(url, image)
 
@@ -442,7 +443,7 @@ class TestKubernetes:
             assert docker("exec", identity, "stat", "-c", "%u", "/proc/1") == "9009"
 
 
-#: of the image that serves sessions to learn from, in the image itself: it has the client
+#: program for the training image, run in the image itself because it has the client
 _EPISODE = """
 from openenv.core.generic_client import GenericEnvClient
 with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
@@ -492,7 +493,7 @@ def wait_until_served(url: str, identity: str) -> None:
 def test_cluster_of_a_mounted_kubeconfig_is_used_and_left_unchanged(
     cluster: str, tmp_path: Path, built: Callable[[Image], Image]
 ) -> None:
-    """Started as the reference documents it: on the host's network."""
+    """The container is started as the reference documents it: on the host's network."""
     kube, manifests = tmp_path / "kube", tmp_path / "manifests"
     kube.mkdir(mode=0o700)
     shutil.copy(os.environ["KUBECONFIG"], kube / "config")
@@ -529,7 +530,7 @@ def test_cluster_of_a_mounted_kubeconfig_is_used_and_left_unchanged(
 
 
 async def left_namespaces() -> list[str]:
-    """Those of ours that stand on the cluster, and whose service has ended."""
+    """Return this project's namespaces on the cluster whose service has ended."""
     from netarena_k8s.real.client import Api
     from netarena_k8s.real.lease import MINE
     from netarena_k8s.real.owner import is_seen_alive

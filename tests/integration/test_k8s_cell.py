@@ -35,7 +35,7 @@ from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world.boutique import boutique
 
 T = TypeVar("T")
-#: a test of both kinds of walls has them as its first argument
+#: parameter of tests that run with both kinds of walls; their first argument
 each = pytest.mark.parametrize(
     "walls",
     [
@@ -45,7 +45,7 @@ each = pytest.mark.parametrize(
 )
 NOWHERE = ("127.0.0.1", 9)
 SECRET = "correct-horse-battery-staple"
-#: for longer than any test, and as no other test run on this machine says it
+#: sleeps longer than any test, with an argument that no other test run on this machine uses
 NAP = f"sleep 987654.{uuid.uuid4().int}"
 
 
@@ -118,7 +118,7 @@ def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
             refused = await kubectl.run("kubectl delete pods --all")
             assert refused.exit == 1
             assert "Forbidden" in refused.told
-            # an editor would wait for keys, and take the rest of the line with it
+            # an editor would wait for input, and read the rest of the command line
             edited = await kubectl.run(f"kubectl edit networkpolicy {name}; echo after")
             assert "use kubectl patch" in edited.told
             assert edited.told.endswith("after\n")
@@ -126,7 +126,7 @@ def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
             assert came_to_nothing(Step(prompt="", executed=True, output=alone.told))
             own = f"EDITOR='sed -i s/nobody/somebody/' kubectl edit networkpolicy {name}"
             assert (await kubectl.run(own)).told.endswith(f"{name} edited\n")
-            # another episode's server is no more there than any other address
+            # another episode's server is as unreachable as any other address
             other = await cluster.deploy(boutique())
             away = await kubectl.run(
                 f"kubectl --server=https://127.0.0.1:{other.access.port} get pods"
@@ -139,7 +139,7 @@ def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
 
 @each
 def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
-    """The first line is a complete command; the agent meant the loop to follow it."""
+    """The first line is a complete command, but the agent meant the loop to contain it."""
 
     async def go() -> None:
         async with Embedded() as cluster, Cell(programs(), walls) as cell:
@@ -251,7 +251,7 @@ def test_number_of_connections_is_bounded() -> None:
 def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_command(
     walls: Walls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cause is the machine, not an agent: no command of another user can enter the folder."""
+    """The cause is the machine: no command of another user can enter the temporary folder."""
     tmp_path.chmod(0o700)
 
     async def scene() -> None:
@@ -273,7 +273,7 @@ def test_inaccessible_temporary_folder_is_an_environment_failure_before_any_comm
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder that no other process uses and that commands can enter."""
+    """Use a temporary folder that no other process uses and commands can enter; yield its path."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
@@ -284,7 +284,7 @@ def _within(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-#: a service whose cell is ready, until it is killed
+#: program of a service that runs until it is killed; prints "ready" when its cell is ready
 _SERVICE = """
 import asyncio, sys
 from netarena.sandbox.cell import Cell
@@ -429,7 +429,7 @@ def test_command_inherits_only_the_three_standard_descriptors(walls: Walls) -> N
         "done 2> errors; grep -c 'Bad file descriptor' errors"
     )
     result = in_cell(walls, lambda cell: cell.run(command, address=NOWHERE))
-    # bash keeps the errors' own place at 10 meanwhile
+    # bash temporarily saves its standard error as descriptor 10
     output = result.output.replace("WRITES 10\nREADS 10\n", "")
     assert output in {f"{2 * 97}\n", f"{2 * 96}\n"}
 
@@ -470,7 +470,7 @@ def test_time_and_processes_are_bounded_and_no_process_remains(walls: Walls) -> 
 def test_expired_time_first_interrupts_and_keeps_the_output(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         command = f"(echo begun; {NAP}) | grep begun & trap 'echo asked; exit' INT; {NAP} & wait"
-        for wall_s in (0.2, 1.0, 5.0, 25.0):  # of a busy machine
+        for wall_s in (0.2, 1.0, 5.0, 25.0):  # longer times are for busy machines
             short = replace(CELL_LIMITS, wall_s=wall_s)
             result = await cell.run(command, address=NOWHERE, limits=short)
             if "asked" in result.output and "begun" in result.output:
@@ -511,7 +511,7 @@ def test_warm_process_that_died_is_restarted(walls: Walls) -> None:
 
 @each
 def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) -> None:
-    """The operating system refuses it before the command runs: the agent is not the cause."""
+    """The operating system refuses it before the command runs, so the agent is not the cause."""
 
     async def scene(cell: Cell) -> None:
         assert cell._home is not None
@@ -525,7 +525,7 @@ def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) ->
 
 @each
 def test_command_that_cannot_be_executed_is_an_agent_failure(walls: Walls) -> None:
-    """Otherwise an agent could void its episode. Each /tmp is replaced by a longer path."""
+    """Otherwise an agent could make its episode invalid. Each /tmp is replaced by a longer path."""
 
     async def scene(cell: Cell) -> None:
         result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)
@@ -564,7 +564,7 @@ def test_missing_sandbox_requirement_is_reported(monkeypatch: pytest.MonkeyPatch
     diagnosis._cell.cache_clear()
 
 
-#: of an ordinary user: confined commands of its own, on a kernel that is as old as it is said to be
+#: program that runs a confined command as an ordinary user, on a kernel that reports an old version
 _OF_ONE_USER = """
 import json, os, resource, socket, sys
 from pathlib import Path
@@ -663,11 +663,11 @@ def _sleepers() -> list[str]:
 
 async def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 -- of other processes
+        while not condition():  # noqa: ASYNC110 -- depends on other processes
             await asyncio.sleep(0.01)
 
 
-#: a confined command that nothing ends
+#: program with a confined command whose processes do not end
 _UNENDED = """
 import os, socket, sys
 from pathlib import Path
@@ -699,7 +699,7 @@ def test_process_that_does_not_die_is_reported_with_its_state(tmp_path: Path) ->
         timeout=90,
         check=False,
     )
-    # asleep, or not so far yet
+    # the process may be asleep, or not yet
     state = r"\d (?:[A-Za-z] \([a-z ]+\)|gone)"
     assert re.fullmatch(
         rf"a command's processes did not end after SIGKILL: {state}(, {state})*\n", done.stdout

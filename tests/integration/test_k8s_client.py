@@ -12,18 +12,18 @@ from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.world.boutique import boutique
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the library's own imports
+    warnings.simplefilter("ignore")  # warnings of the library's imports
     from kubernetes import client, config
 
 OPEN = {"spec": {"ingress": [{}]}}
 
 
 def operate(access):
-    """As the operator: every kind of patch, replacement, conflict, and what is refused."""
+    """Send each kind of patch, a replacement, a conflict and refused requests as the operator."""
     with config.new_client_from_config_dict(json.loads(access.kubeconfig)) as api:
         policies = client.NetworkingV1Api(api)
         old = policies.read_namespaced_network_policy("adservice", "shop")
-        # a dict is a strategic merge patch, a list a JSON patch
+        # a dict is sent as a strategic merge patch, a list as a JSON patch
         dry = policies.patch_namespaced_network_policy("adservice", "shop", OPEN, dry_run="All")
         assert len(dry.spec.ingress) == 1
         new = policies.patch_namespaced_network_policy("adservice", "shop", OPEN)
@@ -71,6 +71,6 @@ def test_python_client_writes_to_the_embedded_cluster():
             await shop.close()
         assert sight.reached == world.intended
         others = [one for one in sight.others if "new-" in one]
-        assert others == []  # what was made and deleted again leaves no difference
+        assert others == []  # created and deleted objects leave no difference
 
     asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""The real cluster that KUBECONFIG names: deployed, measured, reset, and left as it was found."""
+"""The real cluster of KUBECONFIG: deployments, measurements, resets and complete clean-up."""
 
 import asyncio
 import base64
@@ -40,7 +40,7 @@ def app(name, number=None, port=None, **more):
     )
 
 
-#: three applications: ``a`` may call ``b``, nobody may call ``c``
+#: three applications: ``a`` may call ``b``, and nobody may call ``c``
 SMALL = World(
     apps=(app("a"), app("b", 8080, 80), app("c", 9090, 9000)),
     policies=(
@@ -55,7 +55,7 @@ SMALL = World(
         Policy(name="deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress"]}),
     ),
 )
-#: one of each kind that a user's manifests may have
+#: one of each kind of object that a user's manifests may contain
 ODD = World(
     apps=(
         app("a"),
@@ -114,7 +114,7 @@ def test_boutique_is_deployed_broken_observed_and_renewed(cluster):
                 policy["metadata"]["generation"]
                 for policy in await one.api.find("NetworkPolicy", sight.namespace)
             }
-            assert generations == {1}  # nothing tells which one was written
+            assert generations == {1}  # no generation shows which policy was written
             with pytest.raises(EnvironmentFailed, match="nosuch not found"):
                 await deployed.write([policy.model_copy(update={"name": "nosuch"})])
             await deployed.close()
@@ -127,7 +127,7 @@ def test_boutique_is_deployed_broken_observed_and_renewed(cluster):
     asyncio.run(scene())
 
 
-#: a command line of an agent, what its output has
+#: an agent's command line, and text that its output must contain
 COMMANDS = [
     ("kubectl get netpol", "deny-all"),
     ("kubectl auth whoami", "system:serviceaccount:shop-"),
@@ -153,9 +153,9 @@ def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next(cluster)
             for command, text in COMMANDS:
                 assert text in (await kubectl.run(command)).told, command
             sight = await deployed.look()
-            assert sight.others == ()  # refused commands touched nothing
-            assert sum(sight.reached) == sum(SMALL.intended) + 1  # now c may call b
-            # an object that does not exist as owner: the cluster deletes the policy
+            assert sight.others == ()  # refused commands changed nothing
+            assert sum(sight.reached) == sum(SMALL.intended) + 1  # now c may call b too
+            # the owner is an object that does not exist, so the cluster deletes the policy
             owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1-2"}
             patch = json.dumps({"metadata": {"ownerReferences": [owner], "finalizers": None}})
             await kubectl.run(f"kubectl patch netpol deny-all -p '{patch}'")
@@ -171,7 +171,7 @@ def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next(cluster)
             told = (await kubectl.run("kubectl get netpol -o yaml")).told
             assert "mine: " not in told
             assert "finalizers" not in told
-            # what the episode before was given opens no other gate
+            # the previous episode's credential is not valid in this one
             old = json.loads(deployed.access.kubeconfig)
             new = json.loads(again.access.kubeconfig)
             new["users"] = old["users"]
@@ -218,7 +218,7 @@ def test_agent_sees_no_versions_from_before_its_episode(cluster):
                 told = (await kubectl.run(f"kubectl get --raw '{path}?{query}'")).told
                 assert "too old" in told, query
                 assert "of-the-first" not in told
-            # what an episode has seen it may ask for, and follow
+            # an agent may list, watch and wait for objects that its episode has seen
             for command, text in (
                 ("kubectl get netpol --chunk-size=1", "deny-all"),
                 ("timeout 3 kubectl get netpol -w --output-watch-events", "ADDED"),
@@ -242,7 +242,7 @@ def test_all_kinds_of_workloads_and_services_run_in_a_given_namespace(cluster):
             sight = await deployed.look()
             assert (sight.reached, sight.others) == (ODD.intended, ())
             assert sight.namespace == "default"
-            # a pod that goes is measured from again when it is back
+            # after a pod is deleted, its replacement is used for measurements
             pods = await one.api.find("Pod", "default", labelSelector="app=low")
             await one.api.delete(f"/api/v1/namespaces/default/pods/{pods[0]['metadata']['name']}")
             assert (await deployed.look()).reached == ODD.intended
@@ -330,7 +330,8 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
                     ConfigError, match="another NetArena service is currently using namespace"
                 ):
                     await asyncio.to_thread(start_another, cluster)
-                # of somebody else, in the middle of an episode: no verdict, and it stays
+                # another user's object in the middle of an episode: the episode is invalid, and the
+                # object stays
                 async with standing(one.api, theirs("theirs")):
                     with pytest.raises(
                         EnvironmentFailed, match="NetArena did not create the NetworkPolicy theirs"
@@ -348,7 +349,10 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
 
 
 def start_another(context):
-    """What a service of another process says of the namespace. Raises ConfigError."""
+    """Start a service in another process.
+
+    Raises ConfigError with its message about the namespace.
+    """
     done = subprocess.run(
         [sys.executable, "-c", SERVICE, context, "default"],
         env=surroundings(),
@@ -366,7 +370,7 @@ def surroundings():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
 
-#: of a service that is killed: deploys, says so, and waits
+#: program of a service that deploys, prints its namespace, and waits until it is killed
 SERVICE = """
 import asyncio, sys
 from test_k8s_cluster import SMALL, real
@@ -381,7 +385,8 @@ asyncio.run(main())
 @contextlib.contextmanager
 def killed(*arguments):
     """Return the namespace of a running service, and a function that kills it."""
-    # as in a container with the machine's network: its processes cannot be seen, its end can
+    # as in a container with the host's network: its processes are invisible, but its end is
+    # detectable
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
         [*apart, sys.executable, "-c", SERVICE, *arguments],
@@ -394,7 +399,7 @@ def killed(*arguments):
         service.send_signal(signal.SIGKILL)
         service.wait()
         if not service.stdout.closed:
-            service.stdout.read()  # until nobody holds it any more
+            service.stdout.read()  # until no process holds the pipe open
 
     try:
         yield service.stdout.readline().strip(), kill
@@ -414,7 +419,7 @@ def test_leftovers_of_a_killed_service_in_a_namespace_are_removed_by_its_lease(c
             assert (done.removed, lives in done.kept) == ((), True)
             kill()
             async with real(cluster) as one, standing(one.api, theirs("theirs")):
-                # the start of another has removed it already: ``b`` and ``deny-all`` were ours
+                # the start of this service has already removed the leftovers ``b`` and ``deny-all``
                 assert await names(one.api, "NetworkPolicy") == {"theirs"}
                 assert await names(one.api, "Deployment") == set()
                 assert await names(one.api, "ConfigMap") == {"kube-root-ca.crt"}
@@ -455,10 +460,10 @@ def test_leftovers_of_a_remote_service_are_removed_while_another_runs(cluster, m
                 for name, notes in spaces.items():
                     await one.api.apply(namespace_manifest(name, {}, notes))
                 async with asyncio.timeout(30):
-                    while "na-left" in await namespaces(one.api):  # noqa: ASYNC110 -- on the cluster
+                    while "na-left" in await namespaces(one.api):  # noqa: ASYNC110 -- polls
                         await asyncio.sleep(0.1)
                 assert await namespaces(one.api) >= {"na-living", "na-theirs"}
-                # what lives says so by the cluster's clock
+                # a running service renews its note with the cluster's clock
                 deployed = await one.deploy(SMALL)
                 path = f"/api/v1/namespaces/{deployed.access.namespace}"
 
@@ -467,7 +472,7 @@ def test_leftovers_of_a_remote_service_are_removed_while_another_runs(cluster, m
 
                 first = await heard()
                 async with asyncio.timeout(30):
-                    while await heard() == first:  # noqa: ASYNC110 -- on the cluster
+                    while await heard() == first:  # noqa: ASYNC110 -- polls the cluster
                         await asyncio.sleep(0.1)
                 await deployed.close()
             finally:
@@ -494,7 +499,7 @@ def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(clust
     ("always", "told"),
     [
         ("open", "does not enforce network policies: source -> target should be closed"),
-        # silence proves no enforcement where nothing was ever heard
+        # closed pairs prove no enforcement if no pair was ever open
         ("silent", "did not become healthy: source -> target should be open"),
     ],
 )
@@ -504,7 +509,7 @@ def test_cluster_that_enforces_no_policies_is_refused_with_the_reason(
     from netarena_k8s.real import workload_set
     from netarena_k8s.real.measure import Finding, Round
 
-    # a policy that is stored and not in force, as with a plug-in that reads none
+    # the policies are stored but not enforced, as with a plug-in that ignores policies
     monkeypatch.setattr(workload_set, "DISAGREE_S", 3.0)
     measured = workload_set.Meter.measure
 
@@ -522,7 +527,7 @@ def test_cluster_that_enforces_no_policies_is_refused_with_the_reason(
     asyncio.run(scene())
 
 
-#: a call that goes by name, with a policy of its own; ``b`` declares the port ``main``
+#: adds a policy with rules for egress; ``b`` declares the port ``main``
 CALLER = SMALL.model_copy(
     update={
         "policies": (
@@ -538,9 +543,9 @@ CALLER = SMALL.model_copy(
         )
     }
 )
-#: within which a plug-in follows a policy
+#: maximum time until a plug-in applies a policy, in seconds
 HEARD_S = 10.0
-#: kube-router 2.2.1 never matches a port by its name where the peer is a block
+#: kube-router 2.2.1 never matches a named port if the peer is an IP block
 BY_NAME = {
     "spec": {
         "egress": [
@@ -553,7 +558,7 @@ BY_NAME = {
 
 @pytest.fixture
 def briefly(monkeypatch):
-    """A disagreement counts sooner."""
+    """Shorten the time after which a disagreement counts."""
     from netarena_k8s.real import workload_set
 
     monkeypatch.setattr(workload_set, "DISAGREE_S", 4.0)
@@ -571,7 +576,7 @@ def test_plug_in_error_caused_by_the_agent_is_judged_as_measured(cluster):
             assert "a patched" in told
             loop = asyncio.get_running_loop()
             deadline = loop.time() + HEARD_S
-            # until the plug-in has heard of it all is as it was, and as it should be
+            # until the plug-in has applied the patch, all pairs work as intended
             while not (sight := await deployed.look()).disagreement and loop.time() < deadline:
                 pass
             try:
@@ -580,30 +585,30 @@ def test_plug_in_error_caused_by_the_agent_is_judged_as_measured(cluster):
                 sight = await deployed.doubt(sight)
             finally:
                 await deployed.close()
-            assert sum(sight.reached) < sum(CALLER.intended)  # a failure that stays one
+            assert sum(sight.reached) < sum(CALLER.intended)  # the failure is permanent
             assert any("a -> b should be open" in line for line in sight.disagreement)
             specs = {policy.name: policy.spec for policy in sight.policies}
-            assert specs["a"]["egress"][0]["ports"][0]["port"] == "main"  # as the agent left it
+            # the agent's policy is unchanged
+            assert specs["a"]["egress"][0]["ports"][0]["port"] == "main"
 
     asyncio.run(scene())
 
 
-#: kube-router follows no policy of the cluster while one has it
+#: kube-router applies no policy of the cluster while one policy contains this block
 MAPPED = "::ffff:10.244.0.0/112"
 STOP = "kubectl patch netpol adservice --type=merge -p " + shlex.quote(
     json.dumps({"spec": {"ingress": [{"from": [{"ipBlock": {"cidr": MAPPED}}]}]}})
 )
 
 
-#: what YAML that is read as JSON, or the other way round, loses
+#: text that is lost if YAML is parsed as JSON, or JSON as YAML
 NOTE = "😀 \x7f \u2028 \ufeff \\ud83d"
 ANNOTATE = f"kubectl annotate netpol frontend note={shlex.quote(NOTE)}"
 
 
 @pytest.mark.usefixtures("briefly")
 def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
-    """Side by side on one cluster: what one agent leaves, and the healthy and broken shops of
-    others, who repair them or do not."""
+    """One agent stops the plug-in; other agents with healthy or broken shops are not affected."""
 
     async def scene():
         world = boutique()
@@ -614,7 +619,8 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
             for each in (stopping, repaired):
                 await each.write(closed)
                 assert (await each.look()).reached != world.intended
-            for each in (stopping, repaired):  # both are made anew in the doubt
+            # the check of a disagreement recreates the policies of both
+            for each in (stopping, repaired):
                 kubectl = Kubectl(cell, each.access, each.admit)
                 assert "annotated" in (await kubectl.run(ANNOTATE)).told
             kubectl = Kubectl(cell, stopping.access, stopping.admit)
@@ -622,20 +628,20 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
             failed = await stopping.look()
             if failed.disagreement:
                 failed = await stopping.doubt(failed)
-                assert sum(failed.reached) < sum(world.intended)  # what was shut stays so
+                assert sum(failed.reached) < sum(world.intended)  # the closed pair stays closed
             patch = shlex.quote(json.dumps({"spec": policy.spec}))
             kubectl = Kubectl(cell, repaired.access, repaired.admit)
             line = f"kubectl patch netpol adservice --type=merge -p {patch}"
             assert "adservice patched" in (await kubectl.run(line)).told
             sight = await repaired.look()
             assert (sight.reached, sight.disagreement) == (world.intended, ())
-            broken = await one.deploy(world)  # its shop is built meanwhile
+            broken = await one.deploy(world)  # its shop is deployed while the plug-in is stopped
             await broken.write(closed)
             sight = await broken.look()
             assert sight.reached != world.intended
             assert sight.disagreement == ()
             there = {policy.name: policy.spec for policy in (await stopping.shop.look()).policies}
-            assert MAPPED in json.dumps(there["adservice"])  # as its agent left it
+            assert MAPPED in json.dumps(there["adservice"])  # the agent's policy is unchanged
             for each in (stopping, repaired):
                 found = {one["metadata"]["name"]: one for one in await each.shop.policies()}
                 assert found["frontend"]["metadata"]["annotations"]["note"] == NOTE
@@ -646,7 +652,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
 
 
 class Motley:
-    """Stops the plug-in, repairs, or only reads: each third of the episodes."""
+    """Stops the plug-in, repairs the fault, or only reads, each in a third of the episodes."""
 
     info = AgentInfo(name="motley")
 
@@ -687,7 +693,7 @@ def test_assessment_with_an_agent_that_stops_the_plug_in_gets_all_verdicts(clust
 
     ways = asyncio.run(scene())
     episodes = list(read_journal(tmp_path / JOURNAL_NAME).episodes.values())
-    assert len(ways) == 3  # nobody is asked twice
+    assert len(ways) == 3  # each query is asked once
     assert sorted((one.outcome, one.attempt) for one in episodes) == [
         (Outcome.SOLVED, 0), (Outcome.UNSOLVED, 0), (Outcome.UNSOLVED, 0)
     ]  # fmt: skip
@@ -702,7 +708,7 @@ def test_delete_never_removes_an_object_created_later(cluster):
             name = SMALL.policies[0].name
             path = path_of("NetworkPolicy", deployed.access.namespace, name)
             old = (await one.api.get(path))["metadata"]["uid"]
-            await deployed.write(SMALL.policies)  # all are made anew
+            await deployed.write(SMALL.policies)  # recreates all policies
             new = (await one.api.get(path))["metadata"]["uid"]
             await one.api.delete(path, old)
             assert old != new == (await one.api.get(path))["metadata"]["uid"]
@@ -764,7 +770,7 @@ def test_missing_permissions_are_named(cluster, tmp_path, monkeypatch):
 
 
 def test_permissions_limited_to_a_namespace_suffice_for_it(cluster, tmp_path):
-    """The doctor says so, and an assessment runs with these permissions."""
+    """The doctor reports this, and an assessment runs with these permissions."""
     from netarena_k8s.cluster import render_kubeconfig
     from netarena_k8s.real.client import encoded, path_of
     from netarena_k8s.real.rbac import INSIDE, SHARED
@@ -827,7 +833,7 @@ def test_permissions_limited_to_a_namespace_suffice_for_it(cluster, tmp_path):
 
 
 def checkout(folder, image):
-    """A user's folder: two workloads as they are written, and a policy."""
+    """Write a user's folder: two workloads and a policy; return its path."""
     documents = []
     for name, arguments in (("web", ["listen", "tcp:8080"]), ("user", ["listen"])):
         container = {"name": "server", "image": image, "args": arguments}
@@ -875,7 +881,7 @@ def checkout(folder, image):
     return str(folder)
 
 
-#: what a folder's workloads run as: stand-ins, or what they say
+#: images of a folder's workloads: stand-ins, or the images in the manifests
 @pytest.mark.parametrize("images", ["standin", "boutique"])
 def test_manifests_of_a_user_are_deployed_broken_and_repaired(cluster, tmp_path, images):
     folder = checkout(tmp_path, "netarena/standin:1")

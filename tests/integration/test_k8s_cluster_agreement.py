@@ -1,9 +1,10 @@
-"""A real cluster and the evaluator agree on who reaches whom: drawn faults, and drawn policies.
+"""A real cluster and the evaluator agree on the allowed traffic, with drawn faults and policies.
 
-NETARENA_SETS=200 takes that many of each instead of a few (a second each), on four shops at once.
+NETARENA_SETS=200 tests that many sets of each kind instead of a few, in four shops at once. A set
+takes about a second.
 
-Left out, because an enforcer is known to be wrong about it (kube-router 2.2.1): a rule for a port
-by a name that a pod it is about does not declare. It should let nothing through, and lets all.
+Rules for a named port that a selected pod does not declare are left out, because kube-router 2.2.1
+enforces them wrongly: they should allow nothing, but kube-router allows everything.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from netarena_k8s.world.policy import selects
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 
 SETS = int(os.environ.get("NETARENA_SETS", "3"))
-#: shops that are measured at once
+#: number of shops that are measured at once
 SHOPS = 4 if SETS > 20 else 1
 NAMES = sorted(KINDS)
 EXISTENCE = ("Exists", "DoesNotExist")
@@ -42,8 +43,11 @@ def faulty_sets(world, sizes, seed):
 
 
 def single_faults(world):
-    """Every single fault that shows, in the order of its kind, method and policy; of those that
-    differ in letters alone, as two typing mistakes do, the first."""
+    """Yield each single fault with a visible effect, in the order of kind, method and policy.
+
+    Only the first of several faults with the same effect is yielded, such as typing mistakes that
+    differ only in letters.
+    """
     for kind, methods in KINDS.items():
         for method, change in methods.items():
             for policy in world.policies:
@@ -128,14 +132,15 @@ def random_sets(world, seed):
                 spec["ingress"] = [rule("from") for _ in range(rng.randint(0, 2))]
             if "Egress" in types:
                 spec["egress"] = [rule("to") for _ in range(rng.randint(0, 2))]
-                if rng.random() < 0.7:  # else nobody resolves a name, and all is closed alike
+                # without this rule no name is resolved, and all policies would have the same effect
+                if rng.random() < 0.7:
                     spec["egress"].append({"ports": [{"port": 53, "protocol": "UDP"}]})
             policies.append(Policy(name=f"p{number}", spec=spec))
         yield f"{len(policies)} policies", tuple(policies)
 
 
 def undeclared(world, policies):
-    """The entries of rules that name a port which a pod they are about does not declare."""
+    """Return the port entries whose name is not declared by a pod that the rule applies to."""
     found = []
     every = {port.name for app in world.apps for port in app.ports}
     for policy in policies:
@@ -153,7 +158,10 @@ def undeclared(world, policies):
 
 
 def stopping(policies):
-    """Whether a rule has a named port and a block: such can stop kube-router (docs/cluster.md)."""
+    """Return whether a rule has a named port and a block.
+
+    Such a rule may stop kube-router (docs/cluster.md).
+    """
     return any(
         any("ipBlock" in peer for peer in rule.get("from", ()))
         and any(isinstance(entry.get("port"), str) for entry in rule.get("ports", ()))
@@ -163,7 +171,7 @@ def stopping(policies):
 
 
 def by_number(world):
-    """The same shop, with a number nobody listens at for each such name."""
+    """Return the world with an unused port number in place of each undeclared name."""
     specs = json.loads(json.dumps([policy.spec for policy in world.policies]))
     policies = tuple(
         policy.model_copy(update={"spec": spec})
@@ -185,7 +193,7 @@ def measured(cluster, world, sets):
         numbered = zip(range(SETS), known, strict=False)
 
         async def work():
-            """Of one shop: take the next set, until there is none."""
+            """Take the next set and measure it in this shop, until no set is left."""
             deployed = await one.deploy(world)
             space = deployed.access.namespace
             for number, (name, policies) in numbered:

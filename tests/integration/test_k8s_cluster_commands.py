@@ -1,8 +1,8 @@
-"""The embedded API server and a real one, given the same commands, hold the same policies.
+"""After the same commands, the embedded API server and a real one have the same policies.
 
-Drawn are sequences of commands as operators type them: patches of all types, applies, replaces,
-edits, labels, and their mistakes. NETARENA_SEQUENCES=500 takes that many instead of a few;
-NETARENA_SEED_OF_COMMANDS another start.
+The test draws sequences of commands as operators type them: patches of all types, applies,
+replaces, edits, labels, and typical mistakes. NETARENA_SEQUENCES=500 runs that many sequences
+instead of a few. NETARENA_SEED_OF_COMMANDS sets another seed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SEQUENCES = int(os.environ.get("NETARENA_SEQUENCES", "4"))
 SEED = int(os.environ.get("NETARENA_SEED_OF_COMMANDS", "1"))
 LENGTH = 4
 KUBECTL = Path(sys.executable).with_name("kubectl")
-#: what two clusters draw for themselves, and what follows from the time
+#: values that each cluster generates or that depend on the time, and their placeholders
 DRAWN = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(Z| \+0000 UTC)", "TIME"),
@@ -323,8 +323,10 @@ async def held(kubeconfig, folder):
 
 
 def compare(cluster, tmp_path, sequences):
-    """Type each named sequence on both clusters, until policies or statuses differ. Returns the
-    sequences that end differently, and the answers that are unlike."""
+    """Run each named sequence on both clusters, until policies or exit statuses differ.
+
+    Returns the sequences with different results, and the outputs that differ.
+    """
     from netarena_k8s.real.cluster import RealCluster
     from netarena_k8s.real.manifest import policy_manifests
 
@@ -404,7 +406,7 @@ def test_policy_size_limits_are_the_same_on_both_servers(cluster, tmp_path):
         return merged({"metadata": {"annotations": {name: "<" * length}}})
 
     one_more = '[{"op": "add", "path": "/spec/ingress/-", "value": {}}]'
-    # an entry of egress and the policy type are there besides the rules
+    # an egress entry and the policy type count in addition to the rules
     at_most = POLICY_ENTRIES - 2
     sequences = {
         "at once": [ruled(at_most + 1), ruled(at_most), "get netpol adservice -o yaml"],
@@ -429,7 +431,7 @@ def test_policy_size_limits_are_the_same_on_both_servers(cluster, tmp_path):
 
 
 async def embedded_answers(folder, commands):
-    """What the embedded cluster answers each, one after the other."""
+    """Return the embedded cluster's outputs of the commands, run one after the other."""
     async with Embedded() as embedded:
         deployed = await embedded.deploy(boutique())
         (folder / "config").write_text(deployed.access.kubeconfig)

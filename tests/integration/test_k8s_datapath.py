@@ -1,4 +1,4 @@
-"""The data plane: real connections through the kernel's rules agree with the evaluator."""
+"""Real connections through the kernel's rules agree with the evaluator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.requires("dataplane"), pytest.mark.xdist_group("kernel
 
 T = TypeVar("T")
 SPACE = "shop"
-#: at which port of a pod nothing is declared
+#: a port that no pod declares
 ODD = 9
 
 
@@ -108,7 +108,8 @@ def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> No
             assert await measure_pairs(plane, 1, layout, policies) == reach(world, policies), fault
 
     with_plane(scene)
-    assert len({kind for kind, _ in each}) >= len(KINDS) - 2  # not every shop has room for each
+    # some worlds have no policy that a kind applies to
+    assert len({kind for kind, _ in each}) >= len(KINDS) - 2
 
 
 def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
@@ -173,8 +174,11 @@ def drawn(world: World, layout: Layout, rng: random.Random) -> list[Policy]:
 async def ask(
     plane: Plane, policies: Sequence[Mapping[str, Any]], expected: Mapping[Target, bool]
 ) -> Mapping[Target, bool]:
-    """What is found; a miss is looked at again until two looks agree, as a cluster's looks are: a
-    busy machine loses a packet now and then."""
+    """Return the measured connections.
+
+    An unexpected result is measured again until two results agree, as on a real cluster, because a
+    busy machine sometimes loses a packet.
+    """
     last = await measure(plane, 1, policies, list(expected))
     for _ in range(5):
         if last == expected:
@@ -187,7 +191,10 @@ async def ask(
 
 
 def test_datapath_agrees_with_the_computation_on_random_policies() -> None:
-    """From pods, other namespaces and outside, to declared and other ports, by TCP and UDP."""
+    """Sources are pods, other namespaces and outside.
+
+    Ports are declared or not, with TCP and UDP.
+    """
     world = varied(random.Random(3))
     layout = Layout(world, SPACE, strangers=True, outside=("198.51.100.77", "203.0.113.9"))
     for app in world.apps:
@@ -258,7 +265,7 @@ def test_killed_data_plane_leaves_nothing_and_is_restarted() -> None:
             await shop.look()
         await shop.close()
         async with asyncio.timeout(60):
-            while _lives(inner):  # noqa: ASYNC110 -- of another process
+            while _lives(inner):  # noqa: ASYNC110 -- depends on another process
                 await asyncio.sleep(0.01)
         shop = await cluster.deploy(boutique())
         assert (await shop.look()).reached == boutique().intended

@@ -1,4 +1,4 @@
-"""The embedded cluster as its clients see it: the real kubectl, and the Python client."""
+"""The embedded cluster from the view of its clients: the real kubectl and the Python client."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import render_policy
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
-#: who asks, where no command does
+#: caller of requests that belong to no command
 HERE = Caller(os.getpid())
 
 
@@ -78,7 +78,7 @@ def run(folder, scene):
     asyncio.run(go())
 
 
-#: words, exit status, what the output has
+#: arguments, exit status, and text that the output must contain
 READING = [
     ("get netpol", 0, "deny-all                <none>                      12m"),
     ("get networkpolicies.networking.k8s.io frontend -o yaml", 0, "app: frontend"),
@@ -133,7 +133,8 @@ def test_kubectl_reads_the_application_and_is_refused_everything_else(tmp_path):
         async def check(words, code, text):
             assert text in await one.kubectl(*words.split(" "), code=code)
 
-        await one.kubectl("api-resources")  # the cache of discovery, before all at once use it
+        # fills the discovery cache before the commands run at once
+        await one.kubectl("api-resources")
         for start in range(0, len(READING), 6):
             await asyncio.gather(*(check(*row) for row in READING[start : start + 6]))
         sight = await one.deployed.look()
@@ -150,7 +151,7 @@ def test_faults_change_only_their_policy_and_the_measured_pairs(tmp_path):
         before = json.loads(await one.kubectl("get", "netpol", broken.name, "-o", "json"))
         await one.deployed.write([broken.model_copy(update={"spec": spec})])
         after = json.loads(await one.kubectl("get", "netpol", broken.name, "-o", "json"))
-        del spec["ingress"]  # the API keeps no empty list
+        del spec["ingress"]  # the API does not store empty lists
         assert after == {**before, "spec": spec}
         sight = await one.deployed.look()
         assert sight.reached != boutique().intended
@@ -202,7 +203,7 @@ def test_changes_by_an_administrator_are_reported(tmp_path):
 
 def test_python_client_reads_and_watches(tmp_path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the library's own imports
+        warnings.simplefilter("ignore")  # warnings of the library's imports
         from kubernetes import client, config, watch
 
     def drive(access):
@@ -268,7 +269,7 @@ def test_episodes_have_their_own_ports_and_tokens_until_they_end():
                 await ask(one.access.port, token_of(one.access))
             with pytest.raises(EnvironmentFailed):
                 await one.look()
-            await one.close()  # harmless
+            await one.close()  # a second close has no effect
             assert await ask(two.access.port, token_of(two.access)) == 200
 
     asyncio.run(scene())
@@ -326,7 +327,8 @@ def test_dead_server_fails_its_episodes_and_is_replaced():
             assert failed.value.proven_ours
             two = await cluster.deploy(boutique())
             assert (await two.look()).reached == boutique().intended
-            # the new process knows nothing of the old one's worlds, which is nobody's doing either
+            # the new process does not know the old process's worlds, so these episodes are
+            # environment failures
             with pytest.raises(EnvironmentFailed, match="exited") as failed:
                 await one.look()
             assert failed.value.proven_ours
@@ -378,7 +380,7 @@ def test_late_answer_of_one_episode_does_not_restart_the_server():
 
 
 class Killer:
-    """An agent that reads; once two episodes have read, it kills the API server below them."""
+    """Agent that only reads; when two episodes have read, it kills their API server."""
 
     info = AgentInfo(name="killer")
 
@@ -426,7 +428,7 @@ def test_episodes_on_a_dead_server_are_repeated(tmp_path):
 
 def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
     """The server runs in this process, where its steps can be traced."""
-    # idle connections stay, so that only the bound closes what comes after them
+    # idle connections stay open, so that only the limit closes new connections
     monkeypatch.setattr(process, "_HANDSHAKE_S", 600.0)
 
     async def scene():
@@ -457,7 +459,8 @@ def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
         spec = {"ingress": [], "podSelector": {}}
         await order("amend", policies=[{"name": "frontend", "spec": spec}])
         seen = (await order("look"))["ok"]
-        # nothing tells who wrote it: it is what the API makes of anything that is sent
+        # the stored policy shows no trace of the fault injection: the API normalises every request
+        # in this way
         (found,) = (one["spec"] for one in seen["policies"] if one["name"] == "frontend")
         assert json.dumps(found) == '{"podSelector": {}, "policyTypes": ["Ingress"]}'
         assert "unknown command" in (await order("dance"))["failed"]
@@ -473,7 +476,7 @@ def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
 
 
 class Burner:
-    """Serves nothing: uses its thread's processor until it owes three seconds of rest."""
+    """Serves no requests, but uses its thread's processor until it must pause for three seconds."""
 
     def __init__(self):
         self.owed_s = Future()
@@ -494,7 +497,7 @@ def test_thread_above_its_cpu_share_pauses_but_still_answers_the_grader():
         assert await life.call(lambda: 7) == 7
         with pytest.raises(KeyError):
             await life.call({}.popitem)
-        # it was not let run before it had next to nothing to pay for
+        # the thread did not continue before most of its pause was over
         assert await asyncio.wrap_future(burner.owed_s) < 1.5
         await life.end()
 
@@ -502,7 +505,7 @@ def test_thread_above_its_cpu_share_pauses_but_still_answers_the_grader():
 
 
 async def refused(port):
-    """Wait until a new connection is closed at once: then the others have been accepted."""
+    """Wait until a new connection is closed at once, which shows that the others were accepted."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         closed = False

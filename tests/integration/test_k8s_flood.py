@@ -1,6 +1,6 @@
-"""Floods upon some episodes' API: the others work on, and the server stays within its bounds.
+"""Floods of API requests do not stop other episodes, and the server respects its limits.
 
-Bounds on processor time and memory are upper ones: a busy machine only makes floods weaker.
+The limits of processor time and memory are maxima, because a busy machine only makes floods weaker.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.world.boutique import boutique
 
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
-#: of a flood, and of what a client of it waits for, s
+#: duration of a flood, and the time that its client waits for a response, in seconds
 FLOOD_S, PATIENCE_S = 6.0, 3.0
-#: of what is going on when an episode is told to rest: a slice of what came in on each connection
+#: CPU time of the work that is in progress when an episode must pause: one step for each connection
 SLACK_S = 2.0
 BODY_BYTES = 3_000_000
-#: who asks, where no command does
+#: caller of requests that belong to no command
 HERE = Caller(os.getpid())
 
 
@@ -77,8 +77,10 @@ def chunks(client: Client) -> None:
 
 
 def patch(client: Client, body: bytes) -> bytes:
-    """The beginning of the answer; a connection that a busy machine took too long for is made
-    again, as clients do."""
+    """Send a patch and return the first part of the response.
+
+    As clients do, open a new connection if a busy machine was too slow for the last one.
+    """
     kind = "Content-Type: application/merge-patch+json"
     length = f"Content-Length: {len(body)}"
     head = client.head("PATCH", f"{POLICIES}/frontend", kind, length, "Connection: close")
@@ -130,7 +132,7 @@ def test_request_flood_gets_only_its_episodes_cpu_share(
                 await asyncio.sleep(0.1)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
-            # what the grader asks is answered also while the episode rests
+            # requests of the grader are answered also while the episode must pause
             assert (await flooded.look()).reached == boutique().intended
             used_s, lasted_s = processor_s(cluster.pid) - before_s, time.monotonic() - began
             assert used_s <= AT_ONCE_S + PART * lasted_s + SLACK_S + 0.005 * looks
@@ -141,7 +143,7 @@ def test_request_flood_gets_only_its_episodes_cpu_share(
 @pytest.mark.slow
 @pytest.mark.xdist_group("processor")
 def test_three_hostile_episodes_of_eight_do_not_affect_the_others() -> None:
-    """Bodies that are never finished, on every connection that they may have."""
+    """The hostile episodes send bodies that never end, on all of their connections."""
 
     async def scene() -> None:
         async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
@@ -172,7 +174,7 @@ def test_three_hostile_episodes_of_eight_do_not_affect_the_others() -> None:
                     await asyncio.to_thread(thread.join)
                 grown = resident_bytes(cluster.pid) - before
                 assert grown <= len(hostile) * CONNECTIONS * BODY_BYTES / 2
-                # a patch of the eighth, and what it does
+                # the eighth episode's patch works and takes effect
                 told = await asyncio.to_thread(patch, Client(honest), b'{"spec":{"ingress":[]}}')
                 assert told.startswith(b"HTTP/1.1 200"), told
                 assert (await honest.look()).reached != boutique().intended

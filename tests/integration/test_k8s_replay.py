@@ -1,7 +1,8 @@
-"""What real API servers answer to kubectl, and what ours answers to the same commands.
+"""Compare the embedded API server's responses to kubectl with those of real API servers.
 
-One was recorded. Another, which KUBECONFIG names, is asked by the same kubectl as ours: what a
-newer kubectl says in other words than the recording's counts for nothing there.
+The responses of one real server were recorded. Another server, which KUBECONFIG names, gets the
+same commands from the same kubectl as the embedded one. There, a newer kubectl's changes of wording
+do not count as differences.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ from netarena_k8s.kubectl import program
 from netarena_k8s.world.boutique import boutique
 from tests.conftest import ROOT, SHARED_DATA
 
-#: a kubectl of the recording's version (1.34) leaves fewer differences
+#: kubectl of the recording's version (1.34) causes fewer differences
 KUBECTL = Path(os.environ.get("NETARENA_KUBECTL") or program())
 DATA = SHARED_DATA / "k8s"
-#: placeholders of the recording and what differs between any two clusters
+#: patterns for placeholders of the recording and for values that differ between any two clusters
 NORMAL = [
     (r"[EIW]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", "<klog> "),
     (r"<server>|\b127\.0\.0\.1:\d{2,}", "SERVER"),
@@ -41,8 +42,9 @@ NORMAL = [
     (r'(?<="serverAddress":")[^"]*', "SERVER"),
     (r'("(?:gitCommit|goVersion)": ).*', r"\1VERSION"),
     (r"(?<=80:)3\d{4}\b", "NODE-PORT"),
-    # before the names of pods: a random number may look like the end of one; and what ends in
-    # drawn letters before ages: "5h28s" may be either
+    # must precede the pattern for pod names, because a random number may look like the end of such
+    # a name. Patterns for names with random letters must precede the pattern for ages, because
+    # "5h28s" may be either.
     (r'"?/tmp/\S*kubectl-edit-\d+\.yaml"|~/edit\.yaml"', "EDITED"),
     (r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}(-[bcdfghjklmnpqrstvwxz2456789]{5})?\b", "-HASH"),
     (r"(emailservice|kube-api-access)-\w{5}\b", r"\1-HASH"),
@@ -57,7 +59,7 @@ NORMAL = [
 ]
 
 
-#: numbers of recorded commands -> what differs, as docs/kubectl.md has it
+#: reason for differences, as in docs/kubectl.md -> numbers of the recorded commands
 DIFFERENCES = {
     "The wheel's kubectl is newer than that of the recording (1.34.2) and words some answers "
     "differently.": (
@@ -73,7 +75,8 @@ DIFFERENCES = {
 }
 NEWER, WORDS = map(set, DIFFERENCES.values())
 KNOWN = WORDS if "NETARENA_KUBECTL" in os.environ else NEWER | WORDS
-#: asked of a real cluster beyond what was recorded: all of a policy, and another kind's metadata
+#: commands for the real cluster in addition to the recorded ones: the whole policy, and metadata of
+#: another kind
 EXPLAINED = (
     "kubectl explain netpol --recursive",
     "kubectl explain netpol.metadata",
@@ -82,13 +85,13 @@ EXPLAINED = (
     "kubectl explain netpol.spec.egress.ports.port",
     "kubectl explain deployments.metadata --recursive",
 )
-#: makes a shop's objects what they are when a client has applied them
+#: commands that make a shop's objects look as if a client had applied them
 AS_APPLIED = (
     "kubectl apply set-last-applied --create-annotation -f shop.yaml",
     "kubectl delete networkpolicies --all",
     "kubectl apply -f policies.yaml",
 )
-#: puts what the recorded cluster had in the place of a real shop's stand-ins
+#: commands that replace a real shop's stand-ins with the objects of the recorded cluster
 AS_RECORDED = (
     "kubectl delete deployments,services,networkpolicies --all --cascade=foreground",
     "kubectl wait pods --all --for=delete --timeout=120s",
@@ -96,15 +99,15 @@ AS_RECORDED = (
     "kubectl apply -f policies.yaml",
     "kubectl wait deployments --all --for=condition=Available --timeout=180s",
 )
-#: what a command wrote, as new
+#: commands that restore the policy after a command has changed it
 RENEWED = ("kubectl delete networkpolicy adservice", "kubectl apply -f adservice.yaml")
-#: of the recorded cluster, and what ours says it is
+#: version of the recorded cluster, which the embedded cluster reports too
 VERSION = "v1.34.2"
-#: what is compared; the spec is the policy's, afterwards
+#: parts of an answer that are compared; "spec" is the policy's spec after the command
 ANSWER = ("exit", "stdout", "stderr", "spec")
-#: what the recorded KUBE_EDITOR replaces
+#: port that the recorded KUBE_EDITOR replaces
 PORT = "9555"
-#: commands of the recording, and of one test
+#: number of recorded commands, and number of commands in one test
 ALL, CHUNK = 158, 20
 
 
@@ -145,13 +148,13 @@ async def prepare(folder, *commands):
 
 
 def give(folder, role, kubeconfig):
-    """The recording's kubeconfig has other names."""
+    """Write a kubeconfig with the names of the recording's kubeconfig."""
     text = kubeconfig.replace(f'"{role}"', '"admin"').replace("netarena", "realcluster")
     (folder / role).write_text(text)
 
 
 class Ours:
-    """A shop of the embedded cluster, a new one for each command that writes."""
+    """Source of shops on the embedded cluster: a new shop for each command that writes."""
 
     def __init__(self, cluster, folder, heard):
         self._cluster = cluster
@@ -160,7 +163,7 @@ class Ours:
         self._shop = None
 
     async def renew(self, *, writes):
-        """A shop whose objects were applied by a client, as the recorded ones were."""
+        """Deploy a shop whose objects were applied by a client, like the recorded ones."""
         self._shop = await self._cluster.deploy(boutique())
         await self._heard.enter_async_context(self._shop.admit(Caller(os.getpid())))
         give(self._folder, "operator", self._shop.access.kubeconfig)
@@ -175,7 +178,7 @@ class Ours:
 
 
 class Theirs:
-    """A shop of a real cluster, with what the recorded one had in the place of stand-ins."""
+    """A shop of a real cluster, in which the recorded objects replace the stand-ins."""
 
     def __init__(self, cluster, folder, shop):
         self._cluster = cluster
@@ -192,14 +195,14 @@ class Theirs:
 
 
 def desk(folder, image="realcluster/standin:1"):
-    """The folder that commands are typed in: the files that they name, and kubectl."""
+    """Make the working directory of the commands: kubectl, and the files that the commands name."""
     folder.mkdir(exist_ok=True)
     for path in DATA.glob("*.yaml"):
         shutil.copy(path, folder)
     text = (DATA / "boutique.yaml").read_text().replace("realcluster/standin:1", image)
     documents = list(yaml.safe_load_all(text))
     for one in documents:
-        one["metadata"]["annotations"] = {}  # kubectl apply notes it so
+        one["metadata"]["annotations"] = {}  # kubectl apply records objects with this empty field
     for name, policies in (("policies.yaml", True), ("shop.yaml", False)):
         chosen = [one for one in documents if (one["kind"] == "NetworkPolicy") == policies]
         (folder / name).write_text(yaml.safe_dump_all(chosen))
@@ -209,7 +212,7 @@ def desk(folder, image="realcluster/standin:1"):
 
 
 def typed(command, space):
-    """A recorded command as it is typed in a namespace of another name."""
+    """Return a recorded command as an operator enters it in another namespace."""
     command = re.sub(r"\bdefault\b", space, command)
     if command == "kubectl get netpol -A -o name":  # other namespaces have policies too
         command += f" --field-selector=metadata.namespace={space}"
@@ -225,19 +228,21 @@ async def kept_by_the_server(folder):
 
 
 async def replay(folder, numbers, shop, space="default"):
-    """number -> ANSWER of each."""
+    """Run the recorded commands with these numbers; return the ANSWER of each by its number."""
     records, found = recorded(), {}
     for number in numbers:
         one = records[number]
         writes = "spec_after" in one
         if not found or writes:
             await shop.renew(writes=writes)
-            # the recorded editor changes it wherever it is, and another version is a conflict
+            # the recorded editor replaces each occurrence of the port; in a uid or version this
+            # would cause a conflict
             while PORT in await kept_by_the_server(folder):
                 await shop.renew(writes=True)
         if "label netpol" in one["command"]:
             await prepare(folder, "kubectl label netpol adservice a=b")
-        if "bad.yaml --validate=ignore" in one["command"]:  # it had been there before
+        # the recorded cluster already had this policy
+        if "bad.yaml --validate=ignore" in one["command"]:
             await prepare(folder, one["command"])
         if space != "default":
             one["command"] = typed(one["command"], space)
@@ -246,7 +251,7 @@ async def replay(folder, numbers, shop, space="default"):
 
 
 def differs(theirs, ours):
-    """What of their answers ours are not: number -> what -> both."""
+    """Return the parts of answers that differ: number -> part -> both values."""
     wrong = {}
     for number, answer in ours.items():
         pairs = dict(zip(ANSWER, zip(theirs[number], answer, strict=True), strict=True))
@@ -258,7 +263,7 @@ def differs(theirs, ours):
 
 
 def fields(explanation):
-    """Of what explains a kind, all but words: names, types, values, and what is required."""
+    """Return the lines of an explanation that describe fields, types, values and requirements."""
     told = r"[A-Z]+:.*| +\S+\t<.*| +enum: .*| +Possible enum values:$| +- `\S+`"
     return re.findall(f"^(?:{told})", explanation, re.MULTILINE)
 
@@ -267,7 +272,7 @@ def compare(theirs, ours, known):
     """Assert that both answers are equal except for the known differences."""
     wrong = differs(theirs, ours)
     assert {number: wrong[number] for number in wrong.keys() - known} == {}
-    # a difference that is gone leaves the table
+    # a difference that no longer occurs must be removed from the table
     assert known & ours.keys() == wrong.keys()
 
 
@@ -312,13 +317,13 @@ async def shop_on(context):
 
 
 def asked(context, *arguments):
-    """What the cluster's own administrator is answered, as JSON."""
+    """Return the response to the cluster's own administrator, parsed from JSON."""
     command = [KUBECTL, "--context", context, *arguments]
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 def admin_of(context, space):
-    """The kubeconfig of the cluster's own administrator, in a namespace."""
+    """Return the kubeconfig of the cluster's own administrator, for a namespace."""
     config = asked(context, "config", "view", "--raw", "--flatten", "--minify", "-o", "json")
     config["contexts"][0]["context"]["namespace"] = space
     return json.dumps(config)
@@ -354,10 +359,10 @@ def test_kubectl_output_differs_from_a_real_cluster_only_as_documented(cluster, 
                 ]
 
     theirs, ours, told_there, told_here = asyncio.run(scene())
-    # both did what was recorded, and neither failed for want of a cluster
+    # the exit statuses match the recording, so no command failed for lack of a cluster
     assert [answer[0] for answer in theirs.values()] == [one["exit"] for one in recorded()]
     compare(theirs, ours, WORDS)
-    for number in WORDS:  # the recording has their beginnings only
+    for number in WORDS:  # the recording has only the first lines of these answers
         assert fields(ours[number][1]) == fields(theirs[number][1]) != []
     for command, there, here in zip(EXPLAINED, told_there, told_here, strict=True):
         assert (here[0], fields(here[1])) == (0, fields(there[1])), command

@@ -1,4 +1,4 @@
-"""What an agent's credential is worth outside of its command, nothing, and what each write is."""
+"""An agent's credential is useless outside of its command; each write of a command is judged."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def typed(verb: str, name: str, spec: dict[str, Any]) -> str:
 
 
 def credential(text: str) -> tuple[int, str]:
-    """Port and token, as ``kubectl config view --raw`` prints them."""
+    """Return port and token from the output of ``kubectl config view --raw``."""
     port, token = re.search(r"127\.0\.0\.1:(\d+)", text), re.search(r"token: (\S+)", text)
     assert port is not None
     assert token is not None
@@ -92,12 +92,13 @@ def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) ->
             kubectl = Kubectl(cell, shop.access, admit)
             port, token = credential((await kubectl.run("kubectl config view --raw")).told)
             assert await patch(port, token, NAME, SHUT) == 0
-            # a command that runs for as long as it takes to try from elsewhere
+            # a command that runs until the attempts from elsewhere are over
             running.clear()
             watching = asyncio.create_task(kubectl.run("kubectl get netpol -w"))
             await running.wait()
             assert await patch(port, token, NAME, SHUT) == 0
-            assert "ended 1\n" in await elsewhere(cell, shop.access)  # unheard, and at once
+            # closed at once, without a response
+            assert "ended 1\n" in await elsewhere(cell, shop.access)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             assert await patch(port, token, NAME, SHUT) == 0
@@ -146,7 +147,7 @@ def test_connections_and_pending_requests_end_with_the_command() -> None:
 
 
 class Agent:
-    """One in this process."""
+    """An agent in the test's process."""
 
     info = AgentInfo(name="agent")
 
@@ -158,7 +159,7 @@ class Agent:
 
 
 class Thief(Agent):
-    """Reads its credential in the first turn, and repairs from outside in the second."""
+    """Reads its credential in the first turn, and uses it outside of commands in the second."""
 
     def __init__(self, repairs: Sequence[tuple[str, dict[str, Any]]]) -> None:
         self.repairs = repairs
@@ -202,7 +203,7 @@ def test_repair_outside_of_a_turn_is_refused(tmp_path: Path) -> None:
     assert not episode.correct
 
 
-#: lines of an agent, and the findings that each comes to: rule, and the write that is named
+#: an agent's command lines, and the expected findings: rule, and text that names the write
 LINES = [
     (
         [("patch", "adservice", {"ingress": []}), ("patch", "adservice", None)],
@@ -241,7 +242,7 @@ def test_each_write_of_a_command_line_is_judged(walls: Walls) -> None:
                 }
                 for rule, what in wanted:
                     assert any(one.rule == rule and what in one.detail for one in verdict.findings)
-            # the next command has written nothing
+            # the next command has no writes
             await kubectl.run("kubectl get netpol")
             assert make_state(await shop.look()) == first
             await shop.close()
@@ -253,7 +254,7 @@ def test_each_write_of_a_command_line_is_judged(walls: Walls) -> None:
 
 
 class Writer(Agent):
-    """Sends one line."""
+    """Agent that sends one command line."""
 
     def __init__(self, line: str) -> None:
         self.line = line

@@ -14,7 +14,7 @@ from netarena_malt.query import LABELS, PROGRAMS, MaltConfig, Phrasing
 
 pytestmark = pytest.mark.requires("landlock", "seccomp")
 CONFIG = MaltConfig(complexity_level=MaltConfig.LEVELS)
-#: hands the network back as it came
+#: program that returns the network unchanged
 IDLE = """```python
 def process_graph(graph_data):
     return {"type": "graph", "data": graph_data, "updated_graph": graph_data}

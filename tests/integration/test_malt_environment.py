@@ -27,7 +27,7 @@ async def malt():
 
 @pytest.fixture(scope="module")
 def queries():
-    """One query by each label's end (``add`` … ``add-count``)."""
+    """Return one query for each last part of a label (``add`` … ``add-count``)."""
     application = Malt()
     config = application.config_type.parse({})
     drawn = application.generate(config, 11)
@@ -41,7 +41,7 @@ class Played:
 
 
 async def play(malt, query, reply):
-    """Open, execute, observe and judge; the judgement is the same from the journal's JSON."""
+    """Open, execute, observe and judge. The journal's JSON gives the same judgement."""
     world = malt.environment(query, malt.config_type())
     try:
         first = await world.open()
@@ -151,7 +151,7 @@ async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
 @pytest.mark.parametrize(
     ("limits", "body", "says"),
     [
-        # so far apart that a busy machine cannot take one for the other
+        # the limits differ so much that even a busy machine reaches the right one first
         (PythonLimits(cpu_s=1, wall_s=60), "while True: pass", "processor time"),
         (PythonLimits(wall_s=1), "import time\ntime.sleep(50)", "took too long"),
     ],

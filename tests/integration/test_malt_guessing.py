@@ -1,4 +1,4 @@
-"""Guessing must not pay: the most frequent right answer over many queries of each label."""
+"""Guessing must not pay: for each label, the most frequent right answer must be rare."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from netarena_malt.edit import apply_edits
 from netarena_malt.overlay import overlay
 from netarena_malt.query import LABELS, PROGRAMS, _draw, execute
 
-#: whether edits are spread over the network -> how many queries
+#: whether edits are spread over the network -> number of queries
 QUERIES = {False: 120, True: 40}
-#: of the queries of one label
+#: maximum share of a label's queries with the same right answer
 MOST = 0.1
 #: last operations of a program whose answer is a value
 ANSWERED = frozenset({"count", "list", "rank"})
@@ -28,7 +28,7 @@ ANSWERED = frozenset({"count", "list", "rank"})
         (label, spread_out)
         for label in LABELS
         for spread_out in QUERIES
-        # edits that are spread over the network are never the same twice
+        # edits that are spread over the network never repeat
         if not spread_out or PROGRAMS[label][1][-1] in ANSWERED
     ],
 )
@@ -41,8 +41,8 @@ def test_constant_answer_is_rarely_correct(label: str, spread_out: bool) -> None
         assert drawn is not None
         edits, actions = drawn[0].edits(), drawn[1]
         if operations[-1] not in ANSWERED:
-            # the same graph is right twice only if the same was done to the same network, and
-            # the input unchanged never (tests/unit/malt/test_query.py)
+            # two queries have the same right graph only if they apply the same changes to the same
+            # network; the unchanged input is never right (tests/unit/malt/test_query.py)
             answers[json.dumps([edits, [action.model_dump() for action in actions]])] += 1
             continue
         graph = overlay(released_base().graph)

@@ -1,4 +1,4 @@
-"""The generated topology against Google's released model, where that file is at hand."""
+"""The generated topology equals Google's released model; needs that file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r'(\w+)\s*:\s*(?:"([^"]*)"|([\w.+-]+))|(\w+)\s*\{|(\})')
 
 
 def _message(tokens: Iterator[re.Match[str]]) -> list[tuple[str, Any]]:
-    """Fields of one message in order: numbers as floats, enum values and strings as text."""
+    """Return one message's fields in order: numbers as floats, enum values and strings as text."""
     fields: list[tuple[str, Any]] = []
     for token in tokens:
         key, text, bare, message, end = token.groups()
@@ -42,7 +42,11 @@ def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _released() -> Graph:
-    """Entities of one name are one node: kinds in order of mention, attributes together."""
+    """Return the released model as a graph.
+
+    Entities with the same name become one node, with their kinds in file order and all their
+    attributes.
+    """
     graph: Graph = nx.DiGraph()
     for what, fields in _message(_TOKEN.finditer(MODEL.read_text())):
         record = _plain(fields)
@@ -61,7 +65,7 @@ def _released() -> Graph:
 
 
 def _typed(value: Any) -> Any:
-    """A value with its types, all the way down: 1 and 1.0 differ."""
+    """Return a nested value together with its types, so that 1 and 1.0 differ."""
     if isinstance(value, dict):
         return {key: _typed(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Networks of users on the real sandbox: solved by looking, limited by their size, kept apart."""
+"""Networks of users on the real sandbox: solved, with limits by their size, and isolated."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_program_gets_the_network_of_its_query_and_its_limits(malt, model)
         query = draw(topology)[3]
         _, _, state = await play(malt, query, look)
         nodes, cpu_s = state["data"]
-        # the kernel's is the last resort: the parent keeps to 10 s by a finer clock
+        # the kernel's limit is a fallback: the parent enforces 10 s with a finer clock
         assert cpu_s == 2 * 10 * times + 1
         assert abs(nodes - base_of(query.initial).size) < 400
         assert state["updated"] == {
@@ -94,7 +94,7 @@ async def test_network_above_the_limit_waits_until_another_is_released(malt):
     assert len(pids & {use.sandbox.pid for use in malt._sandboxes._uses.values()}) == 1
     for world in (worlds[1], worlds[2], released):
         await world.close()
-        await world.close()  # once more does no harm
+        await world.close()  # a second close has no effect
     assert not any(use.users for use in malt._sandboxes._uses.values())
     with pytest.raises(EnvironmentFailed, match="not open"):
         await worlds[1].execute({"code": ""})

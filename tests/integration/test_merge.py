@@ -1,4 +1,4 @@
-"""Real runs that are played in shards: the merged folder, and the commands that read it."""
+"""A real run in shards: the merged folder, and the commands that read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPTIONS = {
     "malt": ["complexity_level=level1"],
     "k8s": ['error_types=["add_ingress", "remove_ingress"]'],
 }
-#: values that differ between any two runs
+#: fields whose values differ between any two runs
 VARYING = re.compile(
     r'"(\w*_s|Result-Latency|output_dir|p95|mean|median|max|total)": ?("[^"]*"|[-\d.e]+|null)'
 )

@@ -1,5 +1,7 @@
-"""Network namespaces of machines, each owned by a user namespace of its own, as an episode has
-them: what runs in one of them cannot use, see or exhaust what belongs to another."""
+"""Network namespaces of an episode's machines, each owned by a separate user namespace.
+
+A program in one of them cannot use, see or exhaust resources of another.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ os._exit(0)
 
 
 def inside(program: str) -> Any:
-    """What a program prints as JSON, in the namespaces of an episode with two machines."""
+    """Run a program in the namespaces of an episode with two machines; return its JSON output."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM.format(program)],
         capture_output=True,
@@ -83,7 +85,7 @@ print(json.dumps([result.output, os.readlink(f"/proc/self/fd/{owner(one)}")]))
 
 
 def test_links_of_another_machine_cannot_be_changed() -> None:
-    """The IDs of the other network and of a link there are known; only its owner differs."""
+    """The attacker knows the ids of the other network and of its link; only the owner differs."""
     said, inner = inside("""
 cable(one, other)
 from netarena_network.attack import FAMILIES

@@ -1,4 +1,4 @@
-"""The wheel: its contents, and each extra on its own in a fresh environment."""
+"""The wheel: its contents, and each extra alone in a fresh environment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# those of training are tried with their frameworks, by test_training_framework.py
+# test_training_framework.py tests the extras of training with their frameworks
 TRAINING = {"gymnasium", "openenv", "trl", "verifiers"}
 EXTRAS = sorted(set(PROJECT["project"]["optional-dependencies"]) - TRAINING)
-#: top-level packages of the wheel, and where their source is
+#: top-level packages of the wheel, and the folders of their sources
 PACKAGES = {
     Path(package).name: ROOT / package
     for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 }
 
-#: what the stock client writes, as far as a leaderboard reads it
+#: the parts of the stock client's result file that a leaderboard reads
 SAMPLE = {
     "participants": {"malt_operator": "somebody"},
     "results": [
@@ -40,7 +40,8 @@ for module in pkgutil.walk_packages(package.__path__, f"{sys.argv[1]}."):
     importlib.import_module(module.name)
 """
 
-#: runs commands in one process, which imports once, and prints the status and texts of each
+#: program that runs commands in one process, to import only once, and prints their statuses and
+#: outputs
 SEVERAL = """
 import contextlib, io, json, sys
 from netarena.cli import main
@@ -57,7 +58,7 @@ pytestmark = pytest.mark.slow
 
 
 def call(*command: str | Path, cwd: Path | None = None, status: int = 0) -> str:
-    """Standard output of a command that must end with ``status``."""
+    """Run a command that must exit with ``status``; return its standard output."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -73,7 +74,7 @@ def call(*command: str | Path, cwd: Path | None = None, status: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy of the tree: what an earlier build left behind must not be in it."""
+    """Build the wheel from a copy of the tree, without the files of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
@@ -148,7 +149,7 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
     assert "doctor" in call(commands / "netarena", "--help", cwd=tmp_path)
     assert "--strategy" in call(commands / "netarena-purple", "--help", cwd=tmp_path)
 
-    # every module of an application, with nothing but what its extra brings
+    # imports every module of an application, with only the packages of its extra
     for app in {"malt", "route", "k8s"} & ({extra} if extra != "all" else set(EXTRAS)):
         call(commands / "python", "-c", IMPORT_ALL, f"netarena_{app}", cwd=tmp_path)
 
@@ -170,7 +171,7 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
     else:
         assert_missing(run, 'pip install "netarena[malt]"')
 
-    # litellm brings what pages are made by
+    # litellm installs the packages that pages need
     has_pages = extra in {"view", "purple", "all"}
     assert view[0] == 2
     assert ("nowhere is not a directory" if has_pages else '"netarena[view]"') in view[2]
@@ -183,7 +184,7 @@ def test_each_extra_works_on_its_own(environment, tmp_path, extra):
 
 
 def assert_missing(told: list[Any], words: str) -> None:
-    """The command ended with status 2 and one line, which says what to install."""
+    """Assert that a command ended with status 2 and one line that says what to install."""
     status, out, err = told
     assert (status, len((out + err).splitlines())) == (2, 1), told
     assert words in err

@@ -1,4 +1,4 @@
-"""The LLM agent as a process, over A2A, before a provider that behaves badly."""
+"""The LLM agent as a process over A2A, with a provider that behaves badly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SCRIPT = {
 
 @contextmanager
 def model_agent(stub: Stub, *arguments: str, **environ: str) -> Iterator[str]:
-    """``netarena-purple`` before the stub; gives its URL."""
+    """Run ``netarena-purple`` with the stub as its provider; yield its URL."""
     environ = {**os.environ, "MODEL_NAME": "openai/m", "OPENAI_API_KEY": KEY, **environ}
     with subprocess.Popen(
         [sys.executable, "-m", "a2a_purple.cli", "--port", "0", "--api-base", stub.url, *arguments],
@@ -62,7 +62,7 @@ def model_agent(stub: Stub, *arguments: str, **environ: str) -> Iterator[str]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip()  # the test's own limit bounds this
+            yield process.stdout.readline().strip()  # limited by the time limit of the test
         finally:
             process.kill()
 
@@ -97,7 +97,7 @@ async def test_answer_includes_its_token_usage(plain, stub):
             "model": "openai/m",
             "input_tokens": 11,
             "output_tokens": 7,
-            "cost_usd": None,  # nobody knows the price of openai/m
+            "cost_usd": None,  # the price of openai/m is unknown
             "calls": 1,
         }
     }

@@ -1,4 +1,4 @@
-"""docs/purple-agent.md: its agents are run as the page says, and replies of theirs are graded."""
+"""docs/purple-agent.md: its agents run as the page says, and their replies are graded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOLUTION = [f"open v{number}" for number in range(1, 9)]
 
 
 def blocks() -> dict[str, str]:
-    """The page's programs, by file name."""
+    """Return the page's programs by file name."""
     found = re.findall(
         r"<!-- file (\S+?):?(?: [^\n]*)?-->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL
     )
@@ -29,7 +29,7 @@ def plain_agent() -> str:
 
 
 def tool_agent() -> str:
-    """The plain agent with the other one's parts in the place of its own."""
+    """Return the plain agent's program with the class of the tool agent."""
     plain, other = plain_agent(), blocks()["my_tool_agent.py"]
     assert plain.count("class MyAgent") == plain.count("\nmodel = ") == 1
     plain = re.sub(r"class MyAgent.*?\n\n\n", lambda _: other + "\n\n", plain, flags=re.DOTALL)
@@ -37,7 +37,7 @@ def tool_agent() -> str:
 
 
 class Model:
-    """Opens one valve after the other, each conversation's turns told apart by their prompts."""
+    """Opens one valve after the other; prompts identify the turn of each conversation."""
 
     def __init__(self, *, tools: bool) -> None:
         self.tools = tools

@@ -1,4 +1,4 @@
-"""One answer of a model, by providers as they are found: each way of asking that some refuse."""
+"""One answer of a model, from providers that refuse certain forms of requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fake.provider import (
 
 pytestmark = [
     pytest.mark.anyio,
-    # of LiteLLM's own code: here it runs in the process of the tests
+    # warnings of LiteLLM's code, which runs in the process of the tests here
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
     pytest.mark.filterwarnings("ignore::UserWarning:pydantic.main"),
 ]
@@ -37,7 +37,7 @@ PARTS = [THINKING, {"type": "text", "text": "in "}, {"type": "text", "text": "pa
 
 
 def unless(accepts: Any, refusal: Step, answer: Step) -> Step:
-    """The answer where the request is accepted, else the refusal."""
+    """Return a step that sends the answer if the request is accepted, otherwise the refusal."""
     return lambda to: (answer if accepts(to.body) else refusal)(to)
 
 
@@ -53,13 +53,13 @@ def never_done(to: Handler) -> None:
 
 
 def whole(to: Handler, message: dict[str, Any]) -> None:
-    """JSON, whatever was asked for."""
+    """Send a complete JSON answer, even if a stream was requested."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
     to.respond(200, {"id": "c", "object": "chat.completion", "created": 1, "choices": [choice]})
 
 
 def piecewise(**delta: Any) -> Step:
-    """A stream of one piece, or the whole answer: the same message."""
+    """Return a step that sends a message as a stream of one piece, or as a complete answer."""
 
     def step(to: Handler) -> None:
         if not to.body.get("stream"):
@@ -74,7 +74,7 @@ def piecewise(**delta: Any) -> Step:
 
 
 def alternate(body: dict[str, Any]) -> bool:
-    """As templates of Gemma and Mistral have it."""
+    """Return whether roles alternate, as the templates of Gemma and Mistral require."""
     roles = [message["role"] for message in body["messages"]]
     return all(role == ("user", "assistant")[i % 2] for i, role in enumerate(roles))
 
@@ -84,14 +84,14 @@ def streams(body: dict[str, Any]) -> bool:
 
 
 ROLES = "Conversation roles must alternate user/assistant/user/assistant/..."
-#: refusals that no waiting changes
+#: refusals that waiting does not resolve
 NOT_LOADING = {
     400: "failed loading model: out of memory",
     401: "error loading API key",
     404: "The model m is not there: loading is up to you",
     422: "loading a file is not allowed",
 }
-#: how a provider behaves, and how it is asked in the end
+#: behaviour of a provider, and the expected form of the final request
 WAYS: dict[str, tuple[Step, Way]] = {
     "no-options": (
         unless(
@@ -191,7 +191,7 @@ def provider(stub: Stub, **how: Any) -> Provider:
 async def ask(
     asked: Provider, case: str, *before: Message, timeout_s: float = 30
 ) -> tuple[str, Answer]:
-    """The text that came in pieces, and the answer."""
+    """Return the text from the received pieces, and the answer."""
     pieces: list[str] = []
     messages = [*before, Message(role="user", content=f"case: {case}")]
     async for piece in asked.stream(messages, timeout_s=timeout_s):

@@ -1,4 +1,4 @@
-"""``netarena-purple`` as a process: it says where it listens, serves a card, answers, and ends."""
+"""``netarena-purple`` as a process: prints its address, serves a card, replies, and stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def service(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield process, process.stdout.readline().strip()  # the test's own limit bounds this
+            # limited by the time limit of the test
+            yield process, process.stdout.readline().strip()
         finally:
             process.kill()
 

@@ -1,4 +1,7 @@
-"""SIGKILL at many moments, also in the middle of a journal line: a resumed run ends the same."""
+"""A run that is killed at any moment resumes, and ends with the same result.
+
+Some of the moments are in the middle of a journal line.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import pytest
 
 from netarena.run.journal import read_journal
 
-#: opens five of eight valves: solves some queries and not others, whoever asks and when
+#: agent that opens five of eight valves: it always solves the same part of the queries
 CHILD = """
 import asyncio, sys
 from pathlib import Path
@@ -49,7 +52,7 @@ def run(out: Path) -> None:
 
 
 def kill_at(out: Path, size: int) -> None:
-    """Start a run and kill it as soon as its journal has ``size`` bytes."""
+    """Start a run, and kill it as soon as its journal has ``size`` bytes."""
     journal = out / "journal.jsonl"
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(out)])
     deadline = time.monotonic() + 60

@@ -1,10 +1,9 @@
-"""Attacks on routing: each in an episode of its own, several at a time, so that what one of them
-does to its neighbours shows.
+"""Attacks on routing: each in a separate episode, several at a time, to reveal effects on others.
 
-An attack gets nothing that it should not (it would say so), leaves no process, and changes nothing
-that is measured, or is found unsafe; nothing repairs the network but a repair, which works after
-the attack as before. That each next network opens, verified healthy, is the proof that the attacks
-before it did no harm.
+An attack must gain nothing (it prints a message if it does), leave no process, and change nothing
+that is measured, or else be found unsafe. It must not repair the network, and the repair must work
+after the attack as before. Each next network opens in its intended state, which proves that the
+earlier attacks did no harm.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from netarena_route.config import RouteConfig
 
 pytestmark = pytest.mark.requires("episodes")
 
-#: seed of a query whose router does not forward and answers as ever
+#: seed of a query whose router does not forward but answers pings
 DRAW = 1
 AT_ONCE = 6
-#: seconds for repairs, more than they ever need
+#: time limit of repairs in seconds, which is more than they need
 REPAIR_S = 60.0
-#: whether these break a pair is chance: a storm that has not begun when pings are counted, or that
-#: leaves them room, has moved the attacker's own address by then and harmed nobody
+#: attacks that may or may not break a pair: a storm may start after the pings or leave room for
+#: them, and it has moved only the attacker's own address
 MAY_PASS = {"storm-that-waits"}
-#: after these something is left in the kernel of the attacker's own network
+#: families of attacks that leave entries in the kernel of the attacker's own network
 NOT_REPAIRED = {"floods", "judge"}
 
 
 @dataclass(frozen=True)
 class Course:
-    """An episode with an attack: what was seen before and after, and after the repair."""
+    """An episode with an attack: the states before and after the attack, and the judgements."""
 
     output: str
     left: list[str]
@@ -74,7 +73,7 @@ async def play(application: Application, config: Config, query: Query, family: s
 
 @cache
 def courses(family: str) -> dict[str, Course]:
-    """All attacks of a family."""
+    """Run all attacks of a family; return the episodes by attack."""
 
     async def run() -> dict[str, Course]:
         config = RouteConfig(num_queries=1, emulator="netns", error_types=("disable_routing",))
@@ -99,7 +98,7 @@ def courses(family: str) -> dict[str, Course]:
         pytest.param(
             family,
             name,
-            # floods are of tables that the kernel has one of
+            # floods fill tables that all networks of the kernel share
             marks=pytest.mark.xdist_group("kernel" if family == "floods" else f"route-{family}"),
         )
         for family in FAMILIES

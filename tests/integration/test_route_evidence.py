@@ -29,15 +29,16 @@ def read(**keys):
 def test_each_machine_of_a_network_is_a_candidate():
     query, found = read(num_switches=3, num_hosts_per_subnet=2)
     machines = [one for one in found.candidates if one.trace]
-    # a role has a digest of what the machine's entries are
+    # the second word of a role is a digest of the machine's kinds of entries
     assert {one.role.split()[0] for one in machines} == {"router", "host"}
-    assert len(machines) > 7  # those in reserve, too
+    assert len(machines) > 7  # includes machines in reserve
     faulty = query.actions[0].parameters["machine"]
     assert [one.name for one in machines if one.target] == [faulty]
     assert all(one.trace["addr.created most"] > 0 for one in machines)
     assert found.trace["rule.rounds"] >= 1
-    # settings that we read or write before a command leave no trace: then this was 0.017 to 0.023;
-    # a command that the kernel moves to another processor has one or two falls more
+    # settings that the sandbox reads or writes before a command must leave no trace: with such a
+    # trace, the value was 0.017 to 0.023. If the kernel moves a command to another processor, one
+    # or two more inodes fall.
     assert all(one.trace["sysctl.inode falls"] < 0.008 for one in machines)
     assert any(one.form for one in found.candidates)
 

@@ -25,9 +25,9 @@ from netarena_route.world.path import Plan
 pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns", "bwrap"), pytest.mark.slow]
 
 MININET = pytest.mark.requires("mininet")
-#: what a repair may take on a machine that is busy
+#: time limit of a repair on a busy machine, in seconds
 _COMMAND_S = 30.0
-#: networks that are open at a time: rounds over broken ones are mostly waiting
+#: number of networks open at a time: observations of broken networks mostly wait
 _LANES = 6
 
 
@@ -52,8 +52,7 @@ async def _new(
 
 
 async def _fails_of(warm: Warm, world: World, part: Fault, emulator: str = "netns") -> list[str]:
-    """Build a network with a fault and repair it as an agent would; what was not as it should
-    be."""
+    """Build a network with a fault and repair it as an agent would; return the deviations."""
     net = await _new(warm, world, [part], emulator)
     try:
         return await _fails_in(net, world, part)
@@ -83,13 +82,13 @@ def _as_expected(state: dict[str, Any], world: World, left: Sequence[Fault]) -> 
 
 
 def _with(word: str, hosts: int) -> World:
-    """A varied world whose router keeps subnets apart by ``word``."""
+    """Return a varied world whose router separates subnets with rules that contain ``word``."""
     worlds = (varied(3, hosts, random.Random(seed)) for seed in range(200))
     return next(w for w in worlds if word in " ".join((*w.router.rules, *w.router.filters)))
 
 
 def _methods() -> list[tuple[World, Fault]]:
-    """A fault by each method, in the first world that has a place for it."""
+    """Return a fault by each method, in the first world in which the method applies."""
     worlds = [standard(2, 1, random.Random(1)), standard(2, 2, random.Random(1))]
     worlds += [_with("-P FORWARD DROP", 2), _with(" lookup ", 1)]
     found: dict[tuple[str, str], tuple[World, Fault]] = {}
@@ -105,7 +104,8 @@ async def test_each_fault_method_has_its_computed_effect_and_is_repaired(
 ) -> None:
     cases = _methods()
     assert len(cases) == 111
-    if emulator == "mininet":  # which differs in how machines are made, not in what they hold
+    # emulators differ in how they create machines, not in the settings of machines
+    if emulator == "mininet":
         cases = cases[::8]
     found: list[str] = []
 
@@ -161,8 +161,10 @@ async def test_reset_without_reading_settings_opens_forbidden_traffic(
 
 
 async def test_every_order_of_repair_is_safe_and_shows_the_remaining_faults(warm: Warm) -> None:
-    """After each repair the network shows exactly the faults that are left: so a pair never breaks
-    anew, and each part, left as the last one, still shows."""
+    """After each repair the network shows exactly the remaining faults.
+
+    So no repair breaks a pair, and each part still has an effect if it is the last one left.
+    """
     rng = random.Random(9)
     worlds = [standard(2, 1, rng), standard(3, 2, rng), varied(3, 1, rng), varied(4, 2, rng)]
     kinds = [

@@ -1,4 +1,4 @@
-"""A machine that is written once equals the one that the shell lines of faults made."""
+"""A machine configured in one pass equals a machine on which the faults' shell lines ran."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from netarena_route.world.path import Plan
 
 pytestmark = pytest.mark.requires("netns", "root")
 
-#: of the test of all methods
+#: number of parts into which the test of all methods is split
 _SHARES = 6
-#: as programs print it, without carriers, counters, handles and the kernel's own queues
+#: shell lines that print all settings, without carriers, counters, handles and the kernel's own
+#: queues
 _LOOK = r"""
 ip -d -4 addr | grep inet | sed -E 's/ brd [0-9.]+//'
 ip -o link | sed -E 's/^[0-9]+: ([^@:]*)[^:]*/\1/; s/NO-CARRIER,|,LOWER_UP|,M-DOWN//g' |
@@ -67,7 +68,8 @@ def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
         form = forms[machine.name]
         for name in ("ports", "addresses", "routes", "rules", "neighbours", "queues"):
             wanted, seen = getattr(form, name), getattr(again, name)
-            # of a plain machine without what the kernel makes itself, whose order is the kernel's
+            # for a machine that is not whole, entries of the kernel itself are ignored, because
+            # their order varies
             if wanted != seen if form.whole else not {*wanted} <= {*seen}:
                 yield machine.name, name, wanted, seen
         if (form.filters, form.ruleset) != (again.filters, again.ruleset):
@@ -77,14 +79,14 @@ def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
 
 
 def _found(world: World, faults: Sequence[Fault]) -> list[object]:
-    """The differences, found by a thread that has namespaces of its own."""
+    """Return the differences, found by a thread with its own namespaces."""
     found: list[object] = []
 
     def work() -> None:
         leave_network()
         try:
             found.extend(_differences(world, faults))
-        except Exception as error:  # noqa: BLE001 -- of another thread
+        except Exception as error:  # noqa: BLE001 -- raised in another thread
             found.append(error)
 
     thread = threading.Thread(target=work)
@@ -95,7 +97,7 @@ def _found(world: World, faults: Sequence[Fault]) -> list[object]:
 
 @cache
 def _methods() -> list[tuple[World, Fault]]:
-    """A fault by each method, in the first world that has a place for it."""
+    """Return a fault by each method, in the first world in which the method applies."""
     drawn = [varied(3, 1, random.Random(seed)) for seed in range(60)]
     apart = [
         next(one for one in drawn if word in " ".join((*one.router.rules, *one.router.filters)))

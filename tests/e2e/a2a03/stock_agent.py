@@ -1,7 +1,7 @@
-"""A purple agent on the 0.3 line of the SDK: ``stock_agent.py PORT KIND``.
+"""Purple agent built with version 0.3 of the SDK: ``stock_agent.py PORT KIND``.
 
-KIND is how it answers: ``message``, ``task`` (an artifact), ``chunks``, ``status`` or ``raise``.
-Prints ``ready`` when it listens. The reply is the prompt in capitals and the context id.
+KIND is the form of the reply: ``message``, ``task`` (an artifact), ``chunks``, ``status`` or
+``raise``. Prints ``ready`` when it listens. The reply is the prompt in capitals and the context id.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A green agent's client on the 0.3 line of the SDK, as AgentBeats' own: sends, then joins parts.
+"""Client of a green agent, built with version 0.3 of the SDK like AgentBeats' own client.
 
-Run in the environment of the 0.3 line: ``stock_client.py MODE URL REQUEST``. MODE: ``stream``,
-``block``, ``leave`` (goes after the first artifact, comes back by ``tasks/resubscribe``) or
-``cancel``. Prints one JSON object: state, status text, all status texts while the task ran
-(``heard``), results, events, task id.
+Run it in the environment with version 0.3: ``stock_client.py MODE URL REQUEST``. MODE is
+``stream``, ``block``, ``leave`` (disconnects after the first artifact and returns with
+``tasks/resubscribe``) or ``cancel``. Prints one JSON object: state, status text, all status texts
+of the running task (``heard``), results with joined parts, number of events, and task id.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def main(mode: str, url: str, request: str) -> dict:
                     task, _ = event
                     events += 1
             except Exception as error:  # noqa: BLE001 -- the SDK raises several
-                # it had ended already
+                # the task had already ended
                 print(f"resubscribe: {error!r}", file=sys.stderr)
             task = await client.get_task(TaskQueryParams(id=task.id))
         status = task.status.message
