@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / path) for path in (".", "tests/unit", "tests/toy")]
 
-import httpx  # noqa: E402 -- found by the line above
+import httpx  # noqa: E402 -- needs the path above
 from a2a.client import ClientConfig, create_client  # noqa: E402
 from a2a.helpers import new_text_message  # noqa: E402
 from a2a.types.a2a_pb2 import Role, SendMessageRequest  # noqa: E402

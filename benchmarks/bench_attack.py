@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / path) for path in (".", "tests/unit", "tests/toy")]
 
-import httpx  # noqa: E402 -- found by the line above
+import httpx  # noqa: E402 -- needs the path above
 
 ROLE = "toy_operator"
 CARD = ".well-known/agent-card.json"
@@ -65,7 +65,7 @@ def serve(root: str) -> None:
     serve_green(Toy(), port=0, out=Path(root), data=None, ready=announce)
 
 
-# Attacks by clients: data that a connection sends again and again.
+# Attacks by clients: data that a connection sends repeatedly.
 
 
 def post(*headers: bytes) -> bytes:
@@ -149,7 +149,7 @@ def attack(name: str, url: str, seconds: float) -> None:
         while time.monotonic() < until:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
                 client.sendall(payload)
-                # the client waits only for an answer that comes soon
+                # the client waits only briefly for a response
                 client.settimeout(0.2)
                 client.recv(1000)
 
@@ -214,7 +214,7 @@ BESIDE = "silence of another participant"
 
 
 def agent(name: str) -> None:
-    """Serve an agent with a valid card; each message gets the attack until the caller hangs up."""
+    """Serve an agent with a valid card. Each message gets the attack until the client hangs up."""
     card = json.dumps({
         "name": "x", "description": "x", "version": "1", "url": "http://x/",
         "protocolVersion": "0.3.0", "capabilities": {"streaming": True}, "skills": [],

@@ -38,7 +38,7 @@ from netarena_k8s.world.model import reach
 
 AT_ONCE = 8
 COMMAND = "kubectl get networkpolicies"
-#: Maximum time of each on a quiet machine with two processors, in ms.
+#: Maximum time of each operation on a quiet machine with two processors, in ms.
 MOST_MS = {
     "matrix, boutique": 5.0,
     "matrix, drawn shop": 5.0,

@@ -34,7 +34,7 @@ from netarena_route.world.model import World, standard
 AT_ONCE = 8
 #: Number of queries for each label.
 MIX_QUERIES = 20
-#: Maximum time of each on a quiet machine with two processors, in s.
+#: Maximum time of each operation on a quiet machine with two processors, in s.
 MOST_S = {
     "mininet (2,1)": 0.7,
     "netns (2,1)": 0.15,

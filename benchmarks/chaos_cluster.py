@@ -60,7 +60,7 @@ async def spaces(api: Api) -> list[str]:
 
 
 async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
-    """Return the maximum number of such namespaces at a time until the assessment ends."""
+    """Return the maximum number of such namespaces at the same time, until the assessment ends."""
     most = 0
     while run.returncode is None:
         with contextlib.suppress(EnvironmentFailed):  # a missing count must not prevent the report

@@ -43,7 +43,7 @@ ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in 
 
 
 class Took(NamedTuple):
-    """Result of one change: the seconds until the network was as computed, and differences.
+    """Result of one change: the seconds until the network was as computed, and the facts that differ.
 
     ``late`` is set if the first observation differed from the computed state; ``wrong`` has the
     facts that still differ.

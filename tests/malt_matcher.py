@@ -1,10 +1,9 @@
-"""An agent without understanding: sentence templates, learned from texts with all ground truth.
+"""An agent without language understanding, which learns sentence templates from texts and programs.
 
-``Matcher.fit`` takes a text apart into sentences, replaces names, numbers and kinds by slots, and
-learns for each template which part of the program comes from which slot; how deep a part is within
-loops it reads off the indentation. ``Matcher.solve`` fills the templates of a new text; a sentence
-that it never saw is taken for the most similar one that it did. Published agents solve the
-reference's MALT so.
+``Matcher.fit`` splits a text into sentences and replaces names, numbers and kinds by slots. For
+each template it learns which value of the program comes from which slot. The indentation gives the
+depth within loops. ``Matcher.solve`` fills the templates of a new text. It treats an unknown
+sentence as the most similar known one. Published agents solve the reference's MALT in this way.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from netarena.model import Action, Query
 from netarena_malt.query import execute, initial_graph
 from tests.malt_reader.meaning import Do, Each, New, Select, When, meaning
 
-#: what is taken out of a sentence, first match first
+#: operands of a sentence; the first alternative that matches counts
 _OPERANDS = re.compile(
     r"(?P<literal>\[[^\]]*\]|\{[^}]*\})"
     r"|(?P<names>'[^']*'(?:(?:, | and )'[^']*')*)"
@@ -28,25 +27,25 @@ _OPERANDS = re.compile(
     r"|(?P<variable>\$\d)"
     r"|(?P<number>\b\d[\d.]*(?:e[+\d]+)?)"
 )
-#: words that two sentences must share, of all their words, to be taken for each other
+#: minimum share of common words for two sentences to count as similar
 _ALIKE = 0.3
 
 
 class Slot(NamedTuple):
-    """An operand of a sentence: its class, and its values by how they can be used."""
+    """An operand of a sentence: its class, and its values by their use."""
 
     kind: str
     values: frozenset[tuple[str, Any]]
 
     def get(self, use: str) -> Any:
-        """The value for a use; KeyError if it has none."""
+        """Return the value for a use. Raises KeyError if the operand has none."""
         return dict(self.values)[use]
 
 
 class Sentence(NamedTuple):
     template: str
     slots: tuple[Slot, ...]
-    #: spaces before its line
+    #: indentation of its line
     depth: int
 
     @property
@@ -55,7 +54,7 @@ class Sentence(NamedTuple):
 
 
 class Group(NamedTuple):
-    """New nodes that differ in the name only."""
+    """New nodes that differ only in their names."""
 
     names: frozenset[str]
     kind: str
@@ -64,20 +63,20 @@ class Group(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The beginning of a loop."""
+    """The head of a loop."""
 
     select: Select
     variable: str
 
 
 class Otherwise(NamedTuple):
-    """The beginning of what is done where a condition does not hold."""
+    """The start of the actions that a loop performs if its condition does not hold."""
 
     mark: str = "otherwise"
 
 
 def sentences(text: str) -> Iterator[Sentence]:
-    """The sentences of a text."""
+    """Yield the sentences of a text."""
     for line in text.split("\n"):
         words = line.lstrip(" ")
         for part in re.split(r"(?<=\.) (?=[A-Z])", words):
@@ -107,7 +106,7 @@ def _sentence(text: str, depth: int) -> Sentence:
     return Sentence(template, tuple(slots), depth)
 
 
-# what a sentence may stand for: parts of a program, as shapes with leaves
+# Possible meanings of a sentence: parts of a program, as shapes with leaves.
 
 
 def _parts(program: Iterable[Do]) -> Iterator[Any]:
@@ -131,7 +130,7 @@ def _parts(program: Iterable[Do]) -> Iterator[Any]:
 
 
 def _program(parts: list[tuple[int, Any]]) -> tuple[Do, ...]:
-    """Parts with their depths as a program: the deeper ones below a loop are its own."""
+    """Return the program of these parts and depths; deeper parts after a loop belong to it."""
     program: list[Do] = []
     place = 0
     while place < len(parts):
@@ -167,7 +166,7 @@ def _loop(head: Head, parts: list[tuple[int, Any]]) -> Each:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What the words decide in a part, in order: texts, sets of names, numbers, pairs."""
+    """Yield the values that words determine, in order: texts, sets of names, numbers, pairs."""
     if isinstance(value, Do):
         yield value.kind
         yield from _leaves(value.what)
@@ -179,7 +178,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
-    """``value`` with other leaves, in the order in which ``_leaves`` gives them."""
+    """Return ``value`` with other leaves, in the order of ``_leaves``."""
     if isinstance(value, Do):
         return Do(next(leaves), _rebuilt(value.what, leaves))
     if isinstance(value, tuple):
@@ -192,7 +191,7 @@ def _shape(value: Any) -> str:
     return repr(_rebuilt(value, iter(lambda: "_", None)))
 
 
-#: a leaf may be a slot's value for a use, or what it always was
+#: source of a leaf: a slot and the use of its value, or a constant
 Source = tuple[Any, ...]
 
 
@@ -208,10 +207,10 @@ def _sources(leaf: Any, slots: tuple[Slot, ...]) -> frozenset[Source]:
 
 
 class Lesson:
-    """What one template stood for so far."""
+    """The meanings of one template in the texts read so far."""
 
     def __init__(self) -> None:
-        #: shapes of all parts together -> how often, an example, and sources of its leaves
+        #: shapes of all parts -> number of occurrences, an example, and the sources of its leaves
         self.seen: Counter[tuple[str, ...]] = Counter()
         self.examples: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self.sources: dict[tuple[str, ...], list[frozenset[Source]]] = {}
@@ -227,11 +226,11 @@ class Lesson:
         self.sources[shape] = found
 
     def fill(self, slots: tuple[Slot, ...]) -> list[Any]:
-        """The parts that these slots make. Raises KeyError if a slot has no such value."""
+        """Return the parts for these slots. Raises KeyError if a slot has no value for a use."""
         ((shape, _),) = self.seen.most_common(1)
         leaves = []
         for sources in self.sources[shape]:
-            # a slot before a constant, the first slot of several
+            # prefer slots over constants, and the first of several slots
             place, what = min(sources, key=lambda source: (source[0] == "always", str(source)))
             leaves.append(what if place == "always" else slots[place].get(what))
         rest = iter(leaves)
@@ -239,7 +238,7 @@ class Lesson:
 
 
 class Matcher:
-    """Learns templates and fills them; see the module."""
+    """Learns templates and fills them, as the module's docstring describes."""
 
     def __init__(self) -> None:
         self.lessons: dict[str, Lesson] = {}
@@ -257,7 +256,7 @@ class Matcher:
                 self._examples.setdefault(sentence.template, sentence)
 
     def solve(self, text: str) -> tuple[Do, ...]:
-        """The program that the text seems to ask for."""
+        """Return the program that the text seems to ask for."""
         parts: list[tuple[int, Any]] = []
         for sentence in sentences(text):
             lesson, slots = self._find(sentence)
@@ -285,7 +284,7 @@ class Matcher:
 
 
 def _arranged(slots: tuple[Slot, ...], like: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
-    """``slots`` in the order of the classes of ``like``; None if there are too few."""
+    """Return ``slots`` in the class order of ``like``; None if there are too few."""
     piles: dict[str, list[Slot]] = defaultdict(list)
     for slot in slots:
         piles[slot.kind].append(slot)
@@ -298,7 +297,7 @@ def _arranged(slots: tuple[Slot, ...], like: tuple[Slot, ...]) -> tuple[Slot, ..
 
 
 def _in_order(text: str, parts: Iterable[Any]) -> list[Any]:
-    """Parts with those of one addition, which have no order, as the text has them."""
+    """Return the parts; the unordered parts of an addition follow the order of the text."""
     ordered: list[Any] = []
     for is_new, run in groupby(parts, key=lambda part: isinstance(part, Group)):
         found = list(run)
@@ -309,8 +308,9 @@ def _in_order(text: str, parts: Iterable[Any]) -> list[Any]:
 
 
 def _aligned(told: list[Sentence], parts: list[Any]) -> list[list[Any]]:
-    """For each sentence the part that it tells, or none; in order, as well as can be."""
-    # best[i][j]: score of the first i sentences with the first j parts, and whether i tells j
+    """Return each sentence's part, or none, in order and with the highest total likeness."""
+    # best[i][j]: score of the first i sentences with the first j parts, and whether sentence i has
+    # part j
     best: list[list[tuple[float, bool]]] = [[(0.0, False)] + [(-1e9, False)] * len(parts)]
     for sentence in told:
         above = best[-1]
@@ -330,12 +330,12 @@ def _aligned(told: list[Sentence], parts: list[Any]) -> list[list[Any]]:
 
 
 def _likeness(sentence: Sentence, part: Any) -> float:
-    """The share of what a part says that a sentence has slots for."""
+    """Return the share of a part's values for which the sentence has slots."""
     leaves = [leaf for leaf in _leaves(part) if leaf is not None]
     return sum(len(_sources(leaf, sentence.slots)) > 1 for leaf in leaves) / len(leaves)
 
 
-# grading
+# Grading.
 
 
 def _as_actions(program: Iterable[Do]) -> list[Action]:
@@ -398,14 +398,14 @@ def _new_json(new: New) -> dict[str, Any]:
 
 
 def is_right(query: Query, program: tuple[Do, ...]) -> bool:
-    """Whether the program's answer is that of the query: its data and its changed network."""
+    """Return whether the program gives the query's data and its changed network."""
     if program == meaning(query.actions):
         return True
     try:
         actions = _as_actions(program)
         graph = initial_graph(query)
         found = execute(graph, actions)
-    except Exception:  # noqa: BLE001 -- a program made of misread words may do anything
+    except Exception:  # noqa: BLE001 -- misread programs may raise anything
         return False
     wanted_graph = initial_graph(query)
     wanted = execute(wanted_graph, query.actions)

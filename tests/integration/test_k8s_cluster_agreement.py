@@ -31,7 +31,7 @@ EXISTENCE = ("Exists", "DoesNotExist")
 
 
 def faulty_sets(world, sizes, seed):
-    """Policies of a world with drawn faults, each kind in turn; what was drawn with them."""
+    """Yield the names of drawn faults, and a world's policies with these faults."""
     rng = random.Random(seed)
     turn = 0
     while True:

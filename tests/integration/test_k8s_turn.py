@@ -108,7 +108,7 @@ def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) ->
             await shop.close()
 
     async def elsewhere(cell: Cell, access: Access) -> str:
-        """How a connection ends from the cell of another command, were it let out to there."""
+        """Connect from the cell of another command, which has network access; return the result."""
         place = f"/dev/tcp/{access.host}/{access.port}"
         line = f"exec 3<>{place} && {{ read -r -t 5 -u 3; echo ended $?; }}"
         return (await cell.run(line, address=(access.host, access.port))).told

@@ -1,4 +1,7 @@
-"""Each method for real: it breaks what its formula says and no more, and its repair undoes it."""
+"""Each fault method breaks exactly what its formula says on a real network.
+
+Its repair restores the intended state.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _look(machine: Machine, space: int, netlink: Netlink) -> list[str]:
 
 
 def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
-    """What a world's machines, written once, have otherwise than where shell lines ran."""
+    """Yield the differences of machines configured in one pass from those made by shell lines."""
     commands: dict[str, list[str]] = {}
     for order in (order for each in faults for order in each.inject):
         commands.setdefault(order.machine, []).append(order.command)
@@ -68,8 +68,7 @@ def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
         form = forms[machine.name]
         for name in ("ports", "addresses", "routes", "rules", "neighbours", "queues"):
             wanted, seen = getattr(form, name), getattr(again, name)
-            # for a machine that is not whole, entries of the kernel itself are ignored, because
-            # their order varies
+            # a form that is not ``whole`` leaves out the kernel's own entries, whose order varies
             if wanted != seen if form.whole else not {*wanted} <= {*seen}:
                 yield machine.name, name, wanted, seen
         if (form.filters, form.ruleset) != (again.filters, again.ruleset):

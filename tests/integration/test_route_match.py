@@ -1,8 +1,8 @@
-"""No rule that an agent can install matches what measures and not what ordinary programs send.
+"""No rule that an agent can install matches probes of an observation but no ordinary traffic.
 
-Each match is tried by a rule that counts. Filters of a measured machine are not shadowed here, so
-that the rules see the packets of an observation. The same rules then count an ordinary ``ping``,
-``curl`` or ``dig`` of the same machine.
+Each match is tried with a counting rule. Filters of an observed machine are not shadowed here, so
+that its rules see the packets of an observation. The same rules count the packets of an ordinary
+``ping``, ``curl`` or ``dig`` of the same machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from netarena_route.world.model import standard
 pytestmark = [pytest.mark.requires("netns")]
 
 
-#: what a rule of a router may match of some pings that pass it, and what it matches of none
+#: matches of a router's rule that fit some of the pings through it, and matches that fit none
 FIELDS = (
     "icmp sequence 1",
     "icmp sequence != 1",
@@ -38,15 +38,15 @@ FIELDS = (
     "icmp sequence > 5",
     "icmp checksum 0-0x7fff",
     "@th,64,8 != 0 @th,96,32 0",  # seconds since 1970, lowest byte first
-    "@th,160,32 0",  # their microseconds
-    "@th,192,64 0x1011121314151617",  # what fills the rest
+    "@th,160,32 0",  # microseconds of this time
+    "@th,192,64 0x1011121314151617",  # padding
     "ip length 84",
     "ip ttl 64",
     "ip frag-off & 0x4000 != 0",
     "ip frag-off & 0x4000 0",  # replies
     "ip id != 0",
     "ct state new",
-    "ct state established icmp type echo-request",  # all but the first of a conversation
+    "ct state established icmp type echo-request",  # all packets of a conversation except the first
 )
 NO_FIELDS = (
     "icmp sequence 0",
@@ -83,17 +83,17 @@ def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
     for match in FIELDS:
         assert loses(match) == (True, True), match
     assert loses(*NO_FIELDS) == (False, False)
-    # a ping has one identifier, what measures has one for each pair
+    # a ping has one identifier, and probes have a different one for each pair
     for match in ("icmp id < 64", "icmp id >= 64"):
         assert loses(match)[0], match
-    # those sent now pass, and none that is sent minutes later, or seconds
+    # drops only packets that are sent minutes later, or seconds later
     now_s = int(time.time())
     assert loses(f"@th,72,8 != {{ {now_s >> 8 & 255}, {(now_s >> 8) + 1 & 255} }}") == (True, False)
     soon = ", ".join(str(now_s + more & 255) for more in range(60))
     assert loses(f"@th,64,8 != {{ {soon} }}")[0]
 
 
-#: what a rule may match of where packets come from: of a ping that a command sends, and of none
+#: matches on the origin of packets: those that fit a command's ping, and those that do not
 ORIGINS = (
     "meta skuid 0",
     "meta skgid 0",
@@ -117,7 +117,7 @@ NO_ORIGINS = (
 
 
 def test_filter_on_packet_origin_cannot_separate_pings_from_probes(apart):
-    """Rules on the origin of a machine's own packets: user, group, processor, marks."""
+    """The rules match the origin of a machine's own packets: user, group, processor, marks."""
     net = apart(standard(2, 2, random.Random(1)))
     target = net.world.addresses[-1]
 
@@ -140,7 +140,10 @@ def test_filter_on_packet_origin_cannot_separate_pings_from_probes(apart):
 
 
 def bytecode(ancillary: int, test: str) -> str:
-    """A program that compares what the kernel knows of a packet (linux/filter.h, SKF_AD_OFF)."""
+    """Return a program that compares one of the kernel's packet properties.
+
+    See linux/filter.h, SKF_AD_OFF.
+    """
     return f"4,32 0 0 {2**32 - 0x1000 + ancillary},{test},6 0 0 65535,6 0 0 0"
 
 
@@ -155,12 +158,12 @@ def _is_not(value: int) -> str:
     return f"{_EQUAL} 1 0 {value}"
 
 
-#: what the kernel knows of packets: type, mark, queue, hash, VLAN tag; and the processor
+#: programs on the kernel's packet properties: type, mark, queue, hash, VLAN tag, and processor
 _KNOWN = {
     *(bytecode(offset, test) for offset in (4, 20, 24, 32, 44) for test in (_is(0), _is_not(0))),
     bytecode(36, f"{_LARGER} 0 1 4096"),
 }
-#: in any chain of a kernel that has it
+#: matches for any chain, if the kernel supports them
 IPTABLES = (
     *(f"-m bpf --bytecode '{one}'" for one in sorted(_KNOWN)),
     *("-m ttl --ttl-eq 64", "-m ttl --ttl-gt 64", "-m ttl --ttl-lt 63"),
@@ -183,13 +186,13 @@ IPTABLES = (
     *("-m pkttype --pkt-type unicast", "-m pkttype ! --pkt-type unicast"),
     *("-f", "-p tcp", "-p udp", "-m cpu --cpu 1000"),
 )
-#: of what a machine sends itself
+#: matches on packets that the machine itself sends
 SENT = (
     *("-m owner --uid-owner 0", "-m owner ! --uid-owner 0"),
     *("-m owner --gid-owner 0", "-m owner ! --gid-owner 0"),
     *("-m policy --dir out --pol none", "-m policy --dir out --pol ipsec"),
 )
-#: filters of tc; kernels without a classifier refuse it
+#: filters of tc, if the kernel supports their classifier
 TRAFFIC = (
     *(f"protocol ip bpf bytecode '{one}'" for one in sorted(_KNOWN)),
     "protocol ip u32 match ip protocol 1 0xff",
@@ -220,14 +223,14 @@ TRAFFIC = (
     "protocol all cgroup",
     "protocol ip handle 1 fw",
 )
-#: what one second may have and another not
+#: start of the matches on seconds, which may fit in one second and not in the next
 _SECOND = "@th,64,8"
 _SIDES = ("ingress", "egress")
 _COUNTED = "action mirred egress mirror dev t0 continue"
 
 
 class Counters:
-    """Rules that count on a machine; ``run`` runs a command line there and returns its output."""
+    """Counting rules on a machine. ``run`` runs a command line there and returns its output."""
 
     def __init__(self, run, port: str, *, sends: bool) -> None:
         self._run = run
@@ -251,7 +254,7 @@ class Counters:
             self._added(f"tc filter add dev {port} {side} prio $n {{}} {_COUNTED}", TRAFFIC)
 
     def _added(self, command: str, matches, *, quoted: bool = False) -> list[str]:
-        """The matches that the kernel has."""
+        """Add a rule for each match, and return the matches that the kernel supports."""
         lines = [command.format(f"'{one}'" if quoted else one) for one in matches]
         tried = "".join(
             f"n={number + 1}; {line} 2>/dev/null && echo {number}\n"
@@ -261,7 +264,7 @@ class Counters:
         return [matches[int(number)] for number in told.split()]
 
     def read(self) -> dict[str, int]:
-        """Packets of each rule."""
+        """Return the number of packets that each rule counted."""
         told = self._run("nft -j list table ip m")
         rules = [one["rule"] for one in json.loads(told)["nftables"] if "rule" in one]
         counts = [
@@ -288,7 +291,7 @@ def grown(before: dict[str, int], after: dict[str, int]) -> set[str]:
     return {match for match, count in after.items() if count != before[match]}
 
 
-# of Mininet: "The 'warn' method is deprecated"
+# a warning of Mininet: "The 'warn' method is deprecated"
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("emulator", ["netns", "mininet"])
 @pytest.mark.parametrize("place", ["r0", "h1"])
@@ -310,7 +313,7 @@ def test_no_filter_rule_separates_pings_from_probes(
     counts = [rules.read()]
     ping = f"ping -q -c 8 -i 0.002 -W 1 {world.addresses[-1]}"
     run("h1", ping)
-    net.do("h1", ping)  # with a large identifier: it has a large process number
+    net.do("h1", ping)  # this process has a large id, so the ping has a large identifier
     run("h4", f"ping -q -c 8 -i 0.002 -W 1 {world.addresses[1]}")
     counts.append(rules.read())
     assert net.observe()["matrix"] == list(world.intended)
@@ -320,10 +323,10 @@ def test_no_filter_rule_separates_pings_from_probes(
     assert measured == pinged
     kinds = {"icmp", "-m", "ingress", "egress"}
     assert {match.split()[0] for match in pinged} >= kinds
-    assert set(counts[0]) - pinged  # and rules that match nothing
+    assert set(counts[0]) - pinged  # some rules match no packet
 
 
-#: of conversations by TCP, of queries for names and of their answers, by the port that is asked
+#: matches on TCP connections, on name queries and on replies, by the destination port
 STREAM = (
     *(f"tcp flags & {one} == {one}" for one in ("syn", "fin", "psh", "rst", "urg", "ecn")),
     *("tcp sport 32768-60999", "tcp sport < 32768", "tcp sport > 60999"),
@@ -352,7 +355,7 @@ QUERY = (
 
 
 def _space() -> int:
-    """A new network namespace."""
+    """Create a network namespace; return its descriptor."""
     found = []
 
     def make() -> None:
@@ -368,7 +371,7 @@ def _space() -> int:
 
 @contextlib.contextmanager
 def _serving(servers: serve.Servers) -> Iterator[None]:
-    """Servers that answer while programs ask them."""
+    """Context manager: run the servers in a thread."""
     ended = threading.Event()
 
     def go_on() -> None:
@@ -420,7 +423,7 @@ def test_no_filter_rule_separates_curl_and_dig_from_service_probes(tmp_path):
     run("h1", f"nft -f {tmp_path}/rules")
 
     def closed() -> set[str]:
-        """Connections whose ends are remembered; the kernel forgets each after a minute."""
+        """Return the connections in TIME-WAIT, which the kernel deletes after a minute."""
         return {*run("h1", "ss -Htan state time-wait").splitlines()}
 
     def read() -> dict[str, int]:
@@ -438,7 +441,7 @@ def test_no_filter_rule_separates_curl_and_dig_from_service_probes(tmp_path):
     )
     counts = [read()]
     with _serving(servers):
-        for _ in range(8):  # of identifiers and ports one half and the other
+        for _ in range(8):  # identifiers and ports then fall into both halves of their ranges
             for kind in ("A", "AAAA"):
                 assert "10.0.0.2" in run("h1", f"dig @10.0.0.2 +tries=1 web.example {kind}")
             assert run("h1", f"{resolves} curl -s -m 30 http://web.example/") == "web\n"

@@ -1,4 +1,4 @@
-"""Real networks: correct when new, measured without being deceived, removed without a trace."""
+"""Real networks are correct when new, do not deceive measurements, and leave no trace."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def test_broken_pair_is_visible_and_works_at_once_after_the_repair(apart):
     broken = net.observe()["matrix"]
     net.do("r0", "ip link set dev {p}_r0-eth1 up")
 
-    # hosts 1 and 2 keep each other, hosts 3 and 4 too, and the router reaches 3 and 4; it is
-    # pinged at its first address, which only it has and which stays when its link goes
+    # hosts 1 and 2 still reach each other, and so do hosts 3 and 4, and the router still reaches 3
+    # and 4. The router is pinged at its first address, which no other machine has and which remains
+    # when the link is down.
     assert broken == ["10011", "01100", "01100", "10011", "10011"]
     assert net.observe()["matrix"] == list(net.world.intended)
 
@@ -93,8 +94,13 @@ def test_replies_waiting_for_arp_do_not_block_other_pairs(apart):
     matrix = net.observe()["matrix"]
 
     def works(source, target):
-        """Of the router, and of hosts of four subnets by eight, two of them without a way out."""
-        if not source or not target:  # pinged in the first subnet, it pings from each
+        """Return whether a pair works; machine 0 is the router, each subnet has eight hosts.
+
+        Hosts of the first two subnets have no route to other subnets.
+        """
+        # other machines ping the router at its address in the first subnet; the router uses its
+        # address in each subnet
+        if not source or not target:
             return source + target <= 8 or source + target > 16 or not source
         subnets = {(source - 1) // 8, (target - 1) // 8}
         return len(subnets) == 1 or not subnets & {0, 1}
@@ -128,7 +134,7 @@ async def test_queue_that_delays_replies_is_stopped(requirement):
 
 @pytest.mark.xdist_group("kernel")
 def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatch):
-    """The entries fill the table in the first round, in which nothing is learned and pings fail."""
+    """The entries fill the table in the first round: no address is learned, and pings fail."""
     net = apart(make(2, 2))
     net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
     alone = net.observe()["matrix"]
@@ -142,8 +148,10 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
         make_ready(network)
 
     def fill(others, filled, measured):
-        """Again and again, each time as if just learnt: what is as it was for five seconds, the
-        kernel drops for whoever else needs the place."""
+        """Replace the entries repeatedly with another address each time.
+
+        If the table is full, the kernel drops entries that have not changed for five seconds.
+        """
         for turn in itertools.cycle("12"):
             others(
                 f"neigh replace {place} lladdr 02:00:00:00:00:0{turn} nud stale" for place in places
@@ -158,7 +166,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
             if rounds:
                 found = measure(prober, *patience)
             else:
-                for _ in range(20):  # whoever else has networks here may leave places meanwhile
+                for _ in range(20):  # other networks on this machine may free entries meanwhile
                     filled, measured = threading.Event(), threading.Event()
                     filling = threading.Thread(target=fill, args=(others, filled, measured))
                     filling.start()
@@ -168,7 +176,8 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
                     filling.join()
                     if found.rows != tuple(alone):
                         break
-                    forgetting[0]()  # or whom it pinged is known the next time
+                    # otherwise the addresses of the pinged machines are known in the next round
+                    forgetting[0]()
                 others(f"neigh del {place}" for place in places)
             rounds.append(found.rows)
             return found
@@ -179,7 +188,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
 
     assert rounds[0] != tuple(alone)
     assert among_others == alone
-    assert len(rounds) >= 2  # one that is not believed, one that is
+    assert len(rounds) >= 2  # the first round was not believed, the last one was
 
 
 @pytest.mark.xdist_group("kernel")
@@ -195,7 +204,7 @@ def test_arp_tables_are_unchanged_after_an_observation(apart):
 
     after = net.ask("run", machine=net.name("r0"), command=shown, timeout_s=10.0)["ok"]["output"]
     assert after == before
-    # and who has become silent is not known from before
+    # a machine that no longer replies to ARP requests is not known from an earlier observation
     net.do("h1", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
     net.do("r0", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
     assert not net.works("h1", "r0")
@@ -204,7 +213,10 @@ def test_arp_tables_are_unchanged_after_an_observation(apart):
 
 @contextmanager
 def space_of_others():
-    """A network namespace with a link ``t0``; ``others([command, ...])`` gives commands to ip."""
+    """Context manager: create a network namespace with a link ``t0``.
+
+    Yields a function that gives commands to ip in this namespace.
+    """
     found = []
 
     def make_space():
@@ -222,7 +234,7 @@ def space_of_others():
 
     def others(commands):
         text = "".join(f"{command}\n" for command in commands).encode()
-        with entered(found[0]):  # where there is no room, or nothing to delete, it fails
+        with entered(found[0]):  # commands fail if the table is full or there is no entry to delete
             subprocess.run(
                 ["ip", "-force", "-batch", "-"], input=text, capture_output=True, check=False
             )
@@ -269,7 +281,7 @@ def test_collateral_lists_settings_missing_from_the_intended_state(apart):
     )
     net = apart(network.model_copy(update={"machines": (router, *network.hosts)}))
 
-    # a route that leads the same way is the same, whoever made it
+    # a route with the same path is equal, regardless of its origin
     net.do(
         "h1",
         "ip route del default; ip route add default via 192.168.1.1 proto static;"
@@ -282,7 +294,7 @@ def test_collateral_lists_settings_missing_from_the_intended_state(apart):
     )
     net.do("h2", "ip route del default; ip addr flush dev {p}_h2-eth0")
     state = net.observe()
-    # the entries of iptables, as another program left them for it
+    # another program wrote the entries of iptables
     net.do("r0", "nft delete table ip filter; nft add table ip filter")
     net.do("r0", "nft 'add chain ip filter FORWARD { type filter hook forward priority 7; }'")
     net.do("r0", "nft add rule ip filter FORWARD meta length 99999 counter reject")
@@ -315,7 +327,8 @@ def test_namespace_of_the_switches_is_checked(apart):
     within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net"]
 
     subprocess.run([*within, "bridge", "link", "set", "dev", port, "state", "0"], check=True)
-    assert net.observe()["matrix"] == list(net.world.intended)  # ports are made to forward
+    # an observation sets bridge ports to forwarding
+    assert net.observe()["matrix"] == list(net.world.intended)
     for text in (
         f"link set dev {port} mtu 1400",
         f"link set dev {port} type bridge_slave isolated on",
@@ -329,8 +342,8 @@ def test_namespace_of_the_switches_is_checked(apart):
     assert "+ address c0a80109 dev lo" in lines
 
 
-#: what breaks the way from h1 to h3, what forges it, whether ping is fooled, whether an address of
-#: another is then held
+#: command that breaks the path from h1 to h3, commands that forge it, and the machine that has
+#: another's address afterwards
 FORGERIES = {
     "alias on one's own loopback": (
         ("h3", "ip link set dev {p}_h3-eth0 down"),
@@ -415,7 +428,7 @@ def test_pair_that_works_intermittently_counts_as_not_working(apart, monkeypatch
     assert net.works("h1", "h4", matrix)
 
 
-#: what records that pings come, as far as a kernel has it
+#: commands that record pings in every way that the kernel supports
 RECORDERS = """
 nft add table ip t
 nft add counter ip t named
@@ -449,7 +462,7 @@ iptables -w -t nat -A POSTROUTING -s 10.99.0.0/16 -j MASQUERADE
 iptables -w -t raw -A PREROUTING -p icmp
 iptables -w -t mangle -A FORWARD -p icmp -j MARK --set-mark 7
 """
-#: all that commands can read of it; expiry times and what counts seconds go on
+#: commands that read all records, without expiry times and other counters of time
 READ = (
     "nft -a list ruleset 2>/dev/null | sed 's/ expires [0-9a-z]*//';"
     " iptables-save -c | grep -v '^#';"
@@ -467,14 +480,14 @@ def test_observation_leaves_no_filter_counters_connections_or_arp_entries(apart)
         return answer["output"]
 
     run(f"set -e; port={net.name('r0')}-eth1; {RECORDERS}")
-    # the agent's own traffic stays recorded
+    # records of the agent's own traffic stay
     run(f"ping -q -c 3 -i 0.01 {net.world.addresses[1]}")
     before = run(READ)
     assert net.observe()["matrix"] == list(net.world.intended)
     assert run(READ) == before
     for recorded in ("elements = ", "[3:252]", "src=", "lladdr"):
         assert recorded in before
-    # and what records goes on
+    # recording continues
     run(f"ping -q -c 1 {net.world.addresses[1]}")
     assert run(READ) != before
 
@@ -490,7 +503,7 @@ def test_switches_send_no_multicast_reports(apart):
 
 
 def test_observation_sends_the_same_traffic_whatever_the_state(apart):
-    """A world that is as intended, one that is not, and one that works again."""
+    """The network is first as intended, then broken, then repaired."""
     net = apart(make(2, 2))
     least_s = observation_s(20)
     sent, times = [], []
@@ -507,7 +520,7 @@ def test_observation_sends_the_same_traffic_whatever_the_state(apart):
     for forwards in (1, 0, 1):
         net.do("r0", f"sysctl -w net.ipv4.ip_forward={forwards}")
         before, began = (echoes() if sent else 0), time.monotonic()
-        if not sent:  # else there is no such line yet
+        if not sent:  # the first observation creates this line
             net.observe()
             before, began = echoes(), time.monotonic()
         net.observe()
@@ -520,7 +533,7 @@ def test_observation_sends_the_same_traffic_whatever_the_state(apart):
 
 
 def test_each_pair_of_a_large_network_is_probed_again_in_some_observation(apart, monkeypatch):
-    """As in a network where each machine probes one other a second time in each observation."""
+    """As in a large network, each machine repeats one probe in each observation."""
     monkeypatch.setattr(prober, "_AGAIN", 1)
     net = apart(make(2, 2))
     source, target = (net.world.addresses[place] for place in (1, 4))
@@ -636,7 +649,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
 
 
 async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
-    """The kernel gives a sysctl's file the time of its first lookup."""
+    """The kernel gives the file of a sysctl the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name
     stop = Command(machine=router, command="sysctl -w net.ipv4.ip_forward=0")
@@ -661,7 +674,7 @@ def test_permanent_arp_entries_are_known_from_the_start(apart, monkeypatch):
     for machine, neighbours in (("h1", 2), ("r0", 4)):
         net.do(machine, f'test "$(ip neigh | grep -c PERMANENT)" = {neighbours}')
         net.do(machine, f'test "$(ip neigh | wc -l)" = {neighbours}')
-    # which a wrong one shows: nobody asks for it
+    # a wrong permanent entry breaks the pair, so no ARP request is sent
     net.do("h1", "ip neigh replace 192.168.1.1 lladdr 02:00:00:00:00:01 dev {p}_h1-eth0")
     assert not net.works("h1", "r0")
 
@@ -777,7 +790,7 @@ def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
     first, *packets = (tmp_path / "told").read_text().splitlines()
     header = (0xA1B2C3D4, 2, 4, 0, 0, 60, 1)
     assert first == f"{['-Z', 'root', '-r', '-', '-l', '-n', 'icmp']} {header}"
-    # of pings the replies alone, cut; the real one sorts out what else is heard
+    # only the replies of pings, shortened; the real tcpdump filters out all other packets
     assert [packet for packet in packets if packet.endswith(" 1")] == ["60 98 1"] * 2
     assert f".{port}\n" in (tmp_path / "links").read_text()
     assert (tmp_path / "wrong").read_text() == "tcpdump: nowhere: No such device exists\n"
@@ -822,7 +835,7 @@ async def test_machine_shows_its_own_links_and_no_console_of_programs_not_runnin
     assert lines[len(names) + 2 :] == rest
 
 
-#: everything that an agent can see, but for numbers that the kernel gives to links
+#: commands that print all that an agent can see, except for the kernel's numbers of links
 LOOK = r"""
 ip -d link show | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/ (link-netnsid|peer_ifindex) [0-9]+//g'
 ip -4 addr | sed -E 's/^[0-9]+: //; s/@if[0-9]+//; s/ link-netnsid [0-9]+//'
@@ -869,7 +882,7 @@ async def test_concurrent_equal_networks_are_isolated(warm):
             await net.close()
 
 
-# ---------------------------------------------------------------------------- ends
+# ---------------------------------------------------------------------------- end of networks
 
 
 def children(pid):
@@ -901,12 +914,11 @@ def family(pid):
 
 
 class Below:
-    """The processes below a warm one and ``others``, and the namespaces of the former that this
-    test is not in.
+    """Processes below a warm process, the processes ``others``, and namespaces of the former.
 
-    Numbers of both are given to others as soon as they are free, and come round within seconds
-    where much is going on: processes are known by their birth, and namespaces are kept by a
-    descriptor of ours, for which nothing lives in them.
+    Only namespaces that the test itself is not in are included. The kernel soon reuses the ids of
+    processes and namespaces. So processes are identified by their start time, and namespaces are
+    kept alive by a descriptor of the test.
     """
 
     def __init__(self, zygote, *others):
@@ -931,7 +943,7 @@ class Below:
         return there + [one.name for one in Path("/proc").iterdir() if self._holds(one)]
 
     def _holds(self, process):
-        """Whether it is in one of the namespaces, or has a descriptor of it."""
+        """Return whether a process is in one of the namespaces, or has a descriptor of one."""
         if not process.name.isdigit() or process.name == str(os.getpid()):
             return False
         try:
@@ -942,7 +954,7 @@ class Below:
 
 
 def birth(pid):
-    """When a process that has not ended began, in ticks of the kernel's; None if it has."""
+    """Return the start time of a running process in the kernel's ticks; None if it has ended."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -951,7 +963,7 @@ def birth(pid):
 
 
 def named(prefix):
-    """What of this machine has the networks' names: links, files of temporary folders."""
+    """Return this machine's links and files in temporary folders that have the networks' prefix."""
     found = [name for _, name in socket.if_nameindex() if name.startswith(f"{prefix}_")]
     for folder in (Path("/run/netns"), Path("/run"), Path("/tmp"), Path("/dev/shm")):
         if folder.is_dir():
@@ -1001,7 +1013,7 @@ async def test_network_whose_processes_are_killed_leaves_nothing_behind(emulator
         with pytest.raises(EnvironmentFailed):
             await net.observe()
         await net.close()
-        # and the next one is none the worse
+        # the next network is not affected
         other = await warm.begin_world(network, emulator)
         try:
             await other.build()
@@ -1031,7 +1043,7 @@ async def test_killed_service_leaves_nothing_behind():
     ) as service:
         zygote = int(service.stdout.readline())
         deadline = time.monotonic() + END_S
-        while not any(_runs(pid, "sleep") for pid in family(zygote)):  # the command is at work
+        while not any(_runs(pid, "sleep") for pid in family(zygote)):  # until the command runs
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         below = Below(zygote, zygote)

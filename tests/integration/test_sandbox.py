@@ -1,4 +1,4 @@
-"""The Python sandbox from outside: slots, limits, ends, restarts, missing protections."""
+"""The Python sandbox from outside: slots, limits, endings, restarts, missing protections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATIENCE_S = 20.0
 
 
 def small(**options: Any) -> PythonSandbox:
-    """A sandbox without packages: it starts in a few hundredths of a second."""
+    """Return a sandbox without packages, which starts in a few hundredths of a second."""
     return PythonSandbox(GUEST, b"payload", preload=(), **options)
 
 
@@ -57,7 +57,7 @@ def children(pid: int | None) -> list[int]:
 
 
 def asleep(pid: int | None) -> list[int]:
-    """The answers of this warm process that are protected and in their sleep."""
+    """Return the answers of this warm process that are protected and asleep."""
     found = []
     for child in children(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -97,7 +97,7 @@ async def test_waiting_requests_are_served_in_order_without_using_their_time() -
     order: list[int] = []
 
     async def one(sandbox: PythonSandbox, number: int) -> float:
-        # what is measured is time that programs take: four need longer than one may, alone or not
+        # only the programs' own time counts: four programs together need longer than one may take
         result = await sandbox.run({"code": "def main(): time.sleep(0.5)"})
         assert result.status is PythonStatus.OK, "waiting counted as running"
         order.append(number)
@@ -253,7 +253,7 @@ def is_socket(number):
     except OSError:
         return False
 """
-#: results that cost most to read, each at the edge of the bounds or beyond
+#: forged results that are expensive to read, each at or above a limit
 COSTLY = {
     "wide text": """b'"' + '\U0001f600'.encode() + b'a' * (size - 20) + b'\\\\u0041"'""",
     "wide text that fits": """b'"' + '\U0001f600'.encode() + b'a' * (size // 4 - 20) + b'"'""",
@@ -270,8 +270,8 @@ COSTLY = {
     "numbers": """b'[' + b'1.5,' * (values - 3) + b'1]'""",
 }
 PARALLEL = 8
-# of processor time between two turns of the loop: a single pass over a result by C code took 0.5
-# to 1.3 s; now most kinds take 0.01 to 0.06 s: the bound lies between the two
+# processor time between two iterations of the event loop. One pass of C code over a result took 0.5
+# to 1.3 s; most kinds now take 0.01 to 0.06 s. The limit is between the two.
 MOST_LAG_S, MOST_GROWTH_KIB = 0.3, 40 << 10
 
 
@@ -281,15 +281,17 @@ def memory_kib(name: str) -> int:
 
 
 def forget_peak_kib() -> int:
-    """Let the peak of memory start at what is in use, and return that."""
+    """Reset the peak of memory to the current use, and return the current use."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory_kib("VmRSS")
 
 
 @pytest.mark.parametrize("kind", COSTLY)
 async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
-    """By the process's CPU time: C code that keeps all threads from running shows in it, and a
-    machine that has others to serve does not."""
+    """The delay is measured as CPU time, which other processes do not affect.
+
+    It includes C code that blocks all threads.
+    """
     limits = PythonLimits()
     request: JsonValue = {
         "code": FORGED,
@@ -298,7 +300,7 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
         "values": limits.result_values,
     }
     lags, growths = [], []
-    gc.freeze()  # what a run of all tests has imported is no part of a service
+    gc.freeze()  # objects that the test run has imported do not belong to a service
     async with small() as sandbox:
         read: set[PythonStatus] = set()
 
@@ -307,7 +309,8 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
             assert result.status is not PythonStatus.RAISED, result
             read.add(result.status)
 
-        for _ in range(8):  # the least of some: two threads may run between two turns
+        # the smallest lag counts, because two threads may run between two iterations
+        for _ in range(8):
             before = forget_peak_kib()
             lag = 0.0
             answers = asyncio.gather(*(one() for _ in range(PARALLEL)))
@@ -322,7 +325,7 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
                 break
     gc.unfreeze()
     assert min(lags) < MOST_LAG_S
-    # the first time counts, when nothing of the allocator's is there to be used again
+    # the first run counts, because later ones reuse memory of the allocator
     assert max(growths) < MOST_GROWTH_KIB
     refused = {"wide text", "long integers"}
     assert read == ({PythonStatus.OK} if kind not in refused else read - {PythonStatus.OK})
@@ -370,7 +373,7 @@ def main():
 
 @pytest.mark.xdist_group("processor")
 async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs() -> None:
-    """The kernel's own limit killed them at seven eighths of the time, and reported SIGKILL."""
+    """Earlier the kernel's limit killed them at seven eighths of the time, reported as SIGKILL."""
     async with small(limits=PythonLimits(cpu_s=0.3)) as sandbox:
         loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
         results = await asyncio.gather(*loops)
@@ -388,7 +391,7 @@ async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs
     ("end", "status"),
     [
         ({"cpu_s": 10.0, "spent": True}, PythonStatus.CPU),
-        ({"cpu_s": 10.0}, PythonStatus.CPU),  # the last resort
+        ({"cpu_s": 10.0}, PythonStatus.CPU),  # killed by the kernel's limit, which is a fallback
         ({"cpu_s": 9.9}, PythonStatus.CRASHED),
         ({"cpu_s": 10.0, "overdue": True}, PythonStatus.WALL),
     ],
@@ -406,7 +409,7 @@ def test_killed_program_gets_the_status_of_its_exceeded_limit(
 
 @pytest.mark.xdist_group("processor")
 async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
-    """On one core, each needs 0.6 s of CPU time and has it after 2.4 s, of 1 s on the clock."""
+    """On one core, each needs 0.6 s of CPU time and gets it within 2.4 s; the limit is 1 s."""
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
     try:
@@ -476,7 +479,7 @@ def call(context, request):
             failed[name] = f"{type(error).__name__}: {error}"
     return failed
 """
-#: left out on purpose, or with libraries that only a terminal or a screen needs
+#: modules that are left out on purpose, or need libraries for terminals or screens
 NOT_IMPORTABLE = {
     *("ensurepip", "idlelib", "test", "tkinter", "turtle", "turtledemo", "_tkinter", "lib2to3"),
     *(
@@ -495,7 +498,7 @@ NOT_IMPORTABLE = {
 
 async def test_standard_library_can_be_imported_in_the_sandbox() -> None:
     names = sorted(set(sys.stdlib_module_names) - NOT_IMPORTABLE)
-    plain = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
+    plain = subprocess.run(  # noqa: ASYNC221 - no other task runs in this loop
         [
             sys.executable,
             "-S",
@@ -534,8 +537,7 @@ def main():
     assert result.value == [5, 1, True, 5, 3, "networkx"]
 
 
-# A filter that makes this process a machine without what its arguments name: those calls do not
-# exist.
+# Program that installs a filter, under which the system calls named by its arguments do not exist.
 LACKING = """
 import asyncio, ctypes, json, platform, struct, sys
 from test_sandbox import GUEST
@@ -575,7 +577,7 @@ async def test_machine_without_a_required_protection_is_refused_unless_allowed(
     missing: list[str],
 ) -> None:
     path = [str(PROJECT), str(Path(__file__).parent), *sys.path]
-    done = subprocess.run(  # noqa: ASYNC221 - the same
+    done = subprocess.run(  # noqa: ASYNC221 - no other task runs in this loop
         [sys.executable, "-c", LACKING, *missing],
         capture_output=True,
         text=True,
@@ -593,12 +595,12 @@ async def test_machine_without_a_required_protection_is_refused_unless_allowed(
     root = os.geteuid() == 0
     own_user, severity, _ = told["own user"]
     assert severity == ("sandbox" if root else "note")
-    # what doctor says is what answers get
+    # the doctor reports what answers get
     assert (user[1] != os.geteuid()) is own_user
     if "landlock" in missing:
         assert read[1] is True, "the test's filter did not take landlock away"
     else:
         assert read[0] == "raised"
-    if missing == ["landlock"] or own_user:  # root has no limit on processes
+    if missing == ["landlock"] or own_user:  # root has no limit of processes
         assert fork[0] == "raised"
         assert "PermissionError" in fork[2] or "Blocking" in fork[2]

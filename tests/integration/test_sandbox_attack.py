@@ -1,10 +1,10 @@
-"""Attacks on the Python sandbox: what an answer observes when it tries, and that the next answer,
-a child of the same warm process, is right all the same.
+"""Attacks on the Python sandbox: what an attack observes, and that the next answer is right.
 
-Each attack is one answer, run by a guest much like an application's: networkx, and a graph in the
-context. Its code defines ``main()``; what that returns, or how the answer ended, is compared with
-what must be observed. ``attempt(f, ...)`` gives "denied" where the system refused, else the name of
-the exception or ``["possible", ...]``.
+The next answer is a child of the same warm process. Each attack is one answer, run by a guest like
+an application's: networkx, and a graph in the context. Its code defines ``main()``. The return
+value, or the way in which the answer ended, is compared with the expected one. ``attempt(f, ...)``
+returns "denied" if the system refused, otherwise the name of the exception or ``["possible",
+...]``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ GRAPH = {
     "nodes": [{"id": f"n{number}", "type": ["EK_PORT"]} for number in range(20)],
     "edges": [{"source": f"n{number}", "target": f"n{number + 1}"} for number in range(19)],
 }
-#: asked after each attack: the graph, networkx, the library and builtins are as they were
+#: program run after each attack: the graph, networkx, the standard library and builtins must be
+#: unchanged
 HONEST = """
 import collections, json, os
 import networkx as nx
@@ -84,7 +85,7 @@ MACHINE = platform.machine()
 
 @dataclass(frozen=True)
 class Attack:
-    """``sees`` is the value that the answer reports, or else how it ends."""
+    """An attack; ``sees`` is the value that the answer reports, ``ends`` the expected status."""
 
     code: str
     sees: Any = None
@@ -95,13 +96,13 @@ class Attack:
 
 
 def denied(expression: str, *also: str, setup: str = "pass") -> Attack:
-    """An attack of one call that must be refused (or raise one of ``also``)."""
+    """Return an attack of one call that must be refused, or raise one of ``also``."""
     code = f"def main():\n    {setup}\n    return attempt(lambda: {expression})"
     return Attack(code, sees=("denied", *also))
 
 
 def raw(name: str, x86_64: int, aarch64: int | None, *arguments: int) -> tuple[str, Attack]:
-    """A system call made with no library in between."""
+    """Return the name and attack of a system call that is made without a library."""
     number = x86_64 if MACHINE == "x86_64" else aarch64
     call = ", ".join(map(str, (number, *arguments)))
     machines = ("x86_64",) if aarch64 is None else ("x86_64", "aarch64")
@@ -273,7 +274,7 @@ NETWORK: dict[str, Attack] = {
 
 PROCESSES: dict[str, Attack] = {
     "subprocess": denied("subprocess.run(['/bin/true'])", setup="import subprocess"),
-    "os-system": Attack(  # 127 << 8: the shell could not be run
+    "os-system": Attack(  # 127 << 8: the shell could not be executed
         "import os\ndef main(): return os.system('true')", sees=(-1, 32512)
     ),
     "posix-spawn": denied("os.posix_spawn('/bin/true', ['true'], {})", setup="import os"),
@@ -336,10 +337,10 @@ OTHERS: dict[str, Attack] = {
     },
     "kill-group": denied("os.killpg(os.getppid(), 9)", setup="import os"),
     "stop-warm-process": denied("os.kill(os.getppid(), 19)", setup="import os"),
-    # which wakes who waits on the same page of the same file in another answer
+    # would wake answers that wait on the same page of the same file
     "futex-shared": raw("futex", 202, 98, 0, 1, 1, 0, 0, 0)[1],
     "futex-inheriting-priority": raw("futex", 202, 98, 0, 128 | 6, 0, 0, 0, 0)[1],
-    # CPU clocks of another process: negative numbers, of process 1 here
+    # CPU clocks of another process are negative numbers, here those of process 1
     **dict(
         (
             raw("clock_gettime", 228, 113, ~1 << 3 | 2, 0),
@@ -680,7 +681,7 @@ ENDINGS: dict[str, Attack] = {
 }
 
 CONFUSION: dict[str, Attack] = {
-    "forged-result": Attack(  # a claim like the value that it could have returned
+    "forged-result": Attack(  # a claimed value like one that main() could have returned
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+{\"forged\":true}')\n    os._exit(0)",
         sees={"forged": True},
@@ -1049,7 +1050,7 @@ SECRETS: dict[str, Attack] = {
         "def main():\n"
         "    attempt(site.main)\n"
         "    return [attempt(__import__, name) for name in ('netarena', 'pydantic')]",
-        # which of the two depends on whether the folder's list can be opened; both are refusals
+        # the result depends on whether the folder can be listed; both are refusals
         sees=(["ModuleNotFoundError"] * 2, ["denied"] * 2),
     ),
     "installed-distributions": Attack(
@@ -1077,7 +1078,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Target:
-    """What the attacks are after: a file of the service's, a port, where the project lies."""
+    """Targets of the attacks: values for their code, a file of the service, forbidden files."""
 
     names: dict[str, Any]
     journal: Path
@@ -1087,7 +1088,8 @@ class Target:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("service")
-    for place in (folder, *folder.parents):  # file permissions are not what protects it
+    # file permissions must not be the reason why attacks fail
+    for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             place.chmod(place.stat().st_mode | 0o055)
     journal = folder / "journal.jsonl"
@@ -1113,7 +1115,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 async def sandboxes(target: Target) -> AsyncIterator[dict[bool, PythonSandbox]]:
-    """By whether they are impatient; one warm process each for all attacks."""
+    """Yield a sandbox with short time limits (True) and one with the usual limits (False).
+
+    Each has one warm process for all attacks.
+    """
     del target
     os.environ["NETARENA_TEST_SECRET"] = SECRET
     payload = json.dumps(GRAPH).encode()

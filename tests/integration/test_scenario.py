@@ -1,4 +1,4 @@
-"""Scenario files run for real: services that are started, examined and stopped."""
+"""Scenario files are run for real: services are started, examined and stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 90.0
 
 
 class File:
-    """A scenario of the toy application, with services at free ports that are told by ``mark``."""
+    """A scenario of the toy application; ``mark`` on command lines identifies its services."""
 
     def __init__(self, folder: Path, *strategies: str, green: bool = True, queries: int = 1):
         self.mark = str(time.monotonic_ns())
@@ -34,7 +34,7 @@ class File:
                 f'endpoint = "http://127.0.0.1:{port}"',
                 f'cmd = "{command} --out served --card-url http://{self.mark}/"',
             ]
-            # found again by a word of its own
+            # a word on its command line identifies the process
             lines[2] = lines[2].replace(f"http://{self.mark}/", f"http://a/{self.mark}")
         for role, strategy in zip(self.roles, strategies, strict=True):
             port = free_port()
@@ -74,7 +74,7 @@ def test_services_are_started_assessed_and_stopped(tmp_path, capsys):
     assert document["participants"] == {"toy_operator": "019c"}
     assert "3/3" in err
     assert file.left() == []
-    # a second run keeps the first
+    # a second run keeps the results of the first
     assert main(["run", str(file.path), "--json"]) == 0
     earlier = Path("netarena-runs/toy-toy/earlier-1/results.json")
     assert json.loads(earlier.read_text()) == document

@@ -16,7 +16,7 @@ SCRIPTS = ["scripts/demo", "scripts/test", "scripts/venv", "scripts/lock", ".ci/
 
 @pytest.fixture
 def machine(tmp_path):
-    """A copy of what the scripts need, and a folder of commands: a machine without Python."""
+    """Copy the files that the scripts need to a folder that acts as a machine without Python."""
     for name in ("scripts", "requirements"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -71,7 +71,7 @@ def test_missing_venv_module_is_reported_with_the_package_to_install(machine):
 
 
 def test_environment_of_another_python_is_recreated(machine):
-    """What one Python's environment lacks, such as Harbor, another's is to have."""
+    """Another Python needs a new environment: the old one may lack packages, such as Harbor."""
     home = machine / ".venv-readers" / "bin"
     home.mkdir(parents=True)
     text = "".join(
@@ -129,4 +129,4 @@ def test_pinned_requirements_have_hashes_and_name_no_host():
         assert entries
         for entry in entries:
             assert "==" in entry, (path, entry)
-            assert entry.endswith("\\"), (path, entry)  # its hashes follow
+            assert entry.endswith("\\"), (path, entry)  # its hashes are on the next lines

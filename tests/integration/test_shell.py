@@ -31,10 +31,10 @@ SECRET = "correct-horse-battery-staple"
 
 @pytest.fixture(name="netns", scope="module")
 def _netns() -> Iterator[int]:
-    """A network of its own, with two machines' ends of a cable; only root can make one here."""
+    """Yield a network namespace with both ends of a cable; only root can make one here."""
     made: list[int] = []
 
-    def make() -> None:  # a thread has a network namespace of its own, and ends with it
+    def make() -> None:  # a thread can have its own network namespace, which ends with it
         leave_network()
         made.append(current_network())
 
@@ -110,7 +110,7 @@ def test_kernel_wide_counters_are_masked() -> None:
     )
     shown, processors, *_ = seen.output.splitlines()
     assert int(processors) == len(os.sched_getaffinity(0))
-    # nothing but zeros, the numbers of processors and the constants of the formats
+    # only zeros, the numbers of processors and constants of the formats
     assert not re.search(r"[2-9]\d{2}", shown), shown
     assert seen.exit != 0
 
@@ -138,7 +138,7 @@ def test_two_capabilities_hold_in_the_given_network(netns: int) -> None:
         "net.ipv4.ip_forward = 1",
     ]
     assert result.output.splitlines()[-2:] == ["1", "1"]
-    # ours has not changed
+    # the test's own network has not changed
     assert (
         "10.5.0.1"
         not in subprocess.run(["ip", "addr"], capture_output=True, text=True, check=True).stdout
@@ -184,7 +184,8 @@ def test_kernel_limits_bound_memory_processes_and_files() -> None:
     )
     assert "MemoryError" in run("python3 -c 'bytearray(99 << 20)'", limits=small).output
     bomb = "import os, time\nwhile True:\n    os.fork() or time.sleep(99)"
-    # the watch must not be first: the memory of twenty of them is more than that of one may be
+    # the limit of processes must apply first, so the memory limit is larger than twenty processes
+    # need
     few = ShellLimits(wall_s=60, processes=20, memory_bytes=1 << 30)
     assert "Resource temporarily unavailable" in run(f"python3 -c '{bomb}'", limits=few).output
     sizes = run("head -c 2M /dev/zero > /tmp/x; stat -c %s /tmp/x", limits=small).output
@@ -199,7 +200,7 @@ def test_process_above_its_cpu_time_ends_the_command_with_the_reason() -> None:
     result = run("echo begun; while :; do :; done & sleep 50", limits=few)
     assert result.told == "begun\n[stopped: a process used more than 0.2 s of CPU time]\n"
     assert (result.exit, result.timed_out) == (None, False)
-    # not what all have used together
+    # the limit applies to each process, not to the total of all
     several = "for i in 1 2 3 4; do timeout -s KILL 0.1 bash -c 'while :; do :; done'; done"
     assert run(f"{several}; echo done", limits=few).output.endswith("done\n")
 
@@ -211,14 +212,14 @@ def test_expired_time_ends_the_command_with_all_its_processes() -> None:
         limits=ShellLimits(wall_s=0.5),
     )
     assert (result.exit, result.timed_out) == (None, True)
-    # on a busy machine its time may be over before it begins
+    # on a busy machine the time may be over before the command prints
     assert result.told.removeprefix("begun\n") == "[stopped: it ran for 0.5 s]\n"
     assert processes_with(mark) == []
 
 
 @pytest.fixture(name="over_at_a_word")
 def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of commands is over when they have written something."""
+    """End the time of commands when they have written some output."""
     written = threading.Event()
     add, runs_out = shell.Kept.add, shell.Clock.runs_out
     deadline = time.monotonic() + END_S
@@ -244,14 +245,14 @@ def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
             "begun\nasked\n",
             0.1,
         ),
-        # a program that keeps what it writes to a pipe until it has 4 KiB
+        # grep buffers 4 KiB of output before it writes to a pipe
         ("echo begun | (cat; sleep 99) | grep begun", "begun\n", END_S),
     ],
 )
 def test_expired_time_first_interrupts_and_keeps_the_output(
     command: str, output: str, asked_first_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a busy machine may not let it run in the half second that it has otherwise
+    # a busy machine may be too slow for the usual half second
     first, last = (number for number, _ in shell.ASKS)
     monkeypatch.setattr(shell, "ASKS", ((first, asked_first_s), (last, END_S)))
     result = run(command, limits=ShellLimits(wall_s=0))
@@ -262,7 +263,7 @@ def test_expired_time_first_interrupts_and_keeps_the_output(
 def test_interrupted_ping_prints_its_statistics(netns: int) -> None:
     silent = "ip neigh replace 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0"
     command = f"{silent}; ping -c 2 10.5.0.9"
-    # asked to end in the very beginning, it has not begun to listen
+    # an immediate interrupt could come before ping handles the signal
     result = run(command, netns=netns, limits=ShellLimits(wall_s=0.5))
     assert result.output.startswith("PING 10.5.0.9")
     assert "0 received, 100% packet loss" in result.output
@@ -283,7 +284,7 @@ def test_command_is_one_session_with_all_its_background_processes() -> None:
     """The scheduler gives each session as much CPU time as any other."""
     of_session = "cut -d ' ' -f 6 /proc/self/stat"
     behind = f'(setsid bash -c "{of_session}; touch /tmp/told" &)'
-    # nobody waits for what is behind but the command itself
+    # only the command itself waits for its background processes
     told = "until [ -e /tmp/told ]; do sleep 0.01; done"
     result = run(f"{of_session}; {behind}; setsid setsid -w {of_session}; {told}; wait")
     assert len(set(result.output.split())) == 1
@@ -378,7 +379,7 @@ def test_broadcast_storm_is_stopped(netns: int) -> None:
     )
     one = Guard(netns, neighbours=3)
     run(build, netns=netns)
-    # where others have the processors, it may rest while it is listened for
+    # the storm may pause while it is observed, if other processes use the processors
     wait_for(lambda: "carried a storm" in one.calm(), 100)
     wait_for(lambda: Guard(netns, neighbours=3).calm() == "", 100)
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
@@ -408,7 +409,8 @@ def test_objects_without_a_kernel_limit_are_bounded(
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, what: 20})
     run("ip neigh flush nud all; ip link add k type bridge; ip link set k up", netns=netns)
     add = f"for n in $(seq {{}}); do echo {entry.format(n='$n')}; done | ip -batch -"
-    assert guarded(netns, f"{add.format(15)}; sleep 0.2")[0].exit == 0  # beside the kernel's own
+    # in addition to the kernel's own entries
+    assert guarded(netns, f"{add.format(15)}; sleep 0.2")[0].exit == 0
     result, _ = guarded(netns, f"{add.replace('$n', '$((n+20))').format(20)}; sleep 999")
     run("ip link del k; ip nexthop flush", netns=netns)
     assert result.stopped == f"a flood of {what}: more than 20"

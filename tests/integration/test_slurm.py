@@ -19,7 +19,7 @@ from netarena.agent.process import free_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "cluster" / "slurm-array"
-#: seconds until something that must happen is given up
+#: time limit for each wait, in seconds
 PATIENCE_S = 120.0
 
 
@@ -108,13 +108,13 @@ def test_array_of_shards_is_continued_and_merged(slurm: dict[str, str], tmp_path
         call(*words, "--cpus-per-task=1", str(SCRIPT), "3", str(runs), *options, environ=slurm)
         wait_for(lambda: not call("squeue", "--noheader", environ=slurm))
 
-    # one task of three is not submitted
+    # one of three tasks is not submitted
     submit("0,2")
     merge = ["netarena", "merge", str(tmp_path / "whole"), *(f"{runs}/shard-{n}" for n in (0, 2))]
     told = call(*merge, environ=slurm, check=False)
     assert "shard 1/3" in told
     assert "1 of 3 shards are incomplete" in told
-    # a task that is submitted again continues its shard and asks nothing twice
+    # a resubmitted task continues its shard and repeats no request
     before = (runs / "shard-0" / "journal.jsonl").read_text().count('"event": "start"')
     submit("0-1")
     journal = (runs / "shard-0" / "journal.jsonl").read_text()

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 def play(framework: str, *arguments: str) -> str:
-    """What ``tests/training/play_FRAMEWORK.py`` printed; it must end well."""
+    """Return the output of ``tests/training/play_FRAMEWORK.py``, which must exit with 0."""
     folder = ROOT / f".venv-{framework}" / "bin"
-    # uv is among what verifiers starts its chat program by
+    # verifiers starts its chat program with uv, among others
     path = os.pathsep.join([str(folder), str(ROOT / ".venv" / "bin"), os.environ["PATH"]])
     done = subprocess.run(
         [folder / "python", ROOT / "tests" / "training" / f"play_{framework}.py", *arguments],

@@ -21,8 +21,11 @@ def _arenas() -> Iterator[None]:
 
 
 def commands(seat: Seat) -> list[str]:
-    """A patch that breaks a healthy policy, one that changes nothing, one that is refused, one of a
-    policy that is not there, a look, and the solution."""
+    """Return replies of six kinds, and the solution.
+
+    Patches that break a healthy policy, change nothing, are refused, name a policy that does not
+    exist, or open a policy; and an observation.
+    """
     query = seat.query
     broken = {fault.policy for fault in faults_of(query)}
     name, spec = next(
@@ -54,7 +57,7 @@ def play(seat: Seat, replies: list[str]) -> list[tuple[object, ...]]:
 
 @pytest.mark.requires("cell")
 def test_direct_patch_equals_one_made_with_kubectl(monkeypatch):
-    """Same outputs, states, verdicts and rewards, whether or not a program ran in between."""
+    """Outputs, states, verdicts and rewards are equal, whether or not a program ran in between."""
     seats = {way: Seat("k8s", {"patches": way}) for way in ("kubectl", "direct")}
     for seat in seats.values():
         seat.start(3, 1)

@@ -1,5 +1,4 @@
-"""The viewer in a real browser: keys, widths, colours, hostile trajectories, files without a server
-of ours."""
+"""The viewer in a real browser: keys, widths, colours, hostile trajectories, and exported files."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def library(folder: Path) -> Iterator[Library]:
 
 @pytest.fixture(scope="module")
 def live(library: Library) -> Iterator[str]:
-    """The address of the app."""
+    """Serve the viewer; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener, library:
         port = listener.getsockname()[1]
         server = uvicorn.Server(
@@ -89,7 +88,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def files(library: Library, live: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a plain file server that has the same as files."""
+    """Serve the exported files from a plain file server; yield its address."""
     out = tmp_path_factory.mktemp("static") / "site"
     write_site(library, out)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(out))) as server:
@@ -102,7 +101,11 @@ def files(library: Library, live: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages; at the end none has run what is not ours, complained, or asked others."""
+    """Yield a function that opens pages.
+
+    At the end, no page may have run foreign code, reported an error, or sent a request to another
+    host.
+    """
     contexts: list[Any] = []
     problems: list[str] = []
 
@@ -146,7 +149,7 @@ def test_keys_move_between_queries_and_steps(open_page, live: str) -> None:
     press("p")
     press("Enter")
     page.wait_for_url("**/episode/one/toy-1-abc-7-1.html")
-    press("j")  # the world
+    press("j")  # selects the world
     press("j")
     assert page.locator(".step.here h3").inner_text() == "Step 1"
     assert address(page).endswith("#step-1")
@@ -160,7 +163,7 @@ def test_keys_move_between_queries_and_steps(open_page, live: str) -> None:
     page.locator("#help").wait_for(state="hidden")
     press("/")
     page.wait_for_url("**/index.html#search")
-    page.keyboard.type("j7-11")  # j moves nothing here
+    page.keyboard.type("j7-11")  # in the search field, j is only a letter
     page.wait_for_url("**text=j7-11")
     page.locator(".empty").wait_for()
     press("Escape")
@@ -197,7 +200,7 @@ def test_page_never_scrolls_sideways_and_has_a_dark_mode(open_page, live: str) -
         for size in (PHONE, WIDE):
             page.set_viewport_size(size)
             assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
-    # dark ground, bright letters
+    # dark background, bright text
     ground, ink = (
         sum(map(int, page.evaluate(f"getComputedStyle(document.body).{name}")[4:-1].split(",")))
         for name in ("backgroundColor", "color")
@@ -210,7 +213,7 @@ def test_hostile_trajectories_have_no_effect_on_the_page(open_page, live: str, f
     for url in (live, files):
         page = open_page(f"{url}episode/one/~120.html")
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        assert page.locator("main").is_visible()  # no style of theirs
+        assert page.locator("main").is_visible()  # hostile styles have no effect
         assert page.locator("main iframe, main img, main a[href^=javascript]").count() == 0
         page.locator("body").dispatch_event("mouseover")
         assert page.locator("#step-1 pre.asked").inner_text().startswith("</pre></title>")
@@ -241,7 +244,7 @@ def test_report_is_readable_and_harmless(
     assert narrowest >= 80, "who it is can be read"
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is (scheme == "light")
-    # one screen of figures and tables for each participant, whatever failed
+    # limited to figures and tables of each participant, regardless of the number of failures
     assert page.evaluate("document.documentElement.scrollHeight") < 60_000
     assert page.evaluate("window.hacked") is None
     assert asked == [path.as_uri()]
@@ -254,7 +257,7 @@ def test_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> No
     assert len(box.inner_text()) < 10_000
     page.locator("#step-2 a[data-more]").first.click()
     page.locator("#step-2 pre.output div").first.wait_for()
-    # pieces that are laid out when they are seen
+    # the output is split into pieces, and only visible pieces are laid out
     pieces = page.locator("#step-2 pre.output div")
     sizes = pieces.evaluate_all("(pieces) => pieces.map((piece) => piece.textContent.length)")
     assert max(sizes) <= 8193
@@ -274,7 +277,7 @@ def test_exported_episode_is_a_file_without_requests(
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda line: complaints.append(line.text))
     page.goto(path.as_uri())
-    # our style, and none of theirs
+    # the page has its own style, without hostile styles
     assert page.evaluate("getComputedStyle(document.querySelector('.step')).borderRadius") == "8px"
     assert page.locator("main").is_visible()
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -292,7 +295,7 @@ SEARCHES = (
 
 
 def test_exported_files_filter_like_the_server(open_page, live: str, files: str) -> None:
-    """Rows, counts, rates and links, of a filter that was chosen before and one that is now."""
+    """Compare rows, counts, rates and links, for an initial filter and for one set in the page."""
     server, page = open_page(f"{live}index.html"), open_page(f"{files}index.html")
     read = """() => [
       [...document.querySelectorAll("#rows tbody tr")].map((row) => row.innerText),
@@ -351,7 +354,7 @@ def test_exported_files_can_be_read_with_the_keyboard(open_page, files: str) -> 
     page.wait_for_url("**/index.html?label=flood")
 
 
-# the last one: it alone changes what is served
+# this test is the last one, because it changes the served data
 def test_run_in_progress_is_followed(open_page, live: str, folder: Path) -> None:
     page = open_page(f"{live}index.html?run=two")
     page.keyboard.press("j")
@@ -362,10 +365,10 @@ def test_run_in_progress_is_followed(open_page, live: str, folder: Path) -> None
         page.locator("tbody tr").nth(2).wait_for()
         assert page.locator("[data-slot=lost]").inner_text() == "1"
         page.locator("#runs .going", has_text="3 of 4").wait_for()
-        # where the reader is stays marked
+        # the selected row stays selected
         assert "toy-1-abc-7-0" in page.locator("tr.here").inner_text()
     page.locator("#runs .going").wait_for(state="detached")
-    # a run that begins later appears
+    # a run that starts later appears
     gallery.mixed(folder / "three", 1)
     page.locator("#runs", has_text="3 runs").wait_for()
     assert "three" in page.locator("select[name=run]").inner_text()

@@ -43,7 +43,7 @@ def git(*arguments: str, folder: Path) -> str:
 
 
 def test_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
-    """Only the containers are missing; tests/integration/test_compose.py tests with them."""
+    """The containers are replaced here; tests/integration/test_compose.py includes them."""
     assert main(["run", "toy", "--agent", "noop", "--seed", "1", "--out", f"{tmp_path}/ran"]) == 0
     origin, folder = tmp_path / "origin.git", tmp_path / "board"
     git("init", "--quiet", "--bare", str(origin), folder=tmp_path)
@@ -52,7 +52,7 @@ def test_pushed_scenario_is_assessed_and_its_results_are_proposed(tmp_path):
     git("checkout", "--quiet", "-b", "mine", folder=folder)
     git("add", ".", folder=folder)
     git("commit", "--quiet", "-m", "An agent.", folder=folder)
-    # what is started: the compose file that is there, with all that it asks of the environment
+    # replacement of docker: requires a compose file, and all variables that the file uses
     compose = (
         f"{NOTES}test -s compose.yaml\n"
         "for name in $(grep -o '{[A-Z_]*:?' compose.yaml | tr -d '{:?'); do\n"
@@ -108,7 +108,7 @@ def test_cluster_workflow_loads_image_and_starts_agent_before_the_assessment(tmp
         ["docker", "run"],
         ["netarena", "run"],
     ]
-    # the folder that is built is there, and so is each option of the command
+    # the folder of the image exists, and so does each option of the command
     context = calls[1].split("#v0.2.0:")[1]
     assert (ROOT / context / "Dockerfile").is_file()
     arguments = calls[4].split()[2:]
@@ -173,7 +173,7 @@ def test_tag_that_differs_from_the_version_releases_nothing(tmp_path):
 def test_workflow_runs_the_same_command_as_ci(tmp_path):
     folder = tmp_path / "project"
     (folder / "scripts").mkdir(parents=True)
-    # the job makes the environment before the tests; here it exists
+    # in reality the job makes the environment; here it exists already
     (folder / "scripts" / "venv").write_text("#!/bin/sh\n")
     (folder / "scripts" / "venv").chmod(0o755)
     calls = run_job(TEST, "test", folder, values={}, commands={"sudo": NOTES})

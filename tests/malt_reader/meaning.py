@@ -1,7 +1,7 @@
-"""What a program means, in a form in which two programs that ask for the same are equal.
+"""The meaning of a program, in a form in which equivalent programs are equal.
 
-Order and grouping that carry no meaning are gone: names to remove and nodes to add are sets, a
-new node lists all its parents wherever it was written. Numbers are floats.
+The form leaves out order and grouping without meaning: names to remove and nodes to add are sets,
+and a new node lists all its parents, however they were written. Numbers are floats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Select(NamedTuple):
 class New(NamedTuple):
     name: str
     kind: str
-    #: key and value pairs, sorted; a dictionary is a tuple of pairs
+    #: sorted pairs of key and value; a nested dictionary is a tuple of pairs
     attributes: tuple[Any, ...]
     parents: frozenset[str]
 
@@ -35,7 +35,7 @@ class When(NamedTuple):
 
 
 class Do(NamedTuple):
-    """An operation: ``what`` is all that it takes, in a form of its kind."""
+    """An operation; ``what`` has all its parameters, in a form that depends on the kind."""
 
     kind: str
     what: Any
@@ -59,7 +59,7 @@ def attributes(values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def meaning(actions: Iterable[Any]) -> tuple[Do, ...]:
-    """The meaning of actions of a query (records, or their JSON)."""
+    """Return the meaning of a query's actions, given as records or as their JSON."""
     return tuple(_one(_plain(action)) for action in actions)
 
 

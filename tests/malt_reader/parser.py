@@ -1,9 +1,9 @@
-"""A general parser for the notation of the published grammar: every way to read a text.
+"""A general parser for the notation of the published grammar, which finds all parses of a text.
 
-A grammar is symbols with productions (docs/malt-language.md). ``{x}`` in a production is an operand
-of its symbol, read by the rule that is given for that name, or another symbol, whose operands
-become this one's. All parses are followed, each piece of text once per symbol; what is read is a
-tree of ``Node`` in which equal readings are equal.
+A grammar consists of symbols with productions (docs/malt-language.md). ``{x}`` in a production is
+an operand of its symbol, which the rule of that name reads. Otherwise it is another symbol, whose
+operands become operands of the first one. The parser follows all parses, but parses each piece of
+text only once for each symbol. The result is a tree of ``Node``; equal parses are equal trees.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-#: ends of what can be read at a place, each with what it says
+#: for each parse from a start: its end and its value
 Readings: TypeAlias = "list[tuple[int, Any]]"
-#: reads an operand that is no symbol: digits, words for numbers, names
+#: reads an operand that is not a symbol: digits, words for numbers, or names
 Rule: TypeAlias = Callable[["Reading", int], Readings]
 
 _PART = re.compile(r"\{([^}]*)\}|([^{}\[\]]+)")
@@ -23,14 +23,14 @@ _PART = re.compile(r"\{([^}]*)\}|([^{}\[\]]+)")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What was read as a symbol: its operands, and where it starts."""
+    """A parsed symbol: its operands and its start."""
 
     symbol: str
     operands: tuple[tuple[str, Any], ...]
     start: int
 
     def __getitem__(self, name: str) -> Any:
-        """An operand by name, None if it is absent."""
+        """Return an operand by name; None if it is absent."""
         return dict(self.operands).get(name)
 
 
@@ -52,7 +52,7 @@ def _parts(text: str) -> tuple[Any, ...]:
 
 
 def _literal(words: str) -> re.Pattern[str]:
-    """Words whatever their case; after a block of lines a new line stands for any space."""
+    """Return a pattern of words in any case; after a block, a line break may replace a space."""
     written = [
         rf"(?:{part}|\n)" if part.isspace() else re.escape(part)
         for part in re.split(r"(\s+)", words.lower())
@@ -68,7 +68,7 @@ def _production(text: str) -> tuple[Any, ...]:
 
 
 class Language:
-    """A grammar, and how its operands are read: by a rule, or as one of some symbols."""
+    """A grammar, and the rule or the possible symbols of each operand."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Language:
         }
 
     def read(self, text: str, symbols: Iterable[str]) -> set[Node]:
-        """All readings of the whole of ``text`` as one of ``symbols``."""
+        """Return all parses of the whole of ``text`` as one of ``symbols``."""
         reading = Reading(self, text)
         return {
             node for name in symbols for end, node in reading.symbol(name, 0) if end == len(text)
@@ -115,7 +115,7 @@ def _any_of(symbols: tuple[str, ...]) -> Rule:
 
 
 class Reading:
-    """One text, and what was read in it so far."""
+    """One text, and the parses found in it so far."""
 
     def __init__(self, language: Language, text: str) -> None:
         self.language = language
@@ -125,21 +125,22 @@ class Reading:
         self._operands: dict[tuple[str, int], Readings] = {}
 
     def symbol(self, name: str, start: int) -> Readings:
-        """Readings of a symbol at a place: ends and nodes."""
+        """Return the parses of a symbol from a start: ends and nodes."""
         key = name, start
         if key not in self._symbols:
             symbol = self.language.symbols[name]
             found: dict[tuple[int, Node], None] = {}
             for production in symbol.productions:
                 for end, said in self._sequence(symbol.operands, production, 0, start):
-                    # the same operand said twice would have to be the same twice
+                    # two values of the same operand both stay, so different values make different
+                    # nodes
                     operands = tuple(sorted(said, key=lambda item: item[0]))
                     found[end, Node(name, operands, start)] = None
             self._symbols[key] = list(found)
         return self._symbols[key]
 
     def operand(self, name: str, start: int) -> Readings:
-        """Readings of an operand at a place."""
+        """Return the parses of an operand from a start."""
         key = name, start
         if key not in self._operands:
             self._operands[key] = list(dict.fromkeys(self.language.rules[name](self, start)))

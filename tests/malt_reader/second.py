@@ -1,13 +1,15 @@
-"""A second reader of worded texts, who attaches phrases and pronouns in every way there is.
+"""A second reader of worded texts, which attaches phrases and pronouns in every possible way.
 
-The first reader takes a description as the grammar builds it. This one knows no production of a
-description: a noun phrase is a head and any number of tails ('in ...', 'that holds ...', 'by
-name'), each of which may belong to any noun phrase before it, and means what fits all of its
-tails; 'it' is any node that its noun phrase speaks of; 'that switch' any switch that the text
-told of, in lists and loops too. Each step is read on the network as it came and on the network
-as it is by then. ``SecondReader.read`` gives every program that can be had so: a good text has
-one. ``objections`` also has what no program shows: words that jar, and descriptions that lead
-back to their own node or say its name.
+The first reader follows the grammar of descriptions. This one does not use the grammar's
+productions for descriptions. To this reader, a noun phrase is a head and any number of tails ('in
+...', 'that holds ...', 'by name'). Each tail may belong to any earlier noun phrase. The phrase
+means the nodes that fit all of its tails. 'it' is any node of its noun phrase; 'that switch' is any
+switch that the text has mentioned, including those in lists and loops. Each step is read on the
+initial network and on the network at the time of the step.
+
+``SecondReader.read_on`` returns every program that results; a good text has exactly one.
+``objections`` also returns problems that programs do not show: unsuitable words, and descriptions
+that refer back to their own node or contain its name.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def _compiled(words: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-#: ways in which a noun phrase begins -> what it is about
+#: ways to begin a noun phrase, by the meaning of its head
 _HEADS = {
     "named": ["{name}", "the {noun} (?:named |with the name |that goes by the name )?{name}"],
     "again": ["(?:that|the same|the said|the aforesaid) {noun}", "the {noun} mentioned before"],
@@ -83,7 +85,7 @@ _HEADS = {
     "next": ["the next sibling by name"],
     "root": ["the root of the network"],
 }
-#: what may follow: words, what they do, and after '...' a noun phrase and what ends it
+#: possible tails: words, with '...' for a noun phrase, by their effect
 _TAILS = {
     "holder": [
         "that (?:holds|contains) ...",
@@ -152,7 +154,7 @@ def _tails() -> list[tuple[str, re.Pattern[str], bool, str, bool]]:
         for words in forms:
             capacity = words.endswith("<capacity>")
             before, dots, after = words.removesuffix("<capacity>").partition("...")
-            # the space before what follows is part of the words
+            # the pattern includes the space before the words
             pattern = _compiled(f" {before}")
             found.append((what, pattern, bool(dots), after, capacity))
     return found
@@ -166,11 +168,11 @@ def _words(match: re.Match[str], name: str | None) -> tuple[tuple[str, Any], ...
 
 
 def noun_phrases(reading: Reading, start: int, deep: int = 0) -> Readings:
-    """All noun phrases that begin at a place, with each way to hand out their tails."""
+    """Return all noun phrases from a start, with each way to attach their tails."""
     if deep == 0:
         return _phrases(reading, start, 0)
     key = f"noun phrase {deep}", start
-    if key not in reading._operands:  # its own memory of what was read
+    if key not in reading._operands:  # this cache is separate from that of the first reader
         reading._operands[key] = _phrases(reading, start, deep)
     return reading._operands[key]
 
@@ -223,27 +225,27 @@ def _with_tails(
 
 @dataclass
 class _Fit:
-    """What a noun phrase says of its node: all of it must hold."""
+    """The conditions of a noun phrase on its node; all of them must hold."""
 
     what: str
     told: dict[str, Any]
     kind: str | None
     select: list[Callable[[list[str]], list[str]]] = field(default_factory=list)
     inside: list[list[str]] = field(default_factory=list)
-    #: one after (1), before (-1) or beside another node
+    #: position relative to another node: after (1), before (-1), or any sibling (None)
     beside: list[tuple[int | None, str | None]] = field(default_factory=list)
-    #: whose sibling
+    #: the node whose sibling is described
     anchor: str | None = None
     in_order: bool = False
 
 
 @dataclass
 class _Loose(_Meaning):
-    """What one reading means where descriptions are noun phrases."""
+    """The meaning of one parse in which descriptions are noun phrases."""
 
-    #: of each step the network that its descriptions are looked up in
+    #: for each step, the network on which its descriptions are resolved
     graphs: Sequence[nx.DiGraph[str]] = ()
-    #: nodes that a phrase speaks of: its own, then those of its parts
+    #: nodes that a phrase mentions: its own node, then those of its parts
     spoken: dict[Node, list[str]] = field(default_factory=dict)
     blemishes: set[str] = field(default_factory=set)
     totals: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -254,7 +256,7 @@ class _Loose(_Meaning):
             return
         super().look_up(value)
         if isinstance(value, Node) and re.match(r"namings?\.", value.symbol):
-            # each a port that 'that port' might mean
+            # 'that port' might mean each of these ports
             names = {f"{value.start} {name}" for name in value["name"]["names"]}
             self.mentioned.setdefault("EK_PORT", set()).update(names)
 
@@ -272,11 +274,11 @@ class _Loose(_Meaning):
 
     def look_up_loop(self, loop: Node) -> None:
         super().look_up_loop(loop)
-        # its nodes were told of, one after the other
+        # the loop's nodes are mentioned one after the other
         kind = _kind_of(loop["what"])
         self.mentioned.setdefault(kind, set()).update({f"{loop.start} a", f"{loop.start} b"})
 
-    # noun phrases
+    # Noun phrases.
 
     def resolve(self, node: Node) -> str:
         names = self.means(node)
@@ -307,7 +309,7 @@ class _Loose(_Meaning):
         if what == "turn":
             return [variable for of, variable in self.turns if of == kind][-1:]
         if what == "root":
-            # racks and control domains have nothing above them either
+            # racks and control domains have no parents either
             return [name for name in self.graph if not self.parents(name)]
         if what == "bare" and not node["tails"]:
             return self.of_kind(kind)
@@ -317,7 +319,7 @@ class _Loose(_Meaning):
         return [name for name in self.graph if self.kind(name) == kind]
 
     def described(self, what: str, told: dict[str, Any], kind: str | None, node: Node) -> list[str]:
-        """What fits all tails of a phrase."""
+        """Return the nodes that fit all tails of a phrase."""
         fit = _Fit(what, told, kind)
         if what in {"by_name", "size"}:
             fit.select.append(_nth(told["ord"]) if what == "by_name" else self.by_total(told))
@@ -343,7 +345,7 @@ class _Loose(_Meaning):
         return self.fitting(fit)
 
     def lean(self, fit: _Fit, verb: str, said: dict[str, Any], other: str) -> None:
-        """A tail that holds a noun phrase, which means ``other``."""
+        """Add the condition of a tail with a noun phrase, which means ``other``."""
         if verb == "of" and fit.what in {"sibling", "next"}:
             fit.anchor = other
         elif verb in {"next", "previous", "sibling"}:
@@ -377,7 +379,7 @@ class _Loose(_Meaning):
     def beside_one(
         self, of: str | None, beside: str | None, kind: str | None, way: int | None
     ) -> list[str]:
-        """Siblings of ``of``: the one before or after ``beside``, or all that are not it."""
+        """Return siblings of ``of``: the one before or after ``beside``, or all others."""
         row = [] if of is None else self.siblings(of)
         if of is None or beside not in row or kind not in {None, self.kind(of)}:
             raise Unreadable("no sibling")
@@ -387,14 +389,14 @@ class _Loose(_Meaning):
         return row[place : place + 1] if place >= 0 else []
 
     def it(self, node: Node, number: int) -> str:
-        """The ``number``-th node that a phrase speaks of so far."""
+        """Return the ``number``-th node that the phrase has mentioned so far."""
         spoken = [name for part in node["parts"] for name in self.spoken.get(part, ())]
         if number >= len(dict.fromkeys(spoken)):
             raise Unreadable("no such node")
         return list(dict.fromkeys(spoken))[number]
 
     def holds(self, kind: str | None, other: str | None) -> bool:
-        """Whether nodes of ``kind`` can be above ``other``."""
+        """Return whether a node of ``kind`` is above ``other``."""
         return other is not None and any(self.kind(name) == kind for name in self.above(other))
 
     def above(self, name: str) -> list[str]:
@@ -454,7 +456,7 @@ def _quoted_in(parts: Sequence[Any]) -> Iterator[str]:
 
 
 class SecondReader(Reader):
-    """Reads texts of the published grammar, but descriptions as it likes."""
+    """Reads texts of the published grammar, but with free attachment in descriptions."""
 
     _REFERENCES = (
         "where inner outer anchor switch rack domain peer superblock subject other reference"
@@ -474,9 +476,9 @@ class SecondReader(Reader):
     def read_on(
         self, text: str, graphs: Sequence[nx.DiGraph[str]]
     ) -> dict[tuple[Do, ...], set[str]]:
-        """Every program that ``text`` may ask for, with what is wrong with its descriptions.
+        """Return every possible program of ``text``, with the problems of its descriptions.
 
-        ``graphs``: the network before each step.
+        ``graphs`` has the network before each step.
         """
         found: dict[tuple[Do, ...], set[str]] = {}
         totals: dict[tuple[int, str], float] = {}
@@ -485,20 +487,20 @@ class SecondReader(Reader):
                 meant = _Loose(graphs[0], graphs=read_on, totals=totals)
                 try:
                     program = meant.program(tree)
-                except (Unreadable, KeyError):  # KeyError: of a node that is not there yet
+                except (Unreadable, KeyError):  # KeyError: the node does not exist yet
                     continue
                 found.setdefault(program, set()).update(meant.blemishes)
         return found
 
 
-# words
+# Words.
 
 _UNIT_END = r"(?:bps|bit/s|gb/s|per second|capacity|capacity_bps|upwards|reach|total|together)"
 _PLACE = (
     r"(?:directly|one level|on the level|among the|immediately|anywhere|at any|at every|"
     r"on whatever|with .{1,80} as a parent|however deep|no deeper|right underneath)"
 )
-#: what no text should hold -> how it is told
+#: pattern of unsuitable words -> description of the problem
 _JARS = {
     r"\b([a-z]+) \1\b": "a word twice",
     r"(?<!-)(?<!and )\b(?:one|1) (?:giga|mega)bits\b": "one of several",
@@ -516,13 +518,13 @@ _JARS = {
 
 
 def jarring(text: str) -> list[str]:
-    """What jars in a text, or may be taken for something else, whatever its program."""
+    """Return the unsuitable or ambiguous words of a text, whatever its program."""
     lower = text.lower()
     return [told for pattern, told in _JARS.items() if re.search(pattern, lower)]
 
 
 def networks(query: Query) -> list[nx.DiGraph[str]]:
-    """The network before each step of a query, by ground truth's own effects."""
+    """Return the network before each step of a query, with the effects of the correct program."""
     found = [initial_graph(query)]
     for number in range(1, len(query.actions)):
         graph = initial_graph(query)
@@ -532,7 +534,7 @@ def networks(query: Query) -> list[nx.DiGraph[str]]:
 
 
 def objections(reader: SecondReader, query: Query) -> list[str]:
-    """What is wrong with the text of a query: nothing, where it can be read in one way alone."""
+    """Return the problems of a query's text; empty if the text has only one reading."""
     found = reader.read_on(query.text, networks(query))
     own = meaning(query.actions)
     wrong = ["not read as its program"] if own not in found else []

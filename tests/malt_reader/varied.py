@@ -1,8 +1,8 @@
-"""Reads varied and held-out texts: what each symbol of the published grammar means.
+"""Reads varied and held-out texts: the meaning of each symbol of the published grammar.
 
-``Reader.read`` gives every program that a text may ask for on a network; a good text has one. The
-words come from the grammar's data, their meaning, numbers in words and the look-up of references
-are this module's own.
+``Reader.read`` returns every program that a text may ask for on a network; a good text has one. The
+words come from the grammar's data. The meanings, numbers in words and resolution of references are
+implemented independently in this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRAMMAR = Path(__file__).parents[2] / "apps" / "netarena_malt" / "grammar.json"
 CAPACITY = "physical_capacity_bps"
 _BLOCKS = {"EK_AGG_BLOCK", "EK_SPINEBLOCK"}
 
-# words for numbers
+# Words for numbers.
 
 _TO_NINETEEN = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
@@ -40,16 +40,16 @@ _ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "nint
 _NUMBERS = {**_UNITS, **_TENS, **_ORDINALS}
 _WORDS = {*_NUMBERS, "hundred", "and", "a", "half", "times", "once", "twice", "last", "hundredth"}
 _WORD = re.compile(r"[a-z]+")
-#: the ends of a run of names
+#: first and last name of a numbered range
 _RUN = re.compile(r"'(?P<stem>[^']*\D)(?P<first>\d+)' to '(?P=stem)(?P<last>\d+)'")
 
 
 class Unreadable(Exception):
-    """The text, or this reading of it, means nothing."""
+    """The text has no meaning, at least in this parse."""
 
 
 def _whole(words: str) -> int:
-    """A number below 1,000, cardinal or ordinal."""
+    """Return a number below 1,000 from cardinal or ordinal words."""
     total = 0
     for word in re.split(r"[ -]", words):
         if word in {"hundred", "hundredth"}:
@@ -72,7 +72,7 @@ def _factor(words: str) -> float:
 
 
 def _place(node: Node) -> int:
-    """The place that an ordinal says, from 0; -1 is the last."""
+    """Return the index of an ordinal, from 0; -1 is the last."""
     if node["digits"] is not None:
         digits, suffix = node["digits"][:-2], node["digits"][-2:]
         tens = "th" if digits[-2:] in {"11", "12", "13"} else ""
@@ -86,7 +86,7 @@ def _number(node: Node) -> float:
     return float(_whole(node["in_words"]) if node["digits"] is None else node["digits"])
 
 
-#: form of an amount -> bits per second
+#: form of an amount -> function that returns bits per second
 _BPS: Mapping[str, Callable[[str], float]] = {
     "exact": float,
     "grouped": lambda text: float(text.replace(",", "")),
@@ -108,7 +108,7 @@ def _multiple(node: Node) -> float:
     return float(node["factor"]) if node["factor"] is not None else _factor(node["in_words"])
 
 
-# rules for operands that are no symbols
+# Rules for operands that are not symbols.
 
 
 def _match(pattern: str) -> Callable[[Reading, int], Readings]:
@@ -122,7 +122,7 @@ def _match(pattern: str) -> Callable[[Reading, int], Readings]:
 
 
 def _words(reading: Reading, start: int) -> Readings:
-    """Words for a number: every beginning of the run of such words."""
+    """Read words for a number; return every prefix of consecutive number words."""
     found: Readings = []
     place = start
     while (match := _WORD.match(reading.lower, place)) and match[0] in _WORDS:
@@ -134,7 +134,7 @@ def _words(reading: Reading, start: int) -> Readings:
 
 
 def _quoted(reading: Reading, start: int) -> Readings:
-    """Names in quotes: one, several, or the ends of a run of numbers."""
+    """Read quoted names: one, several, or the first and last of a numbered range."""
     found: Readings = []
     for pattern in (r"'[^']*'", r"'[^']*'(?:, '[^']*')* and '[^']*'"):
         if match := re.compile(pattern).match(reading.text, start):
@@ -150,7 +150,10 @@ def _quoted(reading: Reading, start: int) -> Readings:
 def _one_after_another(
     name: str, separators: Sequence[str], last: str | None = None
 ) -> Callable[[Reading, int], Readings]:
-    """Items that the operand ``name`` reads, as one node; ``last`` separates the last two."""
+    """Return a rule that reads items of the operand ``name`` as one node.
+
+    ``separators`` come between items, ``last`` comes between the last two.
+    """
 
     def rule(reading: Reading, start: int) -> Readings:
         found: Readings = []
@@ -175,7 +178,7 @@ def _one_after_another(
 
 
 def _block(reading: Reading, start: int) -> Readings:
-    """Indented lines: statements, read as a text of their own."""
+    """Read indented lines as statements of a separate text."""
     match = re.compile(r"  [^\n]*(?:\n  [^\n]*)*").match(reading.text, start)
     if not match:
         return []
@@ -188,7 +191,7 @@ def _block(reading: Reading, start: int) -> Readings:
 
 
 def _shifted(value: Any, by: int) -> Any:
-    """A tree read elsewhere, put at its place: what comes first stays first."""
+    """Return a tree with shifted starts, so that their order is that of the whole text."""
     if isinstance(value, Node):
         return Node(value.symbol, _shifted(value.operands, by), value.start + by)
     return tuple(_shifted(item, by) for item in value) if isinstance(value, tuple) else value
@@ -264,7 +267,7 @@ class Reader:
         self.language = Language(grammar, operands, further)
 
     def read(self, text: str, graph: nx.DiGraph[str]) -> set[tuple[Do, ...]]:
-        """Every program that ``text`` may ask for on ``graph``."""
+        """Return every program that ``text`` may ask for on ``graph``."""
         found = set()
         for tree in self.language.read(text, ("text.one", "text.two", "text.many")):
             try:
@@ -278,19 +281,19 @@ def _each_key(names: str, rule: Any) -> dict[str, Any]:
     return dict.fromkeys(names.split(), rule)
 
 
-# meaning
+# Meaning.
 
 
 @dataclass
 class _Meaning:
-    """What one reading of a text means on a network."""
+    """The meaning of one parse of a text on a network."""
 
     graph: nx.DiGraph[str]
-    #: nodes that were referred to so far, by kind
+    #: nodes mentioned so far, by kind
     mentioned: dict[str, set[str]] = field(default_factory=dict)
-    #: kind and variable of the loops around, innermost last
+    #: kind and variable of the enclosing loops, innermost last
     turns: list[tuple[str | None, str]] = field(default_factory=list)
-    #: what references mean
+    #: node that each reference means
     names: dict[Node, str] = field(default_factory=dict)
     new: dict[str, str] = field(default_factory=dict)
 
@@ -316,10 +319,10 @@ class _Meaning:
         if (answer.symbol, answer["network"].symbol) != expected:
             raise Unreadable(f"{answer.symbol}, not {expected}")
 
-    # references, each looked up where the text has it
+    # References: each is resolved at its position in the text.
 
     def look_up(self, value: Any) -> None:
-        """Find what all references in ``value`` mean, in the order of the text."""
+        """Resolve all references in ``value``, in the order of the text."""
         if not isinstance(value, Node):
             return
         if value.symbol.startswith("loop."):
@@ -358,7 +361,7 @@ class _Meaning:
         return str(self.graph.nodes[name]["type"][0])
 
     def resolve(self, node: Node) -> str:
-        """The one node that a reference means. Raises Unreadable for none and for several."""
+        """Return the node that a reference means. Raises Unreadable if there is not exactly one."""
         what = node.symbol.removeprefix("ref.")
         kind = _kind(node["kind"]) if node["kind"] else _kind(node["what"])
         if what == "name":
@@ -380,7 +383,7 @@ class _Meaning:
         return name
 
     def believe(self, name: str, kind: str | None) -> None:
-        """A port that is not there may be one that a loop has added to a switch by then."""
+        """Accept a port that does not exist, because a loop may have added it to its switch."""
         switch = self.graph.nodes.get(name.rpartition(".")[0], {"type": []})
         if kind not in {None, "EK_PORT"} or "EK_PACKET_SWITCH" not in switch["type"]:
             raise Unreadable(f"there is no {name}")
@@ -410,7 +413,7 @@ class _Meaning:
         return float(sum(node.get(CAPACITY, 0.0) for node in nodes))
 
     def siblings(self, name: str) -> list[str]:
-        """Nodes of its kind in the same parent (of a switch: the block), by name."""
+        """Return the nodes of the same kind in the same parent (for switches: block), by name."""
         kind = self.kind(name)
         parents = [p for p in self.parents(name) if kind != "EK_PACKET_SWITCH" or self.is_block(p)]
         return sorted(o for p in parents for o in self.contents(p) if self.kind(o) == kind)
@@ -449,7 +452,7 @@ class _Meaning:
         numbers = {name: len(self.within(name, "EK_PORT")) for name in names}
         return [name for name in names if numbers[name] == max(numbers.values())]
 
-    # statements
+    # Statements.
 
     def statement(self, node: Node) -> Do:
         kind, _, _ = node.symbol.partition(".")
@@ -489,7 +492,7 @@ class _Meaning:
         return Do("remove", frozenset(self.names[item] for item in victims["items"]))
 
     def called(self, node: Node, switch: str) -> list[str]:
-        """Names of ports of ``switch`` as a ``naming`` gives them."""
+        """Return the full names of ports of ``switch`` from a ``naming``."""
         naming = node["naming"]
         names = naming["name"]["names"]
         several = naming.symbol.startswith("namings.")
@@ -584,7 +587,7 @@ def _kind(noun: Node | None) -> str | None:
 
 
 def _check_measure(measure: Node, kind: str | None) -> None:
-    """Capacity is measured of ports, total capacity of what contains them."""
+    """Check that capacity is measured of ports, and total capacity of nodes that contain ports."""
     if (measure.symbol == "measure.port") != (kind == "EK_PORT"):
         raise Unreadable("another measure")
 

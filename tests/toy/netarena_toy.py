@@ -1,8 +1,8 @@
-"""A waterworks of valves: the smallest reactive application with a live world.
+"""A waterworks with valves: the smallest reactive application with a live world.
 
-Healthy means that every valve is open. A fault closes some; the agent sends ``open NAME`` or
-``close NAME``. The world is a folder with a file per valve, and a process of its own that turns
-them, so that building, breaking and tearing down are real.
+In the intended state every valve is open. A fault closes some valves. The agent sends ``open NAME``
+or ``close NAME``. The world is a folder with a file per valve, and a separate process that turns
+the valves, so that it is really built, broken and torn down.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TURNER = (
 
 
 class ToyConfig(Config):
-    """A quiet waterworks has nothing wrong: a false alarm."""
+    """Config of the waterworks; with ``quiet``, no valve is closed: a false alarm."""
 
     BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "quiet": True}
@@ -69,7 +69,7 @@ class ToyConfig(Config):
 
 
 class Waterworks(Environment):
-    """A folder, and a shell that turns valves in it."""
+    """A folder, and a shell process that turns valves in it."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -83,7 +83,7 @@ class Waterworks(Environment):
             "sh", "-c", TURNER, cwd=self.folder, stdin=pipe, stdout=pipe
         )
         closed = {action.parameters["valve"] for action in self.query.actions}
-        for valve in VALVES:  # in one pass: the order in which files were written tells nothing
+        for valve in VALVES:  # in one pass, so that the order of the files reveals nothing
             await self.turn("close" if valve in closed else "open", valve)
         state = await self.observe()
         if all(dict(state).values()) and self.query.actions:  # type: ignore[arg-type] # a state of ours
@@ -117,7 +117,7 @@ class Waterworks(Environment):
 
 
 class ToyBaselines(Baselines):
-    """Its scripted agents."""
+    """The scripted agents of the toy."""
 
     def random_reply(self, query: Query, rng: random.Random) -> str:
         return f"close {rng.choice(VALVES)}"
@@ -130,7 +130,7 @@ class ToyBaselines(Baselines):
 
 
 class ToyTickets(Tickets):
-    """Its tickets."""
+    """The tickets of the toy."""
 
     def prompt(
         self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
@@ -183,7 +183,7 @@ class Toy(Application):
 
     def demonstrate(self, query: Query) -> Sequence[str]:
         shut = {action.parameters["valve"] for action in query.actions}
-        # what is open already is looked at by opening it
+        # a command that opens an open valve serves as an observation
         look = f"open {next(valve for valve in VALVES if valve not in shut)}"
         return [reply for repair in self.solve(query) for reply in (look, repair)]
 
@@ -206,7 +206,7 @@ class Toy(Application):
         return Waterworks(query)
 
     async def evidence(self, query: Query, config: Config) -> Evidence:
-        """When each valve was turned, as an agent would read it from the files' times."""
+        """Return the time of each valve's last turn, as an agent would read it from the files."""
         world = self.environment(query, config)
         assert isinstance(world, Waterworks)
         try:

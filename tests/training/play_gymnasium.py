@@ -1,4 +1,4 @@
-"""Gymnasium's own checks, and what its users do; warnings are errors."""
+"""Gymnasium's own checks, and typical uses of environments; warnings are errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def check(name: str, **given) -> None:
     assert step[1][0] > step[1][1]
     while not step[2][0] and not step[3][0]:
         step = both.step((solution[-1], "Nothing."))
-    again = both.step(("counts for nothing", "Nothing."))  # the first starts anew
+    # the first environment starts a new episode
+    again = both.step(("counts for nothing", "Nothing."))
     assert again[1][0] == 0.0
     assert again[0][0].startswith(started[0][:20])
     both.close()
@@ -66,7 +67,7 @@ def check(name: str, **given) -> None:
     assert all(serial.step(("Nothing.", "Nothing."))[1] < 0)
     serial.close()
     if name == "App-v0":
-        # as many processes as there are processors, and one, play the same
+        # the default number of processes and a single process give the same results
         spread = play(gymnasium.make_vec(f"NetArena/{name}", 3, **given))
         assert spread == play(gymnasium.make_vec(f"NetArena/{name}", 3, processes=1, **given))
 
@@ -80,7 +81,7 @@ def play(envs) -> list[object]:
     return told
 
 
-# the toy draws all queries up to the one that is asked
+# the toy draws all queries up to the requested one
 check("App-v0", application="toy", num_queries=5, rewards=Rewards(refused=-1.0, solved=1.0))
 for name in sys.argv[1:]:
     check(name, **({"patches": "direct"} if name == "K8s-v0" else {}))

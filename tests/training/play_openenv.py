@@ -1,4 +1,4 @@
-"""A server of OpenEnv in a process of its own, and OpenEnv's client."""
+"""A server of OpenEnv in a separate process, and OpenEnv's client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ try:
         assert one.state()["step_count"] == number + 1
         assert one.state()["done"]
         assert not other.state()["done"]
-        # the next task of that seed
+        # the next task of the same seed
         assert one.reset(seed=3).observation["text"] != first.observation["text"]
 finally:
     server.send_signal(signal.SIGTERM)

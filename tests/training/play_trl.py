@@ -24,7 +24,7 @@ from netarena.training.trl import make_dialogues, make_environment, make_rows
 
 folder = Path(sys.argv[1])
 
-# a set of ours, as data sets are loaded
+# a set of ``netarena sft``, loaded as data sets usually are
 assert main(["sft", "toy", "--sizes", "2,2,2", "--seed", "1", "--out", str(folder / "set")]) == 0
 mixed = str(folder / "set" / "mixed.jsonl")
 loaded = datasets.load_dataset(
@@ -32,17 +32,17 @@ loaded = datasets.load_dataset(
 )
 assert [one["role"] for one in loaded[0]["messages"]] == ["user", "assistant"]
 
-# tools, typed and documented
+# the tools have types and documentation
 schema = get_json_schema(make_environment("route")().run_command)["function"]
 assert schema["parameters"]["required"] == ["machine", "command"]
 assert schema["parameters"]["properties"]["machine"]["description"]
 
-# a set in the words of the environment
+# a set as dialogues with the environment's tools
 row = make_dialogues("toy", Path(mixed))[0]
 assert json.loads(row["tools"]) == [get_json_schema(make_environment("toy")().reply)]
 assert [one["role"] for one in row["messages"]][:3] == ["user", "assistant", "tool"]
 
-# played by hand
+# the environment, played by hand
 rollout = make_environment("toy")()
 assert rollout.reset(seed=3, task=2, other="ignored").startswith("You run a waterworks.")
 silent = rollout.get_reward()
@@ -53,7 +53,7 @@ for number in range(1, 9):
         break
 assert rollout.get_reward() > 90
 
-# trained
+# a training run
 tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()

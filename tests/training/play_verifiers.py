@@ -1,4 +1,4 @@
-"""An episode of verifiers, its agent a server that speaks as OpenAI's does."""
+"""An episode of verifiers, whose agent is a server with the OpenAI API."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def main(url: str) -> None:
     assert trace.metrics == {"solved": 1.0, "safe": 1.0}
     assert trace.info["outcome"] == "solved"
     assert trace.rewards["netarena"].score == 100.0 - len(asked)
-    # the prompt once, then what is new in each turn
+    # each prompt contains the task once, followed by the news of each turn
     assert sum("You run a waterworks." in text for text in asked[-1]) == 1
     assert "open v1: v1 is open" in asked[1][-1]
 
