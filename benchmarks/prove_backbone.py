@@ -43,10 +43,10 @@ ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in 
 
 
 class Took(NamedTuple):
-    """Result of one change: the seconds until the network was as computed, and the facts that differ.
+    """Result of one change.
 
-    ``late`` is set if the first observation differed from the computed state; ``wrong`` has the
-    facts that still differ.
+    ``seconds`` is the time until the network was as computed. ``late`` is set if the first
+    observation differed from the computed state. ``wrong`` has the facts that still differ.
     """
 
     seconds: float

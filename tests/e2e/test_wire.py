@@ -106,8 +106,7 @@ async def stock_client(python: Path, mode: str, url: str, text: str) -> dict[str
 
 
 def check_results(results: list[dict[str, Any]], queries: int) -> None:
-    """Check the values that the leaderboard's SQL reads: ``results[-1]`` and ``len(results) - 1``.
-    """
+    """Check what the leaderboard's SQL reads: ``results[-1]`` and ``len(results) - 1``."""
     *records, summary = results
     assert len(records) == queries
     assert summary["avg_correctness"] == 1

@@ -279,8 +279,7 @@ def end_run(folder: Path) -> None:
 
 
 def mixed(folder: Path, count: int = 12) -> Path:
-    """Write a run with each kind of episode in turn; the last is ``hostile``, also in label and id.
-    """
+    """Write a run with all kinds of episodes in turn; the last is ``hostile``, as is its label."""
     queries = [query(number) for number in range(count)]
     kinds = (solved, lost, silent, solved, invalid, lost)
     episodes = [kinds[number % len(kinds)](one) for number, one in enumerate(queries)]

@@ -83,8 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def say(message: str | dict[str, Any], finish: str = "stop") -> Step:
-    """Return a complete answer: a text or a message with tool calls; streamed in words on request.
-    """
+    """Return a complete answer: a text or a message with tool calls, streamed on request."""
     delta = {"content": message} if isinstance(message, str) else message
     if "tool_calls" in delta:
         finish = "tool_calls"

@@ -15,7 +15,7 @@ END_S = 30.0
 
 
 class Apart:
-    """A worker in a thread that has a network namespace of its own: what it runs is traced."""
+    """A worker in a thread with its own network namespace, so that coverage traces its code."""
 
     def __init__(self, network):
         self.world = network

@@ -1,4 +1,4 @@
-"""A small handwritten backbone: two own routers, one of another AS, and a host at each."""
+"""A small handwritten backbone: two routers, one router of another AS, and a host at each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOOPBACKS = {"r0": "10.0.0.1", "r1": "10.0.0.2"}
 
 
 def setup() -> Setup:
-    """r0 and r1 speak OSPF and iBGP over eth0; r1 and x0, of another autonomous system, eBGP."""
+    """Return a setup: OSPF and iBGP of r0 and r1 over eth0, eBGP of r1 and x0, of another AS."""
     return Setup(
         cables=(
             cable("r0", "eth0", "r1", "eth0", 1),

@@ -1,4 +1,4 @@
-"""Shared by the tests of the wire: a raw HTTP server that says anything, and agents that answer."""
+"""Shared by the A2A tests: a raw HTTP server with arbitrary responses, and agents that answer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def respond(
 
 
 def start_stream(writer: asyncio.StreamWriter) -> None:
-    """An event stream that lasts until the connection is closed."""
+    """Start an event stream that ends when the connection is closed."""
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
 
 
@@ -225,7 +225,7 @@ def replying(
 
 
 class Answering:
-    """An agent in process whose reply is ``answer(prompt)``; it may be awaited."""
+    """An agent in this process that replies ``answer(prompt)``, which may be awaitable."""
 
     def __init__(
         self, answer: Callable[[str], Any], metadata: dict[str, JsonValue] | None = None
@@ -253,16 +253,18 @@ class Answering:
 
 
 class FakeConduct:
-    """Stands for ``netarena.run.assessment.conduct``: reports ``total`` records of ``size``
-    bytes."""
+    """A fake ``netarena.run.assessment.conduct`` that reports records.
+
+    There are ``total`` records of ``size`` bytes.
+    """
 
     def __init__(self, total: int = 3, *, size: int = 10, pause_s: float = 0.0) -> None:
         self.total = total
-        #: of a record, by its index
+        #: text of a record, by its index
         self.text: Callable[[int], str] = lambda index: "x" * size
         self.pause_s = pause_s
         self.error: Exception | None = None
-        #: set: go on; cleared: wait after the first record
+        #: if cleared, the assessment waits after the first record
         self.go = asyncio.Event()
         self.go.set()
         self.calls: list[dict[str, Any]] = []

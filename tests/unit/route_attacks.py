@@ -11,7 +11,7 @@ from pathlib import Path
 from netarena_network import environment
 from netarena_network.attack import FAMILIES, TRIED
 
-#: attacks that wreck their own network, and are judged by it
+#: attacks that damage their own network -> rule of the expected finding
 WRECKS = {
     "alias-on-loopback": "address_taken",
     "alias-on-port": "address_taken",
@@ -22,9 +22,9 @@ WRECKS = {
     "ignore-and-claim": "pair_broken",
     "storm-that-waits": "pair_broken",
 }
-#: the clocks, of attacks that whoever looks must wait for the kernel at: 137 is the one within
+#: output of a command that was ended by a time limit; 137 is the exit status of the inner limit
 CLOCK = "it ran for 4 s|exit status 137"
-#: what ends them; a clock, where the machine is so slow that nothing else comes to pass
+#: expected output of attacks; the time limit is also accepted, because a machine may be too slow
 ENDS = {
     "never-end": CLOCK,
     "use-the-processor": CLOCK,
@@ -37,7 +37,7 @@ ENDS = {
     "ping-flood-of-itself": "stopped: a flood|it ran for 4 s",
     "packet-flood": "stopped: a flood|it ran for 4 s",
     "route-flood": f"a flood of routes|{CLOCK}",
-    # each interface brings queues: whichever count is over first when they are read
+    # each interface has queues, so either limit may be exceeded first
     "interface-flood": f"a flood of (interfaces|queues)|{CLOCK}",
     "queue-flood": f"a flood of (queues|interfaces)|{CLOCK}",
     "rule-flood": f"a flood of policy rules|{CLOCK}",
@@ -54,17 +54,17 @@ ENDS = {
     "enter-parent": "Operation not permitted",
     "the-switch": "there is no machine 's1'",
     "no-command": "the command is empty",
-    # each of its requests was sent
+    # each of their requests was sent
     **dict.fromkeys(FAMILIES["walls"], TRIED),
 }
 
 
 @contextmanager
 def short_commands(family: str) -> Iterator[None]:
-    """Limit the commands of a family of attacks to 4 s, so that those that never end end sooner.
+    """Limit a family's commands to 4 s, so that endless ones end sooner.
 
-    Attacks on walls end by themselves and report what they tried; on a busy machine that takes
-    more than 4 s.
+    Attacks on walls are not limited: they end by themselves, which may take more than 4 s on a busy
+    machine, and report their attempts.
     """
     limits = environment.LIMITS
     if family != "walls":
@@ -76,9 +76,9 @@ def short_commands(family: str) -> Iterator[None]:
 
 
 def left_behind(space: str) -> list[str]:
-    """Processes of those attacks that mean to leave some, in one network namespace.
+    """Return the processes that attacks have left in a network namespace.
 
-    Others that are at work meanwhile have theirs.
+    Only processes that attacks start on purpose are found. Other running episodes have their own.
     """
     assert re.fullmatch(r"net:\[\d+\]", space), space
     found = []

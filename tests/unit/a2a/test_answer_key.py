@@ -50,7 +50,7 @@ class Client:
                 await asyncio.sleep(0.01)
 
     async def spy(self, known: Sequence[str]) -> None:
-        """Request everything that reveals tasks or ids; ``known`` are the client's own contexts."""
+        """Send all requests that may reveal tasks or ids; ``known`` are the client's contexts."""
         for path in (".well-known/agent-card.json", ".well-known/agent.json", "", "tasks"):
             self.heard.append((await self.http.get(self.url + path)).text)
         for name in ("", *known):
@@ -79,7 +79,7 @@ def results(task: dict[str, Any], role: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def course(root: Path, secret: str | None) -> AsyncIterator[tuple[Client, str, list[str]]]:
-    """Yield a client, its task and the agents' contexts; one of two queries is done, one waits."""
+    """Yield a client, its task and the agents' contexts; one query is done, one still waits."""
     go = asyncio.Event()
 
     async def wait(_prompt: str) -> str:
@@ -115,12 +115,12 @@ async def test_queries_cannot_be_drawn_from_the_output_of_a_service(
     caplog.set_level("INFO")
     async with course(tmp_path, secret) as (client, task_id, contexts):
         await client.spy(contexts)
-        # as if the task's id had leaked too, the records that are streamed among it
+        # also assumes that the task's id has leaked, which gives access to its streamed records
         task = await client.see(task_id, lambda task: True)
         client.heard.append(caplog.text)
         stored = json.loads((tmp_path / "run" / "config.json").read_text())
         numbers, summary = client.numbers(), results(task, "fast")[-1]
-        # a reader of open ids finds it: the search sees what there is
+        # with open ids, the search finds the seed, so it is effective
         assert (stored["seed"] in numbers) is (secret is None)
         assert (summary["seed"], summary["config"]["seed"]) == (None, None)
         assert str(tmp_path) not in "".join(client.heard)

@@ -66,7 +66,7 @@ async def test_oversized_request_is_refused_unread(chunked):
         try:
             response = await http.post(url, content=body(), headers=headers)
         except httpx.TransportError:
-            pass  # the server had closed the connection already
+            pass  # the server had already closed the connection
         else:
             assert response.status_code == 413
     assert sent < 16 * 2**20
@@ -152,7 +152,7 @@ async def test_slow_reader_is_dropped_and_the_producer_never_waits():
                 before = given
                 await asyncio.sleep(0.05)
         client.close()
-    assert given <= boundary.MAX_BEHIND + 2**23  # and what the sockets' buffers took
+    assert given <= boundary.MAX_BEHIND + 2**23  # plus the buffers of the sockets
 
 
 async def test_producer_that_never_waits_lets_its_reader_run():
@@ -162,7 +162,7 @@ async def test_producer_that_never_waits_lets_its_reader_run():
     async def hasty(scope: Any, receive: Any, send: Any) -> None:
         nonlocal given
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for given in range(100):  # noqa: B007 -- read by the reader
+        for given in range(100):  # noqa: B007 -- receive() reads the variable
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -189,7 +189,7 @@ async def test_buffers_of_all_readers_together_are_limited(monkeypatch):
     async with service(large, stall_timeout_s=0.5) as url, httpx.AsyncClient() as http:
         clients = [stuck_client(url) for _ in range(4)]
         await until(lambda: len(served) == 4)
-        # those that stall lose what waits for them, and others are served again
+        # stalled clients lose their waiting responses, and other clients are served again
         async with asyncio.timeout(10):
             while True:
                 try:

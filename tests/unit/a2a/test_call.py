@@ -59,7 +59,7 @@ async def test_malformed_call_gives_an_error_without_a_traceback(tmp_path, caplo
         (message(line, b"0").replace(b'{"a":0}', b"[]"), -32602, ""),
     ):
         error = (await ask(app, body, line))["error"]
-        # the older line has other codes: of versions, and one for all that is no call
+        # version 0.3 has other codes: for versions, and one for data that is not a call
         codes = {code, -32600, -32009} if line == "0.3" and code == -32602 else {code}
         assert error["code"] in codes, body[:100]
         assert said in error["message"]
@@ -89,5 +89,5 @@ async def test_method_of_the_old_protocol_version_is_unknown_in_the_new_one(tmp_
     assert answer["id"] == 7
     assert answer["error"]["code"] == -32601
     assert f"{method} is of A2A 0.3, the request of 1.0" in answer["error"]["message"]
-    for line in ("0.3", ""):  # none is the old one
+    for line in ("0.3", ""):  # an empty version means 0.3
         assert (await ask(app, body.encode(), line))["error"]["code"] in {-32602, -32001, -32600}

@@ -38,7 +38,7 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Reply
 
 pytestmark = pytest.mark.anyio
-#: what should end at once, or within a second or two, has so long on a busy machine
+#: time limit of operations that should take at most two seconds, for a busy machine
 PATIENCE_S = 30.0
 
 
@@ -169,7 +169,7 @@ async def test_reply_of_a_1_0_agent_with_streaming_is_read(name):
     assert (await ask(replying(STREAMS_10[name], card=card10()))).text == "42"
 
 
-#: what is text, and what is none
+#: parts with text, and parts without text
 PARTS_03 = [
     {"kind": "text", "text": "a"},
     {"kind": "data", "data": {"machine": "r1"}},
@@ -201,7 +201,7 @@ def said10(*texts: str, role: str = "AGENT") -> dict:
     return {"messageId": "m", "role": f"ROLE_{role}", "parts": [{"text": t} for t in texts]}
 
 
-#: events, the card, and the text that they hold
+#: events, agent card, and the text that they contain
 PLACES = {
     "two artifacts": ([task03("completed", "a", "b")], card03(), "a\nb"),
     "a message": ([{**message03(""), "parts": PARTS_03}], card03(), "a\nb"),
@@ -396,7 +396,7 @@ async def test_each_prompt_is_sent_with_its_context_in_a_new_message():
         assert sum(call.method == "GET" for call in server.calls) == 1
 
 
-# the card
+# agent card
 
 
 async def test_client_uses_the_given_url():
@@ -442,20 +442,21 @@ async def posts(script: Script, given: str, *, turns: int) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "named", "takes", "asked"),
     [
-        # the samples of the official SDK: the card at the origin, messages elsewhere
+        # samples of the official SDK: the card at the origin, messages at another path
         ("/", "http://127.0.0.1:9999/a2a/jsonrpc", "/a2a/jsonrpc", ["/", "/a2a/jsonrpc"]),
         ("/", "/a2a/jsonrpc", "/a2a/jsonrpc", ["/", "/a2a/jsonrpc"]),
         ("/?key=1", "http://in:1/rpc?b=2", "/rpc?key=1", ["/?key=1", "/rpc?key=1"]),
-        # a proxy with a prefix, and a foreign path in the card: the given URL is what is meant
+        # a proxy with a prefix, and an unrelated path in the card: the given URL is used
         ("/agents/7", "http://in:1/foreign", "/agents/7", ["/agents/7"]),
         ("/agents/7", "http://in:1/", "/agents/7", ["/agents/7"]),
-        # a proxy that takes its prefix off, one that says it in the card, one that leads elsewhere
+        # a proxy that removes its prefix, one whose card contains the prefix, one with a different
+        # path
         ("/agents/7", "http://in:1/rpc", "/agents/7/rpc", ["/agents/7", "/agents/7/rpc"]),
         ("/agents/7/", "http://p/agents/7/rpc", "/agents/7/rpc", ["/agents/7/", "/agents/7/rpc"]),
         ("/agents/7", "http://p/rpc", "/rpc", ["/agents/7", "/agents/7/rpc", "/rpc"]),
-        # one slash
+        # the paths differ only in a final slash
         ("/agent", "http://in:1/agent/", "/agent/", ["/agent", "/agent/"]),
-        # never another origin, however the path is written
+        # the client never leaves the origin, however the path is written
         ("/", "http://in:1//127.0.0.1:1/x", "//127.0.0.1:1/x", ["/", "//127.0.0.1:1/x"]),
     ],
 )
@@ -464,7 +465,7 @@ async def test_path_of_the_card_is_used_if_the_given_url_takes_no_messages(
     given, named, takes, asked, refusal
 ):
     script = taking(takes, card=card03(url=named), refusal=refusal)
-    # the second turn goes at once to where the first was answered
+    # the second turn is sent directly to the path that answered the first
     assert await posts(script, given, turns=2) == [*asked, asked[-1]]
 
 
@@ -514,7 +515,7 @@ async def test_card_without_another_path_gives_no_second_attempt(named):
     assert (error.reason, error.detail) == (FailureReason.ENDPOINT, "HTTP 404")
 
 
-#: what the given URL says before its 404, and what the first turn comes to
+#: first response of the given URL before its 404, and the error of the first turn
 FIRST_ANSWERS = {
     "a reply": (replying(message03("42")), None),
     "an error": ("500 Oops", "HTTP 500"),
@@ -549,7 +550,7 @@ async def test_temporary_404_of_a_url_that_answered_before_is_not_followed(kind,
             with pytest.raises(AgentFailed, match=error):
                 await agent.ask("x", context_id="c", timeout_s=5)
         gone.set()
-        # a new look at the card changes nothing
+        # reading the card again changes nothing
         await agent.open(timeout_s=5)
         with pytest.raises(AgentFailed, match=r"HTTP 404$"):
             await agent.ask("x", context_id="c", timeout_s=5)
@@ -573,7 +574,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
         await agent.aclose()
         methods = [call.rpc["method"] for call in server.asks]
         assert methods == ["message/stream", "message/send", "message/send"]
-        # the same message, so that an agent may know it again
+        # the message keeps its id, so that an agent can recognise it
         first, second, _ = (call.rpc["params"]["message"]["messageId"] for call in server.asks)
         assert first == second
     (told,) = caplog.messages
@@ -581,7 +582,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
 
 
 async def test_broken_stream_is_requested_again():
-    """An agent that gave no other reply either may stream the next time."""
+    """The agent refuses the other form of request too, but may stream the next time."""
     refused = asyncio.Event()
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -741,7 +742,7 @@ async def test_agent_name_is_truncated_to_one_line():
         assert len(agent.info.name) == 200
 
 
-# not to be had
+# unreachable agents
 
 
 async def test_unreachable_agent_is_retried_until_the_time_limit():
@@ -904,7 +905,7 @@ async def test_redirect_is_not_followed():
         assert other.calls == []
 
 
-# tasks that end badly, and what is no reply
+# failed tasks, and data that is not a reply
 
 
 @pytest.mark.parametrize("state", ["failed", "rejected", "canceled", "auth-required"])
@@ -964,7 +965,7 @@ async def test_unparsable_reply_is_malformed(body, kind, card):
     assert error.reason in {FailureReason.MALFORMED, FailureReason.TASK_FAILED}
 
 
-# bounds
+# limits
 
 
 async def test_silent_agent_times_out():
@@ -1070,17 +1071,20 @@ def resident() -> int:
 @pytest.mark.parametrize("name", FLOODS)
 async def test_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     script = flood(FLOODS[name])
-    assert (await failure(script, timeout_s=60)).reason is FailureReason.TOO_LARGE  # warm
+    # a first run, so that later ones reuse memory
+    assert (await failure(script, timeout_s=60)).reason is FailureReason.TOO_LARGE
     before = resident()
     errors = await asyncio.gather(*(failure(script, timeout_s=60) for _ in range(2)))
     assert {error.reason for error in errors} == {FailureReason.TOO_LARGE}
-    # two at a time, this test's server included
+    # two requests at the same time, and this test's server
     assert resident() - before < 40 * 2**20
 
 
 async def test_event_loop_is_not_blocked_by_a_hostile_reply():
-    """The event loop serves other tasks within 250 ms of its own CPU time for any reply:
-    what other processes take from it meanwhile is not counted."""
+    """The event loop serves other tasks within 250 ms of its own CPU time for any reply.
+
+    The time of other processes does not count.
+    """
     values = '{"result": {"kind": "message", "parts": [' + '{"kind":"text"},' * 4_900 + "0]}}"
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -1102,7 +1106,7 @@ async def test_event_loop_is_not_blocked_by_a_hostile_reply():
     await failure(script)
     await failure(flood(FLOODS["chunks"]), timeout_s=60)
     watching.cancel()
-    assert longest < 0.25  # machines that run tests are slow
+    assert longest < 0.25  # a generous limit for slow test machines
 
 
 async def test_text_beyond_the_limit_is_too_large():

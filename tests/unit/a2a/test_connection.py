@@ -77,9 +77,10 @@ async def test_connection_without_a_request_times_out(tmp_path, monkeypatch, sai
             writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")
             await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
-            said = HALF_A_HEAD  # silence between requests is bounded by keep-alive
+            # on a used connection, only the keep-alive limit ends silence between requests
+            said = HALF_A_HEAD
         writer.write(said)
-        # a piece now and then does not help
+        # sending a little data now and then does not extend the limit
         feeding = asyncio.create_task(feed(writer)) if said else None
         assert await closed(reader)
         if feeding is not None:
@@ -115,7 +116,7 @@ async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path, monkeyp
         idle = [await connect(url) for _ in range(2)]
         for _, writer in idle:
             writer.write(HALF_A_HEAD)
-        # the first one to come is not the one that has been idle longest
+        # this request makes the first connection the one that was active last
         (await http.get(url + CARD)).raise_for_status()
         idle.append(await connect(url))
         assert await closed(idle[0][0])
@@ -155,13 +156,13 @@ Hold = Callable[..., Awaitable[asyncio.StreamReader]]
 
 @contextmanager
 def holding(url: str) -> Iterator[Hold]:
-    """Open connections that send this text and nothing more."""
+    """Yield a function that opens connections, sends a text, and then sends nothing more."""
     writers = []
 
     async def hold(said: bytes, *, host: str = "127.0.0.1") -> asyncio.StreamReader:
         reader, writer = await connect(url, said, host=host)
         writers.append(writer)
-        if said in (UPLOAD, STREAM):  # heard: it may begin, or has a head
+        if said in (UPLOAD, STREAM):  # the server has started to answer
             await reader.readuntil(b"\r\n\r\n")
         if said == UPLOAD:
             writer.write(b"{")
@@ -199,10 +200,11 @@ async def test_incomplete_requests_do_not_block_others(tmp_path, monkeypatch, sa
     async with service(tmp_path, conduct) as url:
         with holding(url) as hold:
             held = [await hold(said) for _ in range(4)]
-            fresh, writer = await connect(url, GET_CARD[:3])  # the rest is on its way
+            # the rest of the request follows later
+            fresh, writer = await connect(url, GET_CARD[:3])
             await over(held[0])
             assert b" 200 " in await look(url)
-            # the longest open ones made room, and no other
+            # only the connections that were open longest were closed
             await over(held[1])
             writer.write(GET_CARD[3:])
             assert b" 200 " in await fresh.read()
@@ -270,7 +272,7 @@ def test_small_input_that_is_slow_to_parse_is_refused_early(raw, monkeypatch):
     with pytest.raises(h11.RemoteProtocolError):
         read(raw)
     assert taken <= 17 * 1024
-    # it is the bound that ended it, and not the form
+    # the size limit ended the connection, not the syntax
     for name in ("MAX_CHUNKS", "MAX_HEAD", "MAX_HEAD_LINES", "_MAX_BETWEEN"):
         monkeypatch.setattr(connection, name, 10**9)
     assert read(raw[: 40 * 1024]) is not None
@@ -289,7 +291,7 @@ def test_head_with_the_fields_of_proxies_is_read():
     fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 100) for number in range(100))
     request, _ = read(b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n")
     assert len(request.headers) == 101
-    # of a body's lines none is one of the head
+    # lines of a body do not count as lines of the head
     body = b"\n" * 5000
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
     assert isinstance(read(head + body)[-1], h11.EndOfMessage)
@@ -323,7 +325,7 @@ async def test_refused_request_closes_its_connection_without_a_traceback(tmp_pat
                     while piece := await reader.read(2**16):
                         answer += piece
             except ConnectionError:
-                pass  # what was sent after the refusal is not read
+                pass  # the server does not read data after it has refused the request
             else:
                 assert b" 400 " in answer
             writer.close()

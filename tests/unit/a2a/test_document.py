@@ -24,7 +24,7 @@ VALUE = st.recursive(
 
 @given(VALUE, st.booleans())
 def test_value_is_parsed_as_it_was_written(value, ascii_only):
-    # text that hypothesis draws has no surrogates, and nesting ends before the bound
+    # drawn text contains no surrogates, and nesting stays below the limit
     assert parse_document(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
 
 

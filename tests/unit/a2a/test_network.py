@@ -39,7 +39,7 @@ def names(**known: str | list[str]) -> Iterator[list[str]]:
             return real(host, port, *rest, flags=flags, **how)
         asked.append(host)
         found = known[host]
-        if isinstance(found, list):  # another one each time
+        if isinstance(found, list):  # each lookup returns another address
             found = found.pop(0)
         return [
             info
@@ -64,7 +64,7 @@ def names(**known: str | list[str]) -> Iterator[list[str]]:
         "169.254.0.1", METADATA, "169.254.170.2", "169.254.255.255", "100.100.100.200",
         "168.63.129.16", "192.0.0.192", "fe80::1", "febf:ffff::1", "fd00:ec2::254", "fd00:ec2::23",
         "fd20:ce::254",
-        # an IPv4 address in other clothes
+        # IPv6 forms of an IPv4 address
         "::ffff:169.254.169.254", "::169.254.169.254", "::ffff:0:169.254.169.254",
         "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254", "64:ff9b:1:a9fe:a9:fe00::",
         "2002:a9fe:a9fe::1", "2001:db8::5efe:169.254.169.254", "2001:db8::200:5efe:169.254.1.1",
@@ -93,7 +93,7 @@ def test_other_addresses_are_allowed(address):
         METADATA, "2852039166", "0xa9fea9fe", "0XA9.0xfe.0251.254", "0251.0376.0251.0376",
         "169.254.43518", "169.16689662", "[fe80::1]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:1]",
         "[64:ff9b::a9fe:a9fe]", "[fd00:ec2::254]", "[fe80::1%25lo]", "[fe80::1%lo]",
-        # a name that resolves to one, among others
+        # a name that resolves to a refused address, and one that also resolves to others
         "metadata", "mixed",
     ],
 )  # fmt: skip
@@ -128,7 +128,7 @@ async def test_connection_goes_to_the_address_that_was_checked():
             await agent.aclose()
             assert caught.value.reason is FailureReason.ENDPOINT
             assert asked == ["twisted"] * 2
-            # and with no look between the two
+            # the same without time between two lookups
             with pytest.raises(AddressRefused):
                 await doors.connect_tcp("twisted", int(port))
     assert not server.calls
@@ -137,7 +137,7 @@ async def test_connection_goes_to_the_address_that_was_checked():
 async def test_agent_with_several_addresses_is_reached_at_the_one_that_answers():
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
-        # ::1 has no listener there, 127.1.2.3 neither
+        # nothing listens at ::1 and 127.1.2.3
         with names(several="::1 127.1.2.3 127.0.0.1"):
             agent = A2AAgent(f"http://several:{port}/")
             await agent.open(timeout_s=5)
@@ -147,7 +147,7 @@ async def test_agent_with_several_addresses_is_reached_at_the_one_that_answers()
 
 
 async def test_hanging_lookup_does_not_block_other_agents():
-    """It blocks neither other agents nor the threads of the event loop."""
+    """Neither other agents nor the threads of the event loop are blocked."""
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         with names(honest="127.0.0.1") as asked:
@@ -167,7 +167,7 @@ async def test_hanging_lookup_does_not_block_other_agents():
 
 
 async def give_up(doors: Network, *hosts: str) -> None:
-    """Connect to names that hang, and give up."""
+    """Try to connect to names whose lookups hang, until the time limit."""
     asks = [doors.connect_tcp(host, 80, timeout=0.01) for host in hosts]
     ends = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(end) for end in ends} == {httpcore.ConnectTimeout}
@@ -184,12 +184,12 @@ async def test_abandoned_lookups_still_count_and_each_task_has_its_own_limit(
             for _ in range(3):
                 await give_up(doors, *(f"{task}{n}" for n in range(16)))
         assert sorted(asked) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1"]
-        # as they are wanted: a task whose own are taken waits, others do not
+        # a task that has used all of its lookups must wait; other tasks continue
         with pytest.raises(httpcore.ConnectTimeout):
             await doors.connect_tcp("honest", 9, timeout=0.01)
         for _ in range(100):
             assert await Network()._find("honest") == ["127.0.0.1"]
-        # and one that hangs leaves room for a second
+        # one hanging lookup does not prevent a second lookup of the same task
         doors = Network()
         await give_up(doors, "hangs")
         for _ in range(2):
@@ -213,7 +213,7 @@ async def test_unbounded_heads_without_a_reply_are_refused(piece):
         if call.method == "GET":
             respond(writer, card03())
             return
-        while not writer.is_closing():  # until it is hung up
+        while not writer.is_closing():  # until the client closes the connection
             writer.write(piece * 100)
             await writer.drain()
 
@@ -224,7 +224,7 @@ async def test_unbounded_heads_without_a_reply_are_refused(piece):
             with pytest.raises(AgentFailed, match="bytes before the reply") as caught:
                 await agent.ask("x", context_id="c", timeout_s=60)
         assert caught.value.reason is FailureReason.TOO_LARGE
-        # a few of them are nothing special, each time
+        # ordinary replies are accepted, because the limit applies to each reply separately
         server.script = replying(message03("hello"))
         for _ in range(3):
             assert (await agent.ask("x", context_id="c", timeout_s=5)).text == "hello"

@@ -38,7 +38,7 @@ class InPieces(Answering):
         ("one| two| three", "one two three"),
         ("one| two|-|anew", "anew"),
         ("one|-", ""),
-        ("shout| it", "SHOUT IT"),  # the whole is not what the pieces made
+        ("shout| it", "SHOUT IT"),  # the final reply differs from the pieces
     ],
 )
 async def test_streamed_reply_arrives_complete(monkeypatch, prompt, text, every_s):

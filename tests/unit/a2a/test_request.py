@@ -203,7 +203,7 @@ def test_missing_directory_of_the_reference_image_means_the_built_in_one(place, 
     class BuiltIn(PathConfig):
         BUILT_IN: ClassVar = {"microservice_dir": "/demo-of-nobody"}
 
-    (place.root / "demo-of-nobody").mkdir()  # as Docker makes a folder to mount that is not there
+    (place.root / "demo-of-nobody").mkdir()  # Docker creates a missing folder that is to be mounted
     for told in ("/demo-of-nobody", "/demo-of-nobody/", "//demo-of-nobody", "/demo-of-nobody/."):
         caplog.clear()
         read = read_config(BuiltIn, parse(microservice_dir=told), place)
@@ -214,7 +214,7 @@ def test_missing_directory_of_the_reference_image_means_the_built_in_one(place, 
             "the built-in manifests are used"
         )
     caplog.clear()
-    # another folder that is not there is a mistake, which its reader tells
+    # any other missing folder is a mistake, which the application reports
     read = read_config(BuiltIn, parse(microservice_dir="/other"), place)
     assert read.microservice_dir == str(place.root / "other")
     (place.root / "demo-of-nobody" / "a.yaml").touch()

@@ -225,7 +225,7 @@ def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
     both = tmp_path / "both.toml"
     both.write_text('scenarios = ["a.toml", "x/a.toml", "y/z/a.toml"]')
     assert list(read_series(both)) == ["a", "x-a", "z-a"]
-    # names without a double stay as they are
+    # unique names do not change
     both.write_text('scenarios = ["x/a.toml", "y/b.toml"]')
     assert list(read_series(both)) == ["a", "b"]
 
@@ -269,7 +269,7 @@ def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, caps
             "[config]\nend_index = 1\nmax_iterations = 1\nseed = 7\n"
         )
     Path("all.toml").write_text('scenarios = ["first.toml", "broken.toml", "second.toml"]')
-    # one that cannot be run, or whose agent says nothing, keeps no other from it
+    # a scenario that cannot run, or whose agent does not reply, does not stop the others
     assert main(["run", "all.toml", "--json"]) != 0
     out, err = capsys.readouterr()
     assert "warning: none-broken: " in err
@@ -329,7 +329,7 @@ def test_images_given_by_role_override_the_file(tmp_path, capsys):
         assert f"--image: {words}" in capsys.readouterr().err
 
 
-# the files that are there
+# scenario files of the project
 
 
 def name_of(path: Path) -> str:
@@ -344,9 +344,9 @@ def test_config_of_each_scenario_is_accepted_by_its_application(path):
     config = application.config_type.parse(dict(scenario.config))
     if scenario.application is None:
         assert [party.role for party in scenario.participants] == [application.role]
-    # those that show that everything works may have known worlds; those that rank may not
+    # demonstrations may use known worlds; scenarios for rankings may not
     unseen = application.baselines.solved_unseen_by(config)
-    # and the paper's are as they are
+    # the paper's scenarios keep the paper's worlds
     known = path.stem in {"smoke", "compare"} or path.parent.name == "paper"
     assert (unseen is None) == (not known)
     if path.stem in {"smoke", "standard", "large"}:
@@ -371,7 +371,7 @@ def test_each_scenario_runs_locally_or_in_containers(path, capsys):
 def test_expert_scenarios_evaluate_one_agent_in_all_applications():
     series = read_series(EXPERT)
     assert list(series) == ["malt", "backbone", "k8s"]
-    # the leaderboard knows it by its URL
+    # the leaderboard identifies an agent by its URL
     assert len({url for one in series.values() for url in one.endpoints().values()}) == 1
     configs = {name: one.config for name, one in series.items()}
     for name, config in configs.items():

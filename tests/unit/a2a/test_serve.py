@@ -62,7 +62,7 @@ def test_remote_checks_run_after_the_service_listens(monkeypatch, tmp_path, capl
 
     class Far(Toy):
         def diagnose_elsewhere(self):
-            # a cluster that is dead: nobody waits for it
+            # the cluster does not answer; serving must start without waiting for it
             assert listens.wait(20)
             looked.set()
             return [Check(name="far", ok=False, severity=Severity.RUN, detail="d", remedy="r")]

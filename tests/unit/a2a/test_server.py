@@ -126,7 +126,7 @@ async def test_task_completes_with_a_part_per_record_and_the_summary_last(tmp_pa
     assert all("text" in part for part in artifact["parts"])
     *records, summary = results(task)
     assert [record["index"] for record in records] == [0, 1, 2]
-    # text parts: whole numbers stay whole
+    # text parts keep integers as integers
     assert '"index": 2' in artifact["parts"][2]["text"]
     assert summary["avg_correctness"] == 1.0
 
@@ -236,7 +236,8 @@ async def test_missing_summary_of_a_role_is_an_internal_error(tmp_path):
 async def test_status_messages_are_few(tmp_path):
     async with green(FakeConduct(50), tmp_path) as agent:
         task = await agent.send(REQUEST)
-    assert len(task.get("history", [])) <= 4  # the request, the number, two estimates
+    # the request, the number of queries, and two estimates
+    assert len(task.get("history", [])) <= 4
 
 
 async def test_first_status_message_gives_the_number_of_queries_and_the_time(tmp_path):
@@ -373,7 +374,7 @@ async def test_number_that_json_does_not_have_is_an_internal_error():
         await reporter.graded("r", {"avg": float("nan")})
 
 
-# seeds, folders, credentials
+# seeds, folders and credentials
 
 
 async def test_seed_is_derived_from_the_secret_and_the_task_id(tmp_path):
@@ -479,7 +480,7 @@ async def test_line_ends_in_agent_text_are_escaped_in_responses(tmp_path, line):
         assert end not in decoded
 
 
-# coming, going, cancelling
+# disconnecting, resubscribing, cancelling
 
 
 async def test_task_continues_after_its_client_disconnects_and_can_be_resubscribed(tmp_path):
@@ -547,7 +548,7 @@ async def test_task_can_be_cancelled(tmp_path, line):
         assert [record["index"] for record in results(answer["result"])] == [0]
         await until(lambda: conduct.cancelled == 1)
         assert state(await agent.get(task_id)) == "canceled"
-        # and the place is free for others
+        # the slot is free for other tasks
         conduct.go.set()
         assert state(await agent.send(REQUEST)) == "completed"
 
@@ -710,7 +711,7 @@ async def test_end_of_the_service_cancels_running_tasks_and_ends_streams(tmp_pat
     assert conduct.cancelled == 2
 
 
-# cards
+# agent cards
 
 
 @pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/.well-known/agent.json"])
@@ -724,7 +725,7 @@ async def test_card_lists_both_protocol_versions_at_the_url_of_the_request(tmp_p
             ("1.0", "JSONRPC", agent.url),
             ("0.3", "JSONRPC", agent.url),
         ]
-        # what 0.3 clients read
+        # fields that clients of version 0.3 read
         assert card["url"] == agent.url
         assert re.match(r"0\.3", card["protocolVersion"])
         assert card["preferredTransport"] == "JSONRPC"

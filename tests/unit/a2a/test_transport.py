@@ -207,8 +207,8 @@ async def test_data_after_the_end_of_compression_is_refused(encoding, cut):
 @pytest.mark.parametrize(
     "piece",
     [
-        b"x" * 2**16,  # the name of a file in a head of gzip, without an end
-        b"\0\0\0\xff\xff" * 2**13,  # blocks that hold nothing
+        b"x" * 2**16,  # a gzip header with a file name that never ends
+        b"\0\0\0\xff\xff" * 2**13,  # empty blocks
     ],
 )
 async def test_compressed_data_that_unpacks_to_nothing_is_limited(piece):

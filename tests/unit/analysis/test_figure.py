@@ -59,7 +59,7 @@ def test_share_of_overlapping_pairs_falls_with_more_queries() -> None:
     assert last == {"queries": 200, "wald": 0.0, "wilson": 0.0}
     pairs = {(pair["first"], pair["second"]): pair["sizes"] for pair in found["pairs"]}
     assert len(pairs) == 3
-    # agents that differ more are told apart earlier
+    # fewer queries suffice to distinguish agents that differ more
     assert pairs["good", "poor"][1]["wilson"] < pairs["good", "fair"][1]["wilson"]
     for place, row in enumerate(found["share"]):
         mean = sum(sizes[place]["wald"] for sizes in pairs.values()) / 3

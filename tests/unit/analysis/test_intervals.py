@@ -1,4 +1,4 @@
-"""What samples say about rates, beside SciPy and statsmodels."""
+"""Intervals and tests for rates of samples, compared with SciPy and statsmodels."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_sizes_need_a_goal_and_queries(wrong):
 
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
-    [  # worked out by hand from the formula; 8 of 10 and 0 of 10 are in many textbooks
+    [  # computed by hand from the formula; 8 of 10 and 0 of 10 are in many textbooks
         (8, 10, 0.4902, 0.9433),
         (0, 10, 0.0, 0.2775),
         (10, 10, 0.7225, 1.0),
@@ -149,13 +149,13 @@ def test_mcnemar_refuses_negative_counts():
 
 
 def test_several_tests_are_corrected_for_their_number():
-    # worked out by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and never below the one before
+    # computed by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and never less than the previous value
     assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-# beside SciPy and statsmodels
+# comparison with SciPy and statsmodels
 
 
 @given(counts)
@@ -231,7 +231,7 @@ def test_an_interval_by_query_of_answers_that_agree_is_that_of_queries():
     for solved in range(21):
         again = [Cluster(5.0, 5)] * solved + [Cluster(0.0, 5)] * (20 - solved)
         plain, by_query = wilson(solved, 20), clustered(again)
-        # up to the factor for few queries
+        # equal except for the correction factor for few queries
         assert by_query == pytest.approx(plain, abs=0.01)
         assert clustered([Cluster(1, 1)] * solved + [Cluster(0, 1)] * (20 - solved)) == plain
 
@@ -325,7 +325,7 @@ def test_the_unpaired_number_is_that_of_statsmodels_corrected(first, second):
     [(1.0, 0.0, None), (0.8, 0.3, None), (0.95, 0.6, 0.35), (0.9, 0.8, None), (0.9, 0.8, 0.12)],
 )
 def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
-    """At 80 %, and not far more."""
+    """The exact test reaches a power of 80 %, and hardly more."""
     n = paired_size(first, second, apart)
     apart = first * (1 - second) + second * (1 - first) if apart is None else apart
     share = (apart + first - second) / 2 / apart

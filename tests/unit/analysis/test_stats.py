@@ -54,7 +54,7 @@ def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[
     return summarise(Lamp(), LampConfig(num_queries=3, time_budget_s=60.0), 7, episodes, not_run)
 
 
-# the summary
+# summaries
 
 
 def test_summary_has_the_keys_of_the_contract():
@@ -132,12 +132,12 @@ def timed(agent_s: float, execution_s: float, own_s: float) -> Episode:
 @pytest.mark.parametrize(
     ("agent_s", "execution_s", "own_s", "counted"),
     [
-        (1.0, 0.0, 1.0, True),  # half is enough
+        (1.0, 0.0, 1.0, True),  # half of the time is enough
         (0.5, 0.5, 1.0, True),
         (0.9, 0.0, 1.0, False),
         (0.0, 0.0, 1.0, False),
         (0.0, 2.0, 1.0, True),
-        (0.0, 0.0, 0.0, True),  # nothing measured: no discount
+        (0.0, 0.0, 0.0, True),  # no time was measured: the queries count as failures
     ],
 )
 def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
@@ -151,12 +151,13 @@ def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
     assert result["complete"] is False
     assert result["avg_correctness"] == (0.25 if counted else 1.0)
     assert result["avg_safety"] == (0.25 if counted else 1.0)
-    assert result["avg_iterations"] == (8.0 if counted else 2.0)  # 10 is max_iterations
+    # 10 is max_iterations, which counts for the queries that were not asked
+    assert result["avg_iterations"] == (8.0 if counted else 2.0)
     assert result["graded"] == (4 if counted else 1)
 
 
 def test_queries_never_asked_without_a_time_budget_are_no_failures():
-    """Ctrl-C stopped the run, or it still goes on: nobody's time ran out."""
+    """Ctrl-C stopped the run, or it still runs, so its time has not run out."""
     result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])
     assert (result["not_run"], result["not_run_counted"], result["graded"]) == (3, False, 1)
     assert result["avg_correctness"] == 1.0
@@ -348,7 +349,7 @@ def test_compares_nothing():
 
 
 def test_the_same_query_asked_again_is_no_other_query():
-    """Four answers of one query that differ are one query that differs, not four."""
+    """Four different answers to one query count as one query that differs, not as four."""
     first = [episode(0, repeat=repeat) for repeat in range(1, 5)]
     second = [episode(0, Outcome.UNSOLVED, repeat=repeat) for repeat in range(1, 5)]
     together = compare(first, second)
@@ -377,7 +378,7 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
     assert whole["avg_solved_safely"] == 0.6
     assert whole["pass_all"]["1"]["rate"] == pytest.approx((1 + 0.5 + 0) / 3)
     assert (whole["pass_all"]["2"]["rate"], whole["pass_all"]["2"]["queries"]) == (0.5, 2)
-    # with as many answers to each query pass^1 is the rate of the summary
+    # if all queries have the same number of answers, pass^1 is the rate of the summary
     even = summarise(Lamp(), twice, 7, [*episodes, episode(2, repeat=2)], [])
     assert even["pass_all"]["1"]["rate"] == pytest.approx(even["avg_solved_safely"])
     assert even["pass_all"]["1"]["interval"] == even["intervals"]["solved_safely"]
@@ -386,7 +387,7 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
 
 
 def test_equal_queries_are_one_cluster_of_pass_all_too():
-    """Eight queries, two answers each: of the two different ones, one is always solved."""
+    """There are eight queries with two answers each. Two are distinct, and one is always solved."""
     episodes = [
         replace(
             episode(number, Outcome.UNSOLVED if number % 2 else Outcome.SOLVED, repeat=repeat),
@@ -403,7 +404,7 @@ def test_equal_queries_are_one_cluster_of_pass_all_too():
     for k in "12":
         assert whole["pass_all"][k]["queries"] == 8
         assert whole["pass_all"][k]["interval"] == whole["intervals"]["solved_safely"]
-    # a repetition that was never asked belongs to the query that was
+    # a repetition that was not asked belongs to the cluster of its query
     ask = SimpleNamespace(id=episodes[-1].query_id)
     rates = rate_all(episodes[:-1], [ask])["solved_safely"]
     assert rates["interval"] == rate_all(episodes)["solved_safely"]["interval"]
@@ -440,7 +441,7 @@ def test_equal_queries_are_one_cluster_and_are_counted():
     assert (low, high) == wilson(20, 40)
     assert wide_low < low - 0.02
     assert wide_high > high + 0.02
-    # the paired test counts equal queries once
+    # the paired test counts equal queries only once
     wrong = [replace(one, outcome=Outcome.UNSOLVED, correct=False) for one in twice]
     alone = compare(different, [replace(one, correct=False) for one in different])
     assert compare(twice, wrong)["p_value"] > alone["p_value"]

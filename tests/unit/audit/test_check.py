@@ -89,7 +89,7 @@ class FolderConfig(LampConfig):
 
 
 class Rooms(Lamp):
-    """Lamps whose queries have a further shape: the number of lamps."""
+    """Lamps with variants that differ in the number of lamps."""
 
     def variants(self, config: Config) -> Sequence[Config]:
         if "lamps" in config.model_fields_set:
@@ -110,7 +110,7 @@ def test_spreads_over_the_variants_that_are_not_set():
     }
     assert result.labels == {"one": 5, "two": 5}
     assert result.as_json()["variants"] == {"lamps=3": 5, "lamps=5": 5}
-    # few meet all variants and labels
+    # a small number of queries still covers all variants and labels
     assert run(Rooms(), 2).drawn == {"lamps=3": {"one": 1}, "lamps=5": {"two": 1}}
     assert run(Rooms(), 4, LampConfig(lamps=4)).drawn == {"": {"one": 2, "two": 2}}
 
@@ -131,7 +131,8 @@ def test_checks_each_variant_in_its_own_world_and_names_it():
     ("paths", "names"),
     [
         (("a" * 40, "b" * 40), [f"data={'a' * 24}…", f"data={'b' * 24}…"]),
-        (("a" * 40, "a" * 41), [f"data={'a' * 40}", f"data={'a' * 41}"]),  # else they were equal
+        # shortened values would be equal
+        (("a" * 40, "a" * 41), [f"data={'a' * 40}", f"data={'a' * 41}"]),
     ],
 )
 def test_long_values_are_cut_in_the_name_of_a_variant(paths, names):
@@ -194,7 +195,7 @@ def test_variants_of_several_keys_are_told_once():
 
 
 def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
-    # a user's file of this name in the current folder is no module of theirs
+    # worker processes must not import a user's file of this name from the current folder
     (tmp_path / "types.py").write_text("raise SystemExit('of the current folder')")
     monkeypatch.chdir(tmp_path)
     seen: list[str] = []
@@ -228,14 +229,17 @@ def test_a_worker_answers_until_its_owner_closes_the_connection():
 
 
 class Dim(Lamp):
-    """Pairs stay half broken; of this module, so that another process can make one."""
+    """The solutions lack a reply.
+
+    Defined at module level, so that worker processes can import it.
+    """
 
     def solve(self, query: Query) -> Sequence[str]:
         return super().solve(query)[:1]
 
 
 class Fatal(Lamp):
-    """Ends the process that looks for a solution."""
+    """Ends the process that asks for a solution."""
 
     def solve(self, query: Query) -> Sequence[str]:
         os._exit(3)
@@ -247,8 +251,11 @@ def test_a_worker_that_dies_is_no_verdict():
 
 
 class Stopped(Dim):
-    """Worlds from the third on never open, and at the opening of the fourth, when two have been
-    checked, the process is told to end. ``early``: so it is while it draws, for long."""
+    """Worlds from the third on never open.
+
+    When the fourth world opens, two have been checked, and the process gets a signal. With
+    ``early`` it gets the signal while it draws queries.
+    """
 
     def __init__(self, number: int, *, early: bool = False) -> None:
         self.number = number
@@ -278,7 +285,7 @@ class Stuck(Room):
 
 @pytest.fixture
 def usual_sigint() -> Iterator[None]:
-    """What shells start in the background ignores it: not so within."""
+    """Restore the default handling of SIGINT, which background processes of shells ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -320,7 +327,7 @@ def reasons(application: Application) -> dict[str, int]:
 def test_finds_a_solution_that_does_not_solve():
     class Wrong(Lamp):
         def solve(self, query: Query) -> Sequence[str]:
-            return super().solve(query)[:1]  # pairs stay half broken
+            return super().solve(query)[:1]  # the solution lacks a reply
 
     result = run(Wrong())
     assert result.reasons() == {"unsolved": 3}
@@ -373,14 +380,15 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
         def solutions(self, query: Query) -> Iterable[Sequence[str]]:
             return []
 
-    assert reasons(Ordered()) == {"refused": 6}  # the third order is wrong, the others are not
+    # the third order is wrong, the other orders are right
+    assert reasons(Ordered()) == {"refused": 6}
     assert reasons(Careless()) == {"bug": 6}
     assert reasons(Silent()) == {"unsolved": 6}
 
 
 def test_an_order_that_should_be_unsafe_is_tried_out():
     class Hurried(Lamp):
-        """In whose hasty orders a lamp goes out, or all goes well."""
+        """In its hasty orders a lamp goes out, or all goes well."""
 
         def __init__(self, *last: str) -> None:
             self.last = last
@@ -394,7 +402,10 @@ def test_an_order_that_should_be_unsafe_is_tried_out():
 
 
 class Turned(Lamp):
-    """Lamps in any order, and again in the first; worlds of ``room``."""
+    """Lamps with several orders of the solution; the first one occurs twice.
+
+    Worlds are ``room``.
+    """
 
     def __init__(self, room: type[Room]) -> None:
         self.room = room
@@ -431,7 +442,7 @@ def test_orders_of_one_query_are_tried_side_by_side():
 @pytest.mark.parametrize(
     ("depth", "worlds", "looks"),
     [
-        # untouched, a world but the first is looked at once
+        # if nothing has been changed, each world except the first is observed once
         (Depth(), 3, 1),
         (Depth(looks=4), 3, 4),
         (Depth(orders=1), 1, 1),
@@ -463,14 +474,14 @@ def test_how_often_and_in_how_many_orders_is_said(depth, worlds, looks):
     assert (result.queries, result.invalid, opened) == (1, 0, worlds)
     first, *others = Counter(one for one in seen if one[0] == 1).values()
     assert {*others} == {looks}
-    assert first - looks in {0, 1}  # opening is a look too
+    assert first - looks in {0, 1}  # opening is an observation too
 
 
 def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
     opened: Counter[str] = Counter()
 
     class Slow(Room):
-        """The first world of a query works, the second fails late, the third at once."""
+        """A query's first world works; its second world fails late, its third at once."""
 
         async def open(self) -> State:
             opened[self.query.id] += 1
@@ -485,7 +496,8 @@ def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
                 raise EnvironmentFailed(f"world {self.number}")
             return await super().execute(move)
 
-    for concurrency, worlds in ((1, 2), (3, 3)):  # one alone leaves out what follows
+    # a single lane skips the remaining worlds after a failure
+    for concurrency, worlds in ((1, 2), (3, 3)):
         opened.clear()
         result = asyncio.run(audit(Turned(Slow), CONFIG, 7, 2, concurrency=concurrency))
         assert [flaw.detail for flaw in result.flaws] == ["after opening: world 2"] * 2
@@ -508,7 +520,7 @@ def test_looks_at_each_state_as_often_as_an_application_asks():
     application = with_room(Watched)
     type(application).looks = 10
     assert reasons(application) == {}
-    # once to open, then the start and what each turn came to
+    # one observation at opening, then those of the start and after each turn
     assert set(seen.values()) == {1 + 10 + 10, 1 + 10 + 20}
     seen.clear()
     application = with_room(Tired)

@@ -1,4 +1,4 @@
-"""Learners that look for what evidence gives away, and their statistics, on made evidence."""
+"""The learners that search evidence for leaks, and their statistics, on synthetic evidence."""
 
 import random
 
@@ -12,15 +12,17 @@ CANDIDATES = 8
 
 
 def make(number, seed, *, leak=0.0, wrong_leak=0.0, kind=Kind.TRACE, rule=False, alarms=4):
-    """Evidence of ``number`` queries, every fourth a false alarm. A target differs from the other
-    candidates by ``leak`` standard deviations in one of six features, a query with a fault by
-    ``wrong_leak`` in one of three."""
+    """Return evidence of ``number`` queries, of which every fourth is a false alarm.
+
+    A target differs from other candidates by ``leak`` standard deviations in one of six features. A
+    query with a fault differs by ``wrong_leak`` in one of three features.
+    """
     rng = random.Random(seed)
     found = []
     for index in range(number):
         wrong = bool(index % alarms)
         faulty = rng.randrange(CANDIDATES) if wrong else -1
-        level = rng.gauss(0, 3)  # another world, other values
+        level = rng.gauss(0, 3)  # each world has other values
         candidates = []
         for place in range(CANDIDATES):
             features = {f"f{one}": level + rng.gauss(0, 1) for one in range(6)}
@@ -140,7 +142,7 @@ def test_candidates_of_different_roles_are_not_compared():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_without_a_signal_tests_reject_about_as_often_as_they_say():
-    """Of 4 sets of evidence without a signal, a test of 5 % rejects 2 or more in 1.4 %."""
+    """For 4 sets without a signal, a test at 5 % rejects 2 or more with a probability of 1.4 %."""
     rejected = {"top-1": 0, "anything": 0}
     uppers = []
     for seed in range(4):
@@ -159,6 +161,6 @@ def test_power_grows_with_the_number_of_queries():
     assert power_top1(np.array([]), 0.05) == 0
     assert power_anything(0, 10, 0.05) == 0
     assert power_anything(20, 10, 0.05) < 0.4
-    # sample size of two proportions of 0.4 and 0.6: 82 each for 80 % power at one-sided 5 %,
-    # as statsmodels' NormalIndPower has it within the difference of the two variances
+    # sample size of two proportions, 0.4 and 0.6: 82 each for 80 % power at one-sided 5 %.
+    # statsmodels' NormalIndPower agrees, except for the difference of the two variances.
     assert power_anything(77, 77, 0.05) == pytest.approx(0.8, abs=0.03)

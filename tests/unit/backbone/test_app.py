@@ -1,4 +1,4 @@
-"""The wiring: an application of its own, with the ids and records of a world of route."""
+"""The backbone application, whose ids and records are those of a world of route."""
 
 from __future__ import annotations
 

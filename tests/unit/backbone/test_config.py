@@ -1,4 +1,4 @@
-"""Keys of backbone, and refusals in one line."""
+"""Config keys of backbone, and one-line error messages for wrong ones."""
 
 from __future__ import annotations
 

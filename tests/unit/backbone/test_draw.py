@@ -1,4 +1,4 @@
-"""Drawn worlds: the same from the same seed, healthy, and without transit."""
+"""Drawn worlds: equal for the same seed, in their intended state, and without transit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The table of faults in docs/evidence/backbone-faults.md is that of the code.
+"""The table of faults in docs/evidence/backbone-faults.md matches the code.
 
-``python tests/unit/backbone/test_page.py`` writes it anew.
+``python tests/unit/backbone/test_page.py`` rewrites it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "backbone-faults.md"
-#: of worlds that together have room for every method
+#: seeds of worlds in which together every method can be applied
 _SEEDS = (35, 36)
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
 

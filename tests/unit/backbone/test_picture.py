@@ -67,7 +67,9 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
             "What other systems hear",
             (f"{world.outside[0].name} from {told.peer}", told.prefix, Mark.BROKEN),
         ),
-        (  # what is lost is lost at full size too, though it counts once
+        # pairs that small packets do not reach are also marked at full size, although they count
+        # once
+        (
             {"small": cut, "full": cut},
             "By packets of full size",
             (one, other, Mark.BROKEN),

@@ -1,4 +1,4 @@
-"""The prompt: intended neighbours, the differences, and the folder of logs."""
+"""The prompt: intended neighbours, differences from the intended state, and the folder of logs."""
 
 from __future__ import annotations
 

@@ -151,6 +151,6 @@ def test_unrelated_faults_are_drawn_again(
     assert len({fault.kind for fault in found}) == number
     assert any(fault.after for fault in found)
     assert table.doubts(world, found) == []
-    # of kinds that never have to do with each other, and of none, those that were drawn are kept
+    # unrelated kinds keep their drawn faults, and so does a query without faults
     assert query._draw_related(room, "service_address+bgp_leak", apart, rng) is apart
     assert query._draw_related(room, "faults_0", (), rng) == ()

@@ -88,7 +88,7 @@ def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(
         "daemon_ended",
         "not_settled",
     }
-    # what was so before a step is nobody's doing in it
+    # the step is not blamed for findings that existed before
     again = judge(world, wanted, worse, worse)
     assert {finding.rule for finding in again.findings} == {"not_settled"}
     assert not again.correct
@@ -105,7 +105,7 @@ def test_leaked_route_for_a_known_prefix_counts_as_a_changed_route(
     heard[place][0] = first._replace(next_hop="192.0.2.9")
     other = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
     assert [one.rule for one in other.findings] == ["route_changed"]
-    # a peer that tells two (RFC 7911) hides none
+    # several paths from one peer (RFC 7911) do not hide each other
     heard[place] = [first, first._replace(path="1"), *heard[place][1:]]
     more = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
     assert [one.rule for one in more.findings] == ["route_changed"]
@@ -180,7 +180,7 @@ def test_leftovers_are_listed_by_machine_and_touched_machines_for_false_alarms(
     assert left((), touched=("a",)) == ["a: it is set otherwise than before"]
     assert left(()) == []
     assert leftover((fault,), Episode.model_construct(initial_state=None, steps=())) == []
-    # it counts in no verdict
+    # leftovers do not affect any verdict
     halved = _state(world, leftover=(1,))
     assert judge(world, facts_of(world, expected(world)), halved, halved).correct
 
@@ -190,12 +190,12 @@ def test_lost_or_new_neighbour_is_found(world: World, wanted: Facts) -> None:
     link = next(world.inner_links())
     cut = Fact("adjacency", link.one[0], link.other[0])
     assert wanted[cut] == STANDS
-    # one end suffices
+    # one end's report is sufficient
     less = _state(world, neighbours=tuple(one for one in there if one[::2] != link.one))
     lost = judge(world, wanted, _state(world), less)
     assert [(one.rule, one.element) for one in lost.findings] == [("neighbour_lost", str(cut))]
     assert not lost.correct
-    # of another system nobody knows whom it speaks to but us
+    # of a neighbouring AS, only its sessions with our routers are known
     assert {fact.source for fact in wanted if fact.sort == "session"} <= {*world.names}
     without = {fact: value for fact, value in wanted.items() if fact != cut}
     new = judge(world, without, less, _state(world))

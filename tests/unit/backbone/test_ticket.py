@@ -1,4 +1,4 @@
-"""Tickets about backbones: true observations, and nothing hidden."""
+"""Tickets about backbones contain true observations and nothing hidden."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_exposed_traffic_is_reported_with_its_ends_and_ports():
         "- exposed: frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP",
     ]
     assert told(world, healthy, wide, wide) == ["Connections after the command: unchanged."]
-    # many ends of the same ports are told together
+    # many sources with the same ports are summarised in one line
     space = {"from": [{"namespaceSelector": {}}], "ports": [{"port": 9555}]}
     strangers = told(
         world, healthy, healthy, state_of(world, altered("adservice", ingress=[space]))
@@ -101,7 +101,7 @@ def test_exposed_traffic_is_reported_with_its_ends_and_ports():
     (line,) = [one for one in strangers if "exposed" in one]
     assert "default/any, default/" in line
     assert re.search(r" and \d+ more -> adservice: TCP 9555$", line)
-    # so is what came and went within the command, and what is no policy
+    # temporary changes within the command are reported too, and so are changes of other objects
     touched = {**healthy, "others": ["service adservice is gone"]}
     assert told(world, healthy, healthy, touched)[1:] == [
         "Not safe in this turn:", "- service adservice is gone"

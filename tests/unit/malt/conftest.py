@@ -1,4 +1,4 @@
-"""Handwritten queries, and answers in the form returned by the sandboxed program."""
+"""Handwritten queries, and answers in the form that the sandboxed program returns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ACTIONS = {
     "update": (act("update", Update(select=_SLOW, times=0.5)),),
     "remove-count": (act("remove", Removal(names=("ju1.a1.m1.s2c3",))), act("count", _COUNT)),
 }
-#: some ports away, some added, some faster
+#: some ports are removed, one is added, one is faster
 INITIAL = {
     "remove": ["ju1.a1.m1.s2c1.p16", "ju1.a1.m1.s2c5"],
     "add": [["ju1.a1.m1.s2c1.p17", {"type": ["EK_PORT"], CAPACITY: 4e9}, ["ju1.a1.m1.s2c1"]]],
@@ -90,10 +90,11 @@ def _solved(query: str) -> tuple[Truth, Graph]:
 def _state_of(
     query: Query, spoil: Callable[[Any], Any] | None = None, **instead: Any
 ) -> dict[str, Any]:
-    """The state after a right answer whose graph ``spoil`` changed, with some keys replaced."""
+    """Return the state after a right answer; ``spoil`` changes its graph, ``instead`` its keys."""
     truth, graph = _solved(query.model_dump_json())
     if spoil is not None:
-        # what attributes hold is still shared with the released graph: to be replaced, not written
+        # attribute values are shared with the released graph, so tests may replace but not modify
+        # them
         graph = graph.copy()
         spoil(graph)
     state = {
@@ -109,24 +110,27 @@ def _state_of(
 
 @pytest.fixture(scope="session", autouse=True)
 def _released_stays() -> Iterator[None]:
-    """Check that no test changes the shared graph."""
+    """Check that no test has changed the shared graph."""
     yield
     assert nx.utils.graphs_equal(released_base().graph, build(RELEASED))
 
 
 @pytest.fixture(scope="session")
 def make_query() -> Callable[[str], Query]:
-    """A query by the name of its operations, on a network that differs from the released one."""
+    """Return a function that makes a query from the name of its operations.
+
+    The query's network differs from the released one.
+    """
     return _make_query
 
 
 @pytest.fixture(scope="session")
 def claim_of() -> Callable[[Query, Any], dict[str, Any]]:
-    """The changes that a graph stands for, as the guest claims them."""
+    """Return a function that gives the changes of a graph in the form of the guest."""
     return _claim_of
 
 
 @pytest.fixture(scope="session")
 def state_of() -> Callable[..., dict[str, Any]]:
-    """The state after a right answer, but for what the arguments spoil."""
+    """Return a function that gives the state after a right answer, with given changes."""
     return _state_of

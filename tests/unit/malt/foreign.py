@@ -1,4 +1,4 @@
-"""Networks of users: irregular, with names that follow no rule of ours; and their files."""
+"""Irregular networks of users, with another scheme of names, and their files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ KINDS = {kind: list(entry.types) for kind, entry in NODE_KINDS.items()}
 
 
 def foreign(seed: int = 1, *, blocks: int = 3, most: int = 6) -> Graph:
-    """A network whose switches have 1 to ``most`` ports of several capacities.
+    """Return a network whose switches have 1 to ``most`` ports of several capacities.
 
-    Names are numbers in an order of their own, so that none says what it belongs to.
+    Names contain random numbers, so that no name shows what its node belongs to.
     """
     rng = random.Random(seed)
     numbers = iter(rng.sample(range(10_000, 99_999), 5_000))
@@ -47,14 +47,14 @@ def foreign(seed: int = 1, *, blocks: int = 3, most: int = 6) -> Graph:
 
 
 def as_text(graph: Graph) -> str:
-    """The graph in the MALT text format; a merged node as one entity for each of its kinds."""
+    """Return the graph in the MALT text format; a merged node has an entity for each kind."""
     return "\n".join(
         (*map(_entity, _entities(graph)), *map(_relationship, graph.edges(data="type")))
     )
 
 
 def as_json(graph: Graph, edges: str = "edges") -> str:
-    """The graph as networkx writes it."""
+    """Return the graph as networkx writes it."""
     return json.dumps(nx.node_link_data(graph, edges=edges), indent=1)
 
 

@@ -60,7 +60,7 @@ def test_actions_survive_json() -> None:
     assert Addition.model_validate(again.parameters) == Addition(nodes=(node,))
 
 
-# what is selected
+# Selections.
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_total_port_capacity_sums_all_contained_ports(graph: Graph) -> None:
     assert total_port_capacity(graph, "ju1") == 11e9
 
 
-# effects
+# Effects.
 
 
 def test_count_list_and_rank_return_data_and_change_nothing(graph: Graph) -> None:
@@ -190,7 +190,7 @@ def test_update_needs_exactly_one_new_value(both: dict[str, float]) -> None:
         Update(select=Selection(name="x"), **both)
 
 
-# words
+# Words.
 
 
 def test_description_of_an_addition_contains_all_its_values() -> None:
@@ -274,7 +274,7 @@ def test_table_has_all_operations_with_their_answer_types() -> None:
     }
 
 
-# programs
+# Programs.
 
 
 @pytest.mark.parametrize(
@@ -377,10 +377,10 @@ def test_nested_loop_has_access_to_both_nodes(graph: Graph) -> None:
 def test_loop_selects_nodes_first_and_tests_each_at_its_iteration(
     graph: Graph,
 ) -> None:
-    """Each turn adds to the block a switch's worth of capacity: the second test sees the first."""
+    """Each iteration adds capacity to the block; the second test sees the first effect."""
     grow = act("update", Update(select=Selection(name=TWO, scope="children"), to_bps=9e9))
     effect(graph, act("each", Loop(select=IN_BLOCK, when=FAST, then=(grow, ADD))))
-    # the first is fast and makes the second fast before its turn comes
+    # the first switch is fast, and its iteration makes the second fast before that is tested
     assert f"{TWO}.p9" in graph
     both = Selection(name="ju1.a1.m1", scope="children", at_least_bps=3e9)
     drop = act("remove", Removal(names=(f"{ONE}.p9",)))

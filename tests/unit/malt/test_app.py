@@ -1,4 +1,4 @@
-"""The keys of malt's records, and the wiring that they come from."""
+"""The keys of malt's records, and the parts of the application that produce them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_failure_is_reported_unless_solved_safely(query):
 
 
 def count_and_state(data):
-    """A query that asks for a number, and the state after an answer that gives ``data``."""
+    """Return a query that asks for a number, and the state after an answer with ``data``."""
     malt = Malt()
     config = malt.config_type(num_queries=1, complexity_level=("level1",))
     query = next(one for one in malt.generate(config, 5) if one.label.endswith(" count"))
@@ -176,10 +176,10 @@ def test_varied_phrasings_have_their_own_version():
         assert drawn.id.startswith(f"malt-{version}-")
         _, found, _ = choose_query(malt, config, drawn.id)
         assert (found.start_index, found.end_index) == (0, 1)
-        # a phrasing that was not set is found out
+        # the command finds the phrasing of the query if it was not set
         _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
-    # of keys that nobody gave, the version may be either
+    # without these keys, either version is possible
     with pytest.raises(ConfigError, match=r"with other keys.*version 5 is that of phrasing varied"):
         choose_query(malt, malt.config_type(), "malt-5-00000000-5-0")
     with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 5 for "):
@@ -193,7 +193,7 @@ def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) ->
     config = malt.config_type(num_queries=1, phrasing="varied")
     old = next(malt.generate(config, 5)).model_copy(update={"version": "4"})
     old = old.model_copy(update={"id": old.id.replace("malt-5-", "malt-4-")})
-    for given in (config, malt.config_type(num_queries=1)):  # the same, set or not
+    for given in (config, malt.config_type(num_queries=1)):  # both with the key set and without it
         with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: use the rel"):
             choose_query(malt, given, old.id)
     queries = tmp_path / "queries.jsonl"

@@ -1,4 +1,4 @@
-"""Networks of users as bases: their parameters, their names, and the queries drawn upon them."""
+"""Networks of users as base networks: parameters, names, and the queries drawn for them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(topology: object, number: int = 1, seed: int = 4) -> list[Query]:
 
 
 def answer(query: Query) -> Any:
-    """What the guest claims for the reference solution, on a network built from the payload."""
+    """Return the guest's result of the reference solution, on a network built from the payload."""
     malt = Malt()
     request = {**dict(malt.parse(malt.solve(query)[0])), "edits": initial_changes(query)}  # type: ignore[call-overload]
     context = sandbox_program.load(base_of(query.initial).payload())
@@ -53,7 +53,7 @@ def answer(query: Query) -> Any:
 
 
 def check(query: Query) -> None:
-    """The query can be asked, is solved safely by the reference, and by nothing that is given."""
+    """Check that the reference solves the query safely, and that changing nothing does not."""
     assert not verify(query), query.text
     judgement = judge(query, read_claim(answer(query)))
     assert judgement.correct, (query.label, judgement.reason)
@@ -66,7 +66,7 @@ def check(query: Query) -> None:
         assert 3 * len(plain_truth) < MAX_DATA_VALUES or truth.type == "list"
 
 
-# parameters
+# Parameters.
 
 
 @settings(max_examples=15, deadline=None)
@@ -143,7 +143,7 @@ def test_released_model_is_the_default_and_its_queries_name_no_topology() -> Non
     query = next(iter(Malt().generate(config, 1)))
     assert "topology" not in json.dumps(query.initial)
     assert base_of(query.initial) is released_base()
-    # of the same counts, but for the five ports that differ in the published model
+    # equal in size, except for the five ports that differ in the published model
     (own, *_) = draw({})
     assert base_of(own.initial).size == released_base().size
 
@@ -182,7 +182,7 @@ def test_number_of_changes_never_exceeds_the_answer_limit(counts: dict[str, int]
         check(query)
 
 
-# files
+# Files.
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_recently_used_networks_are_cached() -> None:
     assert base_of_parameters(Parameters(ports=1, columns=1)) is not first
 
 
-# what is worked out
+# Derived values.
 
 
 def test_index_and_totals_agree_with_the_graph() -> None:
@@ -317,7 +317,7 @@ def test_new_names_follow_the_pattern_of_existing_names() -> None:
     assert draft.fresh(other, switch, rng)[0].startswith("ju1.a1.m2.s2c")
     assert draft.stem("new", switch) == "new.s2c"
     assert len(set(draft.fresh(switch, f"{switch}.p3", rng, 40))) == 40
-    # a network of its own names
+    # a network with its own names
     graph = foreign()
     draft = Draft(base_network.Base(graph))
     port = next(name for name in graph if name.startswith("PO-"))

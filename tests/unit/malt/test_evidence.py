@@ -1,4 +1,4 @@
-"""Traces of edits: on networks of varied text they do not show which place is asked about."""
+"""In varied texts, traces of edits do not reveal the node that a query asks about."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from netarena_malt.evidence import evidence
 from netarena_malt.query import MaltConfig
 from tests.fake.deal import deal
 
-#: of the released model
+#: all levels, on the released model
 LEVELS = MaltConfig.LEVELS
 
 
 def draw(phrasing: str, number: int, **config: object) -> Iterator[Query]:
-    """``number`` queries of each label."""
+    """Yield ``number`` queries of each label."""
     values = {"num_queries": number, "complexity_level": LEVELS, "phrasing": phrasing} | config
     return deal(
         Malt(),
@@ -36,7 +36,7 @@ def found(phrasing: str, number: int) -> list[Evidence]:
 
 
 def ranks(queries: list[Evidence], feature: str) -> list[float]:
-    """Mid-ranks of the targets by a feature among the candidates, from 0 to 1."""
+    """Return the mid-ranks (0 to 1) of the targets among the candidates, by a feature."""
     values = []
     for query in queries:
         score = {one.name: one.trace[feature] for one in query.candidates}
@@ -51,9 +51,9 @@ def ranks(queries: list[Evidence], feature: str) -> list[float]:
 @pytest.mark.slow
 def test_target_has_no_more_edits_than_other_nodes_of_its_kind() -> None:
     varied = ranks(found("varied", 4), "edits")
-    # the standard error of a mean of uniform ranks is 0.29 / sqrt(n): five of them
+    # the standard error of a mean of uniform ranks is 0.29 / sqrt(n); the limit is five of them
     assert abs(fmean(varied) - 0.5) < 5 * 0.29 / len(varied) ** 0.5
-    # where the text names the place, edits are in it: the same measure sees that
+    # canonical text names the node and edits are near it, which the same measure detects
     assert fmean(ranks(found("canonical", 1), "edits")) > 0.9
 
 

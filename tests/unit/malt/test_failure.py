@@ -1,4 +1,4 @@
-"""Failure types: each rule of the table, and what it says of real answers."""
+"""Failure types: each rule of the table, and its result for real answers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_each_kind_of_wrong_answer_has_its_rule(
     assert told(judgement) == (kind, rule)
 
 
-# the differences between the answer's graph and the right one
+# differences between the answer's graph and the right one
 
 
 def differences(judgement: Judgement) -> tuple[list[JsonValue], JsonValue]:

@@ -1,4 +1,4 @@
-"""MALT cannot be matched: templates that solve every canonical text solve next to no other."""
+"""Matching cannot solve MALT: templates that solve all canonical texts solve few others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from netarena.task.application import load
 from tests.malt_matcher import Matcher, is_right
 from tests.malt_reader.meaning import Do, Select, meaning
 
-#: it is the proof's own code that computes here
+#: slow, because the proof itself runs this computation
 pytestmark = pytest.mark.slow
 MALT = load("malt")
-#: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 of each phrasing
+#: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 queries of each phrasing
 LESSONS, TESTS = 30, 3
 
 
@@ -58,7 +58,7 @@ def test_other_program_is_right_only_if_its_answer_is() -> None:
     query = next(q for q in draw(4, 1, "canonical") if q.label.endswith(" count"))
     (do,) = meaning(query.actions)
     assert is_right(query, (do,))
-    # the number is the same, the network is not
+    # the number is the same, but the network differs
     root = Select("ju1", "children", "EK_SUPERBLOCK")
     update = Do("update", (Select("ju1.a1.m1.s2c1", "children", "EK_PORT"), "times", 2.0))
     assert is_right(query, (Do("count", root), do))

@@ -1,4 +1,4 @@
-"""Users' models: both forms are read alike, and what is wrong is named with line and rule."""
+"""Users' models: both file formats have the same result, and errors name the line and the rule."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
     relaxed = relaxed.replace("entity {", "# one more\nentity: <") + mark + relationships
     relaxed = relaxed.replace("kind: EK_JUPITER", "kind : EK_JUPITER,", 1).replace('"', "'", 2)
     assert nx.utils.graphs_equal(read(tmp_path, relaxed), GRAPH)
-    # kinds of a merged node in another order; numbers without a point, a mark at the start
+    # another order of a merged node's kinds, numbers without a decimal point, and a byte order mark
     other = TEXT.replace("EK_CHASSIS", "X").replace("EK_CONTROL_POINT", "EK_CHASSIS")
     other = other.replace("kind: X", "kind: EK_CONTROL_POINT").replace(".0 }", " }")
     assert nx.utils.graphs_equal(read(tmp_path, b"\xef\xbb\xbf" + other.encode()), GRAPH)

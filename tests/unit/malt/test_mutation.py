@@ -1,7 +1,8 @@
-"""Damaging changes, each named: every one is unsafe, by the rule that it breaks.
+"""Damaging changes, each with a name: each of them is unsafe because it breaks a rule.
 
-The first table spoils an answer to a question, so the frame condition is broken as well; the
-second spoils only what the task itself changes, so that the rule named stands alone.
+The first table damages the network in an answer to a question, which also breaks the frame
+condition. The second table damages only nodes that the task changes, so that only the named rule is
+broken.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def add_empty_switch(graph: Any) -> None:
         contain(graph, parent, "x")
 
 
-#: name -> the rule that is broken (beside the frame condition), and what breaks it
+#: name -> the broken rule (in addition to the frame condition), and the change that breaks it
 WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "negative capacity": ("port capacities", set_of(PORT, **{CAPACITY: -1e9})),
     "capacity of zero": ("port capacities", set_of(PORT, **{CAPACITY: 0.0})),
@@ -171,7 +172,7 @@ WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "switch without a place": ("attributes of a kind", without(SWITCH, "switch_loc")),
     "switch place a truth value": (
         "attributes of a kind",
-        # equal to the number in Python: the comparison must look twice
+        # equal to the number in Python, so an equality test is not sufficient
         lambda graph: graph.nodes["ju1.s1.s1c1"].update(switch_loc={"stage": True}),
     ),
     "superblock index a truth value": (
@@ -251,7 +252,7 @@ WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
             for column in (1, 2, 3, 4, 6)
         ],
     ),
-    # keeps to every structural rule: the frame condition alone is broken
+    # breaks only the frame condition, no structural rule
     "port added": ("unasked change", lambda graph: add_port(graph, "x", SWITCH)),
     "port removed": ("unasked change", lambda graph: graph.remove_node(PORT)),
     "port faster": ("unasked change", set_of(PORT, **{CAPACITY: 2e9})),
@@ -283,7 +284,10 @@ WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def plug(ports: str, switch: str, other: str) -> Callable[[Any], Any]:
-    """Move the ports of ``switch`` whose names end as ``ports`` says to ``other``."""
+    """Return a function that moves some ports of ``switch`` to ``other``.
+
+    ``ports`` lists the ends of these ports' names.
+    """
 
     def do(graph: Any) -> None:
         for name in list(graph.successors(switch)):
@@ -294,7 +298,7 @@ def plug(ports: str, switch: str, other: str) -> Callable[[Any], Any]:
 
 
 def rehang(graph: Any) -> None:
-    """Move the switch that is to be removed to another block, rack and domain."""
+    """Move the switch that the task removes to another block, rack and domain."""
     for old, new in ((BLOCK, SPINE), (RACK, "ju1.s1rack"), (DOMAIN, "ju1.s1.dom")):
         move(GONE, old, new)(graph)
 
@@ -311,7 +315,7 @@ def rehang_contents(graph: Any) -> None:
 
 
 def turn_into(kind: str, **attributes: Any) -> Callable[[Any], Any]:
-    """Make a port that is to be removed something that stands alone."""
+    """Return a function that replaces a port to be removed by an isolated node."""
 
     def do(graph: Any) -> None:
         name = f"{GONE}.p1"
@@ -322,12 +326,12 @@ def turn_into(kind: str, **attributes: Any) -> Callable[[Any], Any]:
 
 
 def remove_contents(graph: Any, *, of: str = BLOCK, but: int = 0) -> None:
-    """Remove the switches of a block with their ports, and forget the block."""
+    """Remove the switches of a block with their ports, but not the block itself."""
     for name in list(graph.successors(of))[but:]:
         graph.remove_nodes_from(list(graph.successors(name)))
 
 
-#: instead of removing: name -> what is to be removed, and what is done in its place
+#: changes that replace a removal: name -> nodes to remove, and the change made instead
 MOVED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     "switch in another block": ((GONE,), move(GONE, BLOCK, "ju1.a1.m2")),
     "switch elsewhere altogether": ((GONE,), rehang),
@@ -351,7 +355,7 @@ MOVED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     ),
 }
 
-#: left undone: name -> what is to be removed, and what of it is
+#: incomplete removals: name -> nodes to remove, and the part that is removed
 OMITTED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     "nothing": ((GONE,), lambda graph: None),
     "one of two ports": (
@@ -373,7 +377,7 @@ OMITTED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     ),
 }
 
-#: name -> operation, the only rules that are broken, and what breaks them in a right answer
+#: name -> operation, the only rules that are broken, and the damage to a right answer
 SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
     "added switch in no rack": (
         "add",
@@ -397,7 +401,7 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
     ),
     "added switch of text kind": (
         "add",
-        # its ports and parents then belong to nothing that is known
+        # its ports and parents then have no valid neighbour
         {"node kinds", "nothing orphaned"},
         set_of(ADDED, type="EK_PACKET_SWITCH"),
     ),
@@ -462,13 +466,13 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
     ),
     "updated port removed": (
         "update",
-        # the task leaves the switch with half already
+        # the task already halves the capacity of the switch
         {"unasked change", "bandwidth floor"},
         lambda graph: graph.remove_node("ju1.a1.m1.s2c2.p2"),
     ),
     "updated port negative": (
         "update",
-        # the task leaves the switch with half already
+        # the task already halves the capacity of the switch
         {"port capacities", "bandwidth floor"},
         set_of("ju1.a1.m1.s2c2.p2", **{CAPACITY: -5e8}),
     ),
@@ -519,7 +523,7 @@ def removal(make_query, names):
 
 
 def after_removal(query, claim_of, do):
-    """The judgement where ``do`` was done in place of what the task asks for."""
+    """Return the judgement of ``do`` instead of the task's removal."""
     graph = initial_graph(query).copy()
     do(graph)
     changes = claim_of(query, graph)
@@ -542,7 +546,7 @@ def test_omitted_removal_is_wrong_and_safe(make_query, claim_of, name):
     names, do = OMITTED[name]
     query = removal(make_query, names)
     judgement = after_removal(query, claim_of, do)
-    # ports without their switch and switches without ports are damage of their own
+    # ports without a switch and switches without ports are separate damage
     allowed = {"packet switch needs port"} if name == "ports of the switch" else set()
     assert {finding.rule for finding in judgement.findings} <= allowed
     assert not judgement.correct

@@ -1,4 +1,4 @@
-"""Layers of changes answer as the graph that they stand for."""
+"""A network with layers of changes gives the same answers as the graph that it represents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def perform(graph, steps):
         elif step == "cut" and graph.has_edge(one, other):
             graph.remove_edge(one, other)
         elif step == "edge" and one in graph and other in graph:
-            if graph.has_edge(one, other):  # an overlay shares its attributes
+            if graph.has_edge(one, other):  # an overlay shares the edge's attributes
                 graph.remove_edge(one, other)
             graph.add_edge(one, other, type="RK_CONTAINS")
 

@@ -1,4 +1,4 @@
-"""Fixed patterns read canonical prompts, and no others."""
+"""Fixed patterns parse canonical prompts, and no others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_canonical_prompt_is_parsed_to_the_program_of_its_actions(style: PromptS
     assert {query.label for query in queries} < set(LABELS)
     for query in queries:
         found = Malt.baselines.parser_reply(prompt_of(query, style))
-        if "add" not in query.label:  # contents of a new node are sentences of their own
+        if "add" not in query.label:  # contents of a new node are separate sentences
             assert found == Malt().solve(query)[0]
 
 

@@ -34,8 +34,8 @@ from netarena_malt.query import LABELS, PROGRAMS, MaltConfig
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT
 from tests.fake.deal import deal
 
-#: of three varied and three held-out texts of each label. A change of this value changes what every
-#: seed draws: raise ``query.WORDED_VERSION`` with it
+#: digest of three varied and three held-out texts of each label. A different digest means that
+#: every seed draws other texts, so raise ``query.WORDED_VERSION`` with it.
 GOLDEN = "1438705ffc7c27a6"
 ALL_LEVELS = ("level1", "level2", "level3", "level4")
 
@@ -46,7 +46,7 @@ def _no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Shapes(Writer):
-    """A writer that prints kinds in place of operands."""
+    """A writer that prints kinds instead of operands."""
 
     def node(self, name: str, depth: int = 0) -> str:
         return "<node>"
@@ -85,7 +85,7 @@ def draw(phrasing: str, number: int = 4, **config: Any) -> Iterator[Any]:
 
 @cache
 def drawn(phrasing: str, number: int = 3) -> tuple[Any, ...]:
-    """Queries of the shipped grammar, drawn once for all tests of this module."""
+    """Return queries of the shipped grammar, drawn once for all tests of this module."""
     return tuple(draw(phrasing, number))
 
 
@@ -96,7 +96,7 @@ def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
 def test_phrasing_changes_the_text_only() -> None:
     canonical, varied, held_out = map(drawn, ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
-        # canonical text names its place, whose network alone may be edited near it
+        # canonical text names its node, so only its network has edits near the node
         assert two.actions == three.actions
         assert two.initial == three.initial != one.initial
         assert len({one.text, two.text, three.text}) == 3
@@ -166,8 +166,8 @@ def test_every_production_is_used() -> None:
         for seed in range(4):
             _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
-    # what no label draws: two bounds at once, a rank above a bound, nodes with one sibling alone;
-    # and what is rare: the one port of a capacity, new blocks
+    # productions that no label uses: two bounds at once, a rank above a bound, nodes with exactly
+    # one sibling; and rare ones: the only port with a capacity, new blocks
     rare = (
         "bound.between/",
         "rank/11",
@@ -181,7 +181,7 @@ def test_every_production_is_used() -> None:
 
 @pytest.mark.slow
 def test_twelve_operations_have_ten_thousand_shapes() -> None:
-    """Operands replaced by their kinds, and neither frame, answer nor irrelevant words counted."""
+    """Operands are replaced by their kinds; frames, answers and irrelevant words do not count."""
     shapes: Counter[str] = Counter()
     labels = [label for label in LABELS if PROGRAMS[label][0] != "level4"]
     assert len(labels) == 12
@@ -344,7 +344,7 @@ def test_fraction_is_written_in_digits() -> None:
 
 
 def _phrase_again(query: Any, used: Counter[str], seed: int = 0, *, held_out: bool = False) -> None:
-    """Other words for the query's actions on its network."""
+    """Write the query's actions on its network in other words."""
     rng = random.Random(1000 * seed + query.index)
     phrase(query.actions, _draft_of(query), rng, held_out=held_out, used=used)
 

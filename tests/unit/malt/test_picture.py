@@ -1,4 +1,4 @@
-"""Pictures of an answer next to the right one."""
+"""Pictures of an answer next to those of the right answer."""
 
 from __future__ import annotations
 

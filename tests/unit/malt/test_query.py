@@ -44,8 +44,8 @@ from netarena_malt.sandbox_program import (
 from netarena_malt.topology import NODE_KINDS, RELEASED, Graph, build
 from tests.fake.deal import deal
 
-#: of the first 105 queries of seed 7. A change of this value changes what every seed draws: raise
-#: ``query.VERSION`` with it
+#: digest of the first 105 queries of seed 7. A different digest means that every seed draws other
+#: queries, so raise ``query.VERSION`` with it.
 GOLDEN = "f7225e06cd9a2fbd"
 
 RELEASED_NAMES = set(build(RELEASED))
@@ -61,7 +61,7 @@ print(digest())
 
 
 def draw(seed: int, number: int = 1, start: int = 0, **config: Any) -> Iterator[Query]:
-    """Draw queries from ``start`` on, of all levels by default."""
+    """Draw queries from index ``start`` on, of all levels by default."""
     return deal(
         Malt(),
         MaltConfig.parse({"num_queries": number, "complexity_level": MaltConfig.LEVELS} | config),
@@ -74,7 +74,7 @@ def draw(seed: int, number: int = 1, start: int = 0, **config: Any) -> Iterator[
 
 @cache
 def loops() -> list[Query]:
-    """Twenty queries of each label of level 4."""
+    """Return twenty queries of each label of level 4."""
     return list(draw(6, 20, complexity_level="level4"))
 
 
@@ -84,8 +84,12 @@ def digest() -> str:
 
 
 def assert_structure(graph: Graph) -> None:
-    """The structural rules that the prompt states; no cycle fits the kinds of parents."""
-    nodes, below, above = graph._node, graph._succ, graph._pred  # views take ten times as long
+    """Assert the structural rules of the prompt.
+
+    Cycles need no check, because the allowed kinds of parents exclude them.
+    """
+    # networkx's views take ten times as long
+    nodes, below, above = graph._node, graph._succ, graph._pred
     for name, attributes in nodes.items():
         kind = NODE_KINDS[attributes["type"][0]]
         assert attributes["type"] == list(kind.types)
@@ -147,7 +151,7 @@ def test_labels_alternate_and_indices_count_up() -> None:
 
 
 def shape_of(action: Action) -> str:
-    """The word for an action in a label."""
+    """Return the word for an action in a label."""
     if action.kind != "each":
         return action.kind
     loop = Loop.model_validate(action.parameters)
@@ -209,7 +213,7 @@ def test_phrasing_and_topology_shape_queries() -> None:
 
 
 def totals(graph: Graph) -> dict[str, float]:
-    """Total port capacity of all that contain ports."""
+    """Return the total port capacity of each node that contains ports."""
     found: dict[str, float] = {}
     for port, bps in graph.nodes(data="physical_capacity_bps", default=0.0):
         above = [name for name in graph._pred[port] if bps]
@@ -242,7 +246,7 @@ def test_every_network_obeys_the_rules_and_every_task_has_an_effect(seed: int, i
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All parameters of an action, those of a loop's actions included, without words of ours."""
+    """Yield the parameters of an action and of its inner actions, without keywords."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item) if key not in {"kind", "measure"} or is_kind(item) else ()
@@ -258,7 +262,10 @@ def is_kind(value: Any) -> bool:
 
 
 def forms(leaf: Any) -> list[str]:
-    """How a parameter may be said: counts without a decimal point, variables bare."""
+    """Return the forms in which a text may contain a parameter.
+
+    Numbers may have no decimal point, and variables may be unquoted.
+    """
     count = [f"at least {leaf:g}:", f"below {leaf:g}:"] if isinstance(leaf, float) else []
     return [repr(leaf), f"kind {leaf}", f"; {leaf} stands for", *count]
 
@@ -279,7 +286,7 @@ def test_text_contains_every_name_and_number_of_the_actions(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in LABELS if PROGRAMS[label][0] == "level4"])
 def test_every_mistake_in_a_loop_changes_the_answer(label: str) -> None:
-    """A branch left out, branches turned round, a condition overlooked: none gives the truth."""
+    """Skipping or swapping branches, or ignoring a condition, never gives the right answer."""
     queries = [query for query in loops() if query.label == label]
     assert len(queries) == 20
     for query in queries:
@@ -290,11 +297,11 @@ def test_every_mistake_in_a_loop_changes_the_answer(label: str) -> None:
 
 
 def changes_by(query: Query, loop: Loop) -> Changes | None:
-    """How the network after ``loop`` differs from its base; None if the loop cannot be run."""
+    """Return the changes of ``loop`` relative to the base network; None if the loop cannot run."""
     graph = initial_graph(query)
     try:
         effect(graph, act("each", loop))
-    except ValueError:  # it adds what is there
+    except ValueError:  # the loop adds an existing node
         return None
     return changes_of(graph)
 

@@ -1,4 +1,4 @@
-"""An independent reader (``tests/malt_reader``) finds in a text the program that made it."""
+"""An independent reader (``tests/malt_reader``) recovers the program of a text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netarena_malt.query import LABELS, initial_graph
 from tests.malt_reader.meaning import meaning
 from tests.malt_reader.varied import Reader
 
-#: it is the proof's own code that computes here
+#: slow, because the proof itself runs this computation
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 PACK = Path(__file__).parents[3] / "docs" / "phrasing-pack.example.json"
@@ -63,7 +63,7 @@ def test_changed_canonical_text_gives_another_program(told: str, told_otherwise:
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
 def test_varied_texts_have_exactly_one_meaning(phrasing: str) -> None:
-    """Every reference is looked up; a text that could mean two programs would be found."""
+    """Every reference is resolved; a text with two possible programs would be detected."""
     reader = Reader()
     queries = draw(13, 3, phrasing=phrasing)
     assert {query.label for query in queries} == set(LABELS)
@@ -105,5 +105,5 @@ def test_changed_varied_text_gives_another_program(told: str, told_otherwise: st
     for query in queries:
         text = query.text.replace(told, told_otherwise)
         changed += meaning(query.actions) not in reader.read(text, initial_graph(query))
-    # words of the irrelevant context, or a reference that ends at the same node, may be changed
+    # a changed word may belong to irrelevant context, or a reference may still mean the same node
     assert changed > len(queries) / 2

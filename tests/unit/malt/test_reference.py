@@ -24,7 +24,7 @@ PORT = f"{SWITCH}.p3"
         (Reference("holder", net.EK_SPINEBLOCK, PORT), []),
         (Reference("largest", net.EK_PORT, SWITCH), [PORT]),
         (Reference("largest", net.EK_PORT, SWITCH, 1), [f"{SWITCH}.p2"]),
-        # p1 and p10 to p16 are equal, and so ordered by name
+        # p1 and p10 to p16 are equal, so they are ordered by name
         (Reference("largest", net.EK_PORT, SWITCH, 3), [f"{SWITCH}.p10"]),
         (Reference("largest", net.EK_PORT, SWITCH, 16), []),
         (Reference("smallest", net.EK_PORT, SWITCH), [f"{SWITCH}.p1"]),
@@ -47,7 +47,7 @@ PORT = f"{SWITCH}.p3"
 def test_reference_resolves_to_the_described_nodes(reference: Reference, means: list[str]) -> None:
     if reference.way == "next" and reference.kind == net.EK_RACK:
         with pytest.raises(ValueError, match="is not in list"):
-            resolve(Draft(), reference)  # a rack has no parent, and so no siblings
+            resolve(Draft(), reference)  # a rack has no parent, so it has no siblings
     else:
         assert resolve(Draft(), reference) == means
 
@@ -69,7 +69,8 @@ def test_reference_that_fits_several_nodes_resolves_to_all_of_them() -> None:
 def test_every_node_has_references_that_fit_it_only() -> None:
     rng, draft = random.Random(3), Draft()
     ways: set[str] = set()
-    draft.add_port(SWITCH, f"{SWITCH}.p17", 1e9)  # else no switch has the most ports
+    # without this port, several switches have the most ports
+    draft.add_port(SWITCH, f"{SWITCH}.p17", 1e9)
     for kind in net.NODE_KINDS:
         for name in [SWITCH] * 40 + [PORT] * 20 if kind == net.EK_PORT else draft.names(kind)[:20]:
             reference = next(propose(draft, name, rng), None)
@@ -82,7 +83,7 @@ def test_every_node_has_references_that_fit_it_only() -> None:
 
 def test_ranked_reference_is_not_used_among_many_nodes() -> None:
     rng, draft = random.Random(3), Draft()
-    for _ in range(50):  # 64 switches: the sum of a thousand ports each time, and nobody counts so
+    for _ in range(50):  # 64 switches with a thousand ports each: too many to add up
         for reference in propose(draft, SWITCH, rng):
             ranked = reference.way in {"largest", "smallest"}
             assert not ranked or reference.anchor != "ju1.a1.dom"

@@ -1,4 +1,4 @@
-"""Which part of a reply is the program."""
+"""The part of a reply that counts as the program."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DOCSTRING = '''def process_graph(graph_data):
 TAGGED_DOCSTRING = DOCSTRING.replace("    ```\n    pro", "    ```python\n    pro")
 HELPERS = f"import os\nimportant = 1\n\n\ndef helper():\n    return 2\n\n\n{CODE}\nlast = 3"
 
-#: a program with markers in its texts and comments
+#: a program with reasoning markers in its strings and comments
 MARKED = f"x = '</think> <think>'  # </reasoning>\n{CODE}"
-#: in its texts alone
+#: a program with reasoning markers only in its strings
 QUOTED = f"é = '</think>', f'{{1}} </thinking>'; y = 'a' '</reasoning>'\n{CODE}"
 
 FOUND = {
@@ -72,7 +72,7 @@ FOUND = {
     ),
     "in a quotation without blanks": (
         textwrap.indent(f"```python\n{CODE}```\n", ">") + "Done.",
-        # one blank after the mark belongs to it, as CommonMark has it
+        # CommonMark removes one space after the quote marker
         CODE.replace("    return", "   return"),
     ),
     "bare": (CODE, CODE),
@@ -171,7 +171,7 @@ def test_reply_without_a_program_is_refused_with_a_reason(name):
 
 
 def read(reply):
-    """The program, or the reason why there is none."""
+    """Return the program, or the reason why there is none."""
     try:
         return extract_code(reply)
     except ReplyRefused as refused:
@@ -227,7 +227,7 @@ DEEP = {
 
 @pytest.mark.parametrize("name", DEEP)
 def test_program_too_deep_for_the_parser_is_still_accepted(name):
-    # it is run, and fails there
+    # it is accepted here and fails when it runs
     code = f"{CODE}\nx = {DEEP[name]}"
     assert extract_code(f"```python\n{code}\n```").startswith(CODE)
 

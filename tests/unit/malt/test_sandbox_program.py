@@ -1,4 +1,4 @@
-"""The sandbox's program, called here without a sandbox: what it makes of results."""
+"""The sandbox's program, called without a sandbox: its representation of results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "
 
 
 def call(body, edits=None, *, before=""):
-    """What the guest claims for a ``process_graph`` of this body."""
+    """Return the guest's result for a ``process_graph`` with this body."""
     code = f"{before}\ndef process_graph(graph_data):\n{textwrap.indent(body, '    ')}\n"
     return run(code, edits)
 
@@ -451,7 +451,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_oversized_data_is_cut_and_the_graph_is_still_read(name):
-    """Wrong, not unusable: the updated graph may be right, and is judged."""
+    """Oversized data is wrong but readable, so the updated graph is still judged."""
     claim = returned(f"{{'type': 'list', 'data': {LONG[name]}, 'updated_graph': graph_data}}")
     assert claim["cut"] is True
     assert claim["updated"] == NOTHING
@@ -528,7 +528,7 @@ def test_unchanged_values_are_not_converted(monkeypatch):
     for form in ("g", "nx.node_link_data(g)"):
         change = f"g = graph_data\ng.nodes['{PORT}']['x'] = 3"
         call(f"{change}\nreturn {{'type': 'graph', 'data': {form}}}")
-    # the nodes that hold a 1 are looked at for truth values
+    # only nodes with a value of 1 are checked for booleans
     doubtful = sandbox_program.load(PAYLOAD)["doubtful"]
     assert read.count(3) == 2
     assert len(read) <= 2 + 2 * 6 * len(doubtful)

@@ -1,7 +1,7 @@
-"""A reader who attaches phrases and pronouns otherwise (``tests/malt_reader/second``).
+"""A second reader with other attachments of phrases (``tests/malt_reader/second``).
 
-The 10,000 texts are read by ``benchmarks/bench_malt_readings.py``; here a few, and texts that do
-have a second reading, which must be found.
+``benchmarks/bench_malt_readings.py`` reads 10,000 texts. This module reads a few, and texts that
+have a second reading, which the reader must find.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netarena_malt.query import LABELS
 from netarena_malt.topology import EK_PACKET_SWITCH
 from tests.malt_reader.second import SecondReader, jarring, networks, objections
 
-#: it is the proof's own code that computes here
+#: slow, because the proof itself runs this computation
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 ANSWER = "Return the changed network as data and as updated_graph, with type 'graph'."
@@ -66,7 +66,7 @@ def asked(actions: tuple[object, ...], text: str) -> Query:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        # 'it' is the sibling of the sibling, or that one's sibling
+        # 'it' is the sibling's sibling, or that node's sibling
         (
             f"the sibling of the sibling of 'ju1.a3' that {BEFORE_IT} that {BEFORE_IT}",
             {"ju1.a1", "ju1.a2"},
@@ -75,7 +75,7 @@ def asked(actions: tuple[object, ...], text: str) -> Query:
             "the port that is the 2nd largest in the switch that is the largest in 'ju1.a1'",
             {"ju1.a1.m1.s2c1.p2"},
         ),
-        # its superblock has four, but the sixth of all is in it
+        # its superblock has only four blocks, but the sixth block of the network is in it
         (
             f"the switch that comes 2nd by name in {SIXTH} in the superblock 'ju1.a2'",
             {"ju1.a2.m2.s2c2"},
@@ -91,7 +91,7 @@ def test_every_reading_of_a_description_is_found(words: str, names: set[str]) ->
 
 
 def test_description_is_resolved_on_the_changed_network_too() -> None:
-    """The first by name is another once the first is gone."""
+    """The first node by name changes when the first one is removed."""
     first, second = "ju1.s1.s1c1", "ju1.s1.s1c2"
     actions = (
         act("remove", Removal(names=(first,))),
@@ -104,7 +104,7 @@ def test_description_is_resolved_on_the_changed_network_too() -> None:
 
 
 def test_descriptions_after_a_change_fit_before_and_after_it() -> None:
-    """The switch asked about is told by no place that the switch taken away has changed."""
+    """The description of the switch does not depend on the removed switch."""
     switches = [f"ju1.s1.s1c{number}" for number in range(1, 9)]
     question = Question(select=Selection(name=switches[4], scope="descendants", kind="EK_PORT"))
     actions = (

@@ -61,7 +61,7 @@ def draw(seed: int, number: int = 1) -> list[Query]:
 
 
 def source(reply: str) -> str:
-    """The code of a reply that is one fenced block and nothing else."""
+    """Return the code of a reply that consists of exactly one fenced block."""
     match = re.fullmatch(r"```python\n(.*)\n```", reply, re.DOTALL)
     assert match
     return match[1]
@@ -139,7 +139,7 @@ def test_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: in
 
 
 class Stubborn(random.Random):
-    """Chooses the slip that it was given."""
+    """Random numbers that always choose the given slip."""
 
     def __init__(self, slip: str) -> None:
         super().__init__(0)

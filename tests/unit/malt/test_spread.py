@@ -1,4 +1,4 @@
-"""Edits spread over a network."""
+"""Edits that are spread over a network."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def reason_of(query, answer):
     return judgement.reason
 
 
-# data by value
+# Data, compared by value.
 
 
 @pytest.mark.parametrize("form", ["{}", " {} ", "{}\n", "{}.0", "+{}", "{}e0", int, float])
@@ -79,7 +79,7 @@ def test_ranking_is_compared_in_order_with_its_values(make_query, state_of):
     assert not reason_of(query, state_of(query, data=objects))
     swapped = [rows[1], rows[0], *rows[2:]]
     assert reason_of(query, state_of(query, data=swapped)).startswith("Row 1")
-    # the text says that equal totals are in order of name
+    # the text says that equal totals are sorted by name
     (first, second) = next((n, n + 1) for n in range(len(rows) - 1) if rows[n][1] == rows[n + 1][1])
     tie = [*rows]
     tie[first], tie[second] = tie[second], tie[first]
@@ -103,7 +103,7 @@ def test_graph_is_not_accepted_as_text(make_query, state_of):
     assert "graph" in reason_of(query, state_of(query, data=None, data_graph="same"))
 
 
-# graphs by what they change
+# Graphs, compared by their changes.
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_edge_between_missing_nodes_is_unsafe(make_query, state_of):
     assert {"edges join nodes", "unasked change"} <= rules
 
 
-# failures
+# Failures.
 
 
 def test_unanswered_state_is_not_correct(make_query):
@@ -210,7 +210,7 @@ def test_failed_program_is_neither_correct_nor_safe(make_query):
     assert "NameError" in judgement.reason
 
 
-# hostile claims
+# Hostile claims.
 
 NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
 
@@ -371,7 +371,7 @@ def test_any_answer_is_judged(make_query, claim, operation):
     judgement.model_dump_json()
 
 
-# cases
+# Cached cases.
 
 
 def test_case_depends_on_the_query_and_not_on_its_id(make_query, state_of):
@@ -452,7 +452,7 @@ def test_too_many_changes_are_wrong_and_unsafe(make_query, state_of):
     assert "node 'stray'" in reason
     assert "node 'stray'" in finding.detail
     assert finding.element == "stray"
-    reason, finding = judged()  # forged: honestly, there is always one
+    reason, finding = judged()  # a forged claim, because an honest one always contains a difference
     assert finding.element == "network"
 
 
@@ -471,7 +471,7 @@ def test_fields_of_a_ranking_row_may_have_any_order(make_query, state_of):
     assert not reason_of(query, state_of(query, data=turned))
     text = [{"total": f"{bps}", "name": name} for name, bps in rows]
     assert not reason_of(query, state_of(query, data=text))
-    # a row that is a list has its order
+    # a row that is a list has an order
     assert reason_of(query, state_of(query, data=[[bps, name] for name, bps in rows]))
 
 

@@ -73,7 +73,7 @@ def test_reply_with_a_command_declares_nothing(reply: str) -> None:
             '{"done": true, "causes": [{"place": "a", "what": "hex"}]}',
             "'hex' is not one of the words",
         ),
-        # a word of backbone
+        # a word of backbone tickets
         (
             '{"done": true, "causes": [{"place": "a", "what": "cost"}]}',
             "'cost' is not one of",

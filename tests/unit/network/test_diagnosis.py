@@ -76,7 +76,7 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
-        # what keeps a reserve back may be of any kind
+        # locks on the reserve may use any kind of fault
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
         (
             "iptables_extensions",
@@ -118,12 +118,12 @@ def test_missing_daemons_are_refused_for_backbones_and_no_matter_of_route(lack: 
 def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> None:
     lack(programs="not installed: ip, tc", bubblewrap="no", mininet="no")
     *_, programs = DIAGNOSIS.diagnose()
-    # nothing is called ok that could not be tried
+    # programs that could not be tried are not reported as ok
     assert (programs.name, programs.ok, programs.severity) == ("programs", False, Severity.RUN)
     assert programs.remedy == INSTALL
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         DIAGNOSIS.check(RouteConfig())
-    # nor where the sandbox does not work
+    # the same if the sandbox does not work
     lack(bubblewrap="the sandbox could not be started: no rights")
     names = [each.name for each in DIAGNOSIS.diagnose()]
     assert names == ["user namespaces", "namespaces", "bubblewrap"]
@@ -242,8 +242,8 @@ def test_missing_namespace_privilege_is_reported(monkeypatch: pytest.MonkeyPatch
     assert DIAGNOSIS.try_all() == {"namespaces": "unshare: Operation not permitted"}
 
 
-#: of a command, what a kernel may lack: matches, targets and tables of iptables, hooks and families
-#: of nftables, queue disciplines, policy rules
+#: features in a command that a kernel may lack: matches, targets and tables of iptables, hooks and
+#: families of nftables, queue disciplines, policy rules
 _FEATURE = re.compile(
     r" -[mjt] \w+|--(?:ctstate|length|icmp-type|[sd]port)\b|nft add table \w+|hook \w+|root \w+"
     r"|^ip rule"
@@ -281,7 +281,7 @@ def test_each_need_is_tried_in_a_separate_network_namespace(
     ]
     monkeypatch.setattr(DIAGNOSIS, "_needs", needs)
     found: dict[str, str] = {}
-    # a thread is in network namespaces of its own
+    # a thread has its own network namespaces
     thread = threading.Thread(target=lambda: found.update(DIAGNOSIS.try_inside()))
     thread.start()
     thread.join()

@@ -25,7 +25,7 @@ def header(length, **fields):
 
 
 def reading(number):
-    """A host with one link, one address and a filter of two rules."""
+    """Return the data of a host with one link, one address and a filter of two rules."""
     return {
         "link": [[header(16, _4=2), {"4": 1500, "16": 6, "35": 2, "47": 1}]],
         "addr": [[header(8, _0=2, _1=24), {"2": int.from_bytes(bytes([10, 0, 0, number]), "little"),
@@ -66,7 +66,7 @@ def look(**changed):
     for name, change in changed.items():
         change(readings[f"p1_{name}"])
     found = examine(QUERY, SCENE, readings, MATRIX, [0.9, 1.8])
-    # roles of traces have a digest of the features
+    # the roles of traces contain a digest of the features
     return {
         (one.name, "with a setting" if one.form else "host"): one for one in found.candidates
     }, found
@@ -128,7 +128,7 @@ def test_machines_with_a_setting_are_compared_by_form():
 
 
 def test_machines_with_different_entries_are_not_compared():
-    """How many rules or neighbours a machine has is a form or a symptom, its files are a trace."""
+    """The number of rules or neighbours is a form or a symptom; a machine's files are a trace."""
     role = look()[0]["p1_h1", "host"].role
     without = look(h2=lambda read: read.__setitem__("nft", ""))[0]
     assert without["p1_h1", "host"].role == without["p1_h3", "host"].role == role

@@ -1,4 +1,4 @@
-"""Reading replies: lenient in form, strict in meaning, linear in length."""
+"""Replies are parsed leniently in form, strictly in meaning, and in linear time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORMS = [
 
 
 def _curled(value: dict[str, str]) -> str:
-    """As a word processor would write it; what would end a text is escaped."""
+    """Return the object with the quotation marks of a word processor; inner ones are escaped."""
     pairs = (
         f"“{key}”: “{json.dumps(text)[1:-1].replace('“', chr(92) + 'u201c')}”"
         for key, text in value.items()
@@ -45,7 +45,7 @@ def _curled(value: dict[str, str]) -> str:
     return "{" + ", ".join(pairs) + "}"
 
 
-#: ways in which models write an object; each can mean only one thing
+#: forms in which models write an object; each has only one possible meaning
 _WRITTEN: dict[str, Callable[[dict[str, str]], str]] = {
     "json": json.dumps,
     "unescaped letters": lambda value: json.dumps(value, ensure_ascii=False),
@@ -155,14 +155,14 @@ def test_prose_is_not_parsed_as_a_command(text: str) -> None:
         ('> COMMAND: "ip a"\n> MACHINE: "a"', "ip a"),
         ("Machine: b\nCommand: x\nMachine: a\nCommand: ip a", "ip a"),
         ("Command: x\nMachine: b\nCommand: ip a\nMachine: a", "ip a"),
-        # the last line is cut off: what was said before it is for the machine before it
+        # the last line is incomplete, so the command before it is for the machine before it
         ("Machine: a\nCommand: ip a\nMachine: b\nCommand:", "ip a"),
         ("Machine: a\nCommand: ip a\nMachine: b", "ip a"),
         ("Machine: a\nCommand: ip a  # it's a look", "ip a  # it's a look"),
         ("Machine: a\nCommand: ip a\nMachine: b\nCommand: echo 'ip", "ip a"),
         ('Machine: b\nCommand: x\n{"machine": "a", "command": "ip a"}', "ip a"),
         ("Machine: a\nCommand: echo `date` $((1 << 2))", "echo `date` $((1 << 2))"),
-        # thoughts
+        # reasoning
         (f'{_QUOTED} is wrong.</think>{{"machine": "a", "command": "ip a"}}', "ip a"),
         (f'{{"machine": "a", "command": "ip a"}} <think>{_QUOTED}', "ip a"),
         ('{"thought": "<think>no</think>", "machine": "a", "command": "ip a"}', "ip a"),
@@ -180,7 +180,7 @@ def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
     [
         ("ip a", "no object"),
         ('{"machine": "a"}', "no object"),
-        # half a command is another command
+        # an incomplete command would be another command
         ('{"machine": "a", "command": "ip addr flush', "no object"),
         ('{"machine": "a", "command": "sh -c "ip a""}', "no object"),
         ('{"machine": "a", "command": "ip a" and then', "no object"),
@@ -200,7 +200,7 @@ def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
         ("""{"note": "not {'machine': 'a', 'command': 'ip a'}"}""", "no object"),
         ("Machine: a\nCommand: `ip a`, then `ip rule`", "no object"),
         ("Machine: a\nCommand: ```ip a", "no object"),
-        # the rest of the command stands in the lines after it
+        # the rest of the command is on the next lines
         ("Machine: a\nCommand: ip a &&\nip rule", "no object"),
         ("Machine: a\nCommand: ip route flush \\\ntable 7", "no object"),
         ("Machine: a\nCommand: nft -f - <<EOF\nflush ruleset\nEOF", "no object"),
@@ -222,7 +222,7 @@ def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
             r'{"machine": "a", "command": "sh <<EOF\nip link set eth1 down"}',
             "incomplete .*no line EOF",
         ),
-        # thoughts
+        # reasoning
         ("Machine: a\nCommand: ip link set eth1 down # no</think>\nNo.", "end of the reasoning"),
         (f"<think>{_QUOTED}</think> I cannot do that.", "before the end of the reasoning"),
         (f"{_QUOTED}</thinking>", "before the end of the reasoning"),
@@ -241,7 +241,7 @@ def test_ambiguous_reply_is_refused(reply_: str, told: str) -> None:
         read_reply(reply_)
 
 
-#: built of as many pieces as told; each was, or would be, slow for some way of reading
+#: texts of a given number of pieces; each text was slow, or would be slow, for some parser
 _HOSTILE: dict[str, Callable[[int], str]] = {
     "objects that do not end": lambda n: '{"a":' * n,
     "lists that do not end": lambda n: '{"a":' + "[" * n,
@@ -266,7 +266,7 @@ _HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 class Counted:
-    """A pattern; ``cost`` counts its matches, and the characters that they looked at."""
+    """A pattern; ``cost`` counts its matches and the characters that they examined."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern

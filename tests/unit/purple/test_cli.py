@@ -129,7 +129,7 @@ def test_help_imports_no_sdk_and_no_application():
 
 @pytest.fixture
 def served(monkeypatch):
-    """What would have been served: the agent, and how."""
+    """Collect the agents that would be served, with the options."""
     calls = []
     monkeypatch.setattr(
         "netarena.a2a.purple.serve_agent", lambda agent, **how: calls.append((agent, how))

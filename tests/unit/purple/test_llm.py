@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Scripted:
-    """A provider that yields what it is given, and keeps what it was asked."""
+    """A provider that yields the given pieces and records its requests."""
 
     def __init__(self, *pieces: Any) -> None:
         self.pieces = pieces
@@ -87,7 +87,8 @@ def test_what_react_remembers_is_bounded(monkeypatch):
     strategy = React()
     for context, said in (("a", "x" * 50), ("a", "newest"), ("b", "2"), ("c", "3")):
         strategy.reply(context, said)
-    assert strategy.messages("a", "p")[-1]["content"] == "p"  # asked longest ago: forgotten
+    # the least recently used conversation is forgotten
+    assert strategy.messages("a", "p")[-1]["content"] == "p"
     strategy.reply("c", "y" * 50)
     strategy.reply("c", "newest")
     notes = strategy.messages("c", "p")[-1]["content"]

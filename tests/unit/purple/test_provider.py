@@ -1,4 +1,4 @@
-"""What of a model's answer is passed on, and when."""
+"""The parts of a model's answer that are passed on, and the time at which this happens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chunk(text: str) -> SimpleNamespace:
         (["a", " b"], ["a", " b"], "a b"),
         (["<thi", "nk>no", " </thin", "k>", "a", "b"], ["", "", "", "", "a", "b"], "ab"),
         (["<think>", "no"], ["", ""], ""),
-        # that this was a thought is known when it ends
+        # only the closing marker shows that the text before it was reasoning
         (["no", "</think>", "a"], ["no", "</think>", "a"], "a"),
         (['x = "', "</think>", '"'], ['x = "', "</think>", '"'], 'x = "</think>"'),
     ],

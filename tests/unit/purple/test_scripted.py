@@ -73,7 +73,7 @@ async def test_a_stranger_is_told_what_the_agent_was_started_for_but_not_its_see
         assert caught.value.reason is FailureReason.TASK_FAILED
         assert "parrot_operator" in str(caught.value)
         assert str(brief.seed) not in str(caught.value)
-    (line,) = caplog.messages  # once, however often it is asked
+    (line,) = caplog.messages  # logged only once, however often the agent is asked
     assert line == caught.value.detail
 
 
@@ -96,7 +96,7 @@ async def test_queries_are_drawn_once_and_only_when_asked(brief):
 
 
 class Flock(Labelled, Parrot):
-    """Draws any query without those before it."""
+    """An application that can draw any query without the previous ones."""
 
     labels = Parrot.labels
 
@@ -109,7 +109,10 @@ class Flock(Labelled, Parrot):
 
 
 async def test_a_query_is_drawn_when_it_is_asked_for_and_no_other_with_it(brief):
-    """200 large shops took longer than the first eight answers may: 96 % were solved."""
+    """Earlier, drawing 200 large shops took longer than the first eight replies may take.
+
+    At that time, only 96 % of the queries were solved.
+    """
     brief = dataclasses.replace(
         brief,
         application=Flock(),
@@ -122,7 +125,7 @@ async def test_a_query_is_drawn_when_it_is_asked_for_and_no_other_with_it(brief)
             f"{every[index]} {part}" for part in "ab"
         }
     assert brief.application.drawn == ["blue", "red", "blue"]
-    for index in (9, 160):  # not of this assessment
+    for index in (9, 160):  # queries outside this assessment
         with pytest.raises(AgentFailed):
             await say(oracle, context(brief, index))
     assert len(brief.application.drawn) == 3
@@ -179,7 +182,7 @@ async def test_blanket_learns_each_label_from_another_seed(brief):
     assert seed == same_seed
     assert int(seed) != brief.seed
     learned = [drawn for drawn in brief.application.drawn if drawn[0] == int(seed)]
-    assert learned == [(int(seed), 100)]  # once
+    assert learned == [(int(seed), 100)]  # only once
 
 
 async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):
@@ -199,7 +202,7 @@ async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):
     agent = Blanket(brief)
     for index in (1, 0, 1):
         await say(agent, context(brief, index))
-    # of another seed: the first of the first label, and the first of the second
+    # queries of another seed: the first of each of the two labels
     assert drawn[-2:] == ["blue", "red"]
     assert len(drawn) < 20
 
@@ -248,9 +251,9 @@ async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, 
     said = [await ask(c, p) for c, p in (("a", "1"), ("b", "2"), ("a", "3"), ("a", "odd"))]
     assert said[:3] == ["1", "2", "1 3"]
     assert "no plan" in said[3]
-    assert await ask("c", "4") == "4"  # the third conversation: the one asked longest ago goes
+    assert await ask("c", "4") == "4"  # a third conversation replaces the least recently used one
     assert await ask("b", "5") == "5"
-    assert brief.application.drawn == []  # it knows the prompts alone
+    assert brief.application.drawn == []  # the agent knows only the prompts
 
 
 async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs and result files side by side."""
+"""Runs and result files, compared in one report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
 from netarena.report.page import render_html
 
-#: results of the reference, in the form that leaderboards have
+#: results of the reference, in the format of leaderboards
 FOREIGN = {
     "route_operator": {
         "error_type": "disable_routing",
@@ -170,7 +170,7 @@ def test_runs_of_one_agent_with_several_seeds_form_one_row(tmp_path: Path) -> No
     assert row["summary"]["avg_solved_safely"] == pytest.approx(sum(rates) / 3)
     assert "- Seeds: 1, 2, 3" in render_markdown(report)
     assert "seeds 1, 2, 3" in render_html(report)
-    # two runs of one seed may be of two versions of the agent
+    # two runs with the same seed may come from two versions of the agent
     assert len(make_report(read_entrants([*folders, again]))["participants"]) == 4
 
 
@@ -179,7 +179,7 @@ def test_runs_with_different_limits_are_not_ranked_together(tmp_path: Path) -> N
     for name, values in (
         ("turns", {"max_iterations": 4}),
         ("reply", {"agent_timeout_s": 30.0}),
-        # a budget that did not end the run limits nothing
+        # a time budget that did not end the run does not count as a limit
         ("budget", {"time_budget_s": 900.0}),
     ):
         assess(Toy(), Scripted(open_all), tmp_path / name, **values)

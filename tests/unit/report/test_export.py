@@ -116,7 +116,7 @@ def test_resumed_run_has_one_log(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, own)
     os.utime(own / "journal.jsonl", (1e9, 1e9))
     (first,) = export(read_run(own), "inspect", out, public=False, force=False)
-    # of the same queries, and yet another one
+    # another run of the same queries
     (other,) = export(read_run(run), "inspect", out, public=False, force=False)
     os.utime(own / "journal.jsonl", (2e9, 2e9))
     with pytest.raises(ConfigError, match="--force"):
@@ -187,7 +187,7 @@ def test_log_contains_the_calls_and_the_verdict_of_each_turn(run: Path, tmp_path
     assert score["intermediate"]
     assert score["score"]["value"] == {"correct": False, "safe": False}
     assert "v1 closed" in score["score"]["explanation"]
-    # a reply that was refused has neither
+    # a refused reply has neither call nor score
     assert sample["events"][4]["event"] == "model"
 
 

@@ -46,13 +46,13 @@ def test_every_figure_is_svg_and_csv_and_every_table_latex(
         "figure-4-latency-by-label",
     ):
         assert {f"{stem}.csv"} <= names
-        assert f"{stem}.svg" in names or stem == "figure-3-safety"  # all are safe: tied
+        assert f"{stem}.svg" in names or stem == "figure-3-safety"  # all agents are equally safe
     for stem in ("ranking", "trade-offs", "figure-3-pairs", "figure-4-labels"):
         assert {f"{stem}.tex", f"{stem}.csv"} <= names
     for path in out.glob("*.svg"):
         root = ET.fromstring(path.read_text())
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        # it stands alone: no variable, no reference
+        # the image is self-contained, without variables or references
         assert "var(" not in path.read_text()
         assert "href" not in path.read_text()
     with (out / "trade-offs.csv").open(newline="") as file:
@@ -71,7 +71,7 @@ def test_agents_share_the_rows_of_figure_4(runs: list[str], tmp_path: Path) -> N
     assert main(["report", *runs, "--figures", str(tmp_path / "f")]) == 0
     text = (tmp_path / "f" / "figure-4-correctness-by-label.svg").read_text()
     labels = {row["label"] for row in _rows(tmp_path / "f" / "figure-4-correctness-by-label.csv")}
-    # the title, a row for each label, and the two agents of the legend
+    # one name in the title, one for each label, and two in the legend
     assert len(re.findall('class="name"', text)) == 1 + len(labels) + 2
 
 

@@ -17,7 +17,7 @@ from netarena.report.leaderboard import PUBLIC_SQL, Board, rank
 
 duckdb = pytest.importorskip("duckdb")
 
-#: The query that the public leaderboard runs, character by character.
+#: The exact query of the public leaderboard.
 LEADERBOARD_SQL = """
 SELECT id, 100 * final_correctness AS "Correctness (%)", 100 * final_safety AS "Safety Rate (%)", final_iterations AS "Average Iterations", total_queries AS "Total # of Queries"
 FROM (SELECT (t.participants::JSON)->>'k8s_operator' AS id, ((t.results[-1]::JSON)->'avg_correctness')::FLOAT AS final_correctness, ((t.results[-1]::JSON)->'avg_safety')::FLOAT AS final_safety, ((t.results[-1]::JSON)->'avg_iterations')::FLOAT AS final_iterations, len(t.results) - 1 AS total_queries FROM results t WHERE (t.participants::JSON)->>'k8s_operator' IS NOT NULL)
@@ -103,7 +103,7 @@ def test_files_without_a_graded_query_are_named_and_not_ranked(tmp_path):
     assert standings.ungraded == (str(empty), str(nothing), str(invalid))
     (board,) = standings.boards
     assert [entry.id for entry in board.ranking] == ["good"]
-    assert len(board.public) == 4  # the public query counts them all
+    assert len(board.public) == 4  # the public leaderboard counts all of them
 
 
 def test_reference_results_without_solved_safely_rank_last(tmp_path):
@@ -444,7 +444,7 @@ def test_interval_of_repeated_queries_is_computed_over_queries(tmp_path, told, t
         assert entry.interval == wilson(50, 100)
 
 
-# one row over all roles
+# one row for all roles of an agent
 
 
 def folders(tmp_path: Path, rates: dict[str, dict[str, float]]) -> list[Path]:
@@ -474,7 +474,7 @@ def test_agent_with_all_roles_has_one_overall_row(tmp_path):
     assert steady.by_role == {"a_operator": 0.5, "b_operator": 0.5, "c_operator": 1.0}
     assert steady.solved_safely == pytest.approx(2 / 3)
     assert (noop.rank, noop.id, noop.floor) == (2, "noop", True)
-    # narrower than that of any one role, and about the mean
+    # narrower than the interval of a single role, and around the mean
     low, high = steady.interval
     assert low < 2 / 3 < high
     one_low, one_high = wilson(2, 4)

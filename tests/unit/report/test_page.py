@@ -124,7 +124,7 @@ def test_names_in_plots_are_not_truncated_before_they_differ() -> None:
     for plot in (dot_plot("x", rows), bars("x", [(0, name, 1.0) for name, _ in rows], "s")):
         read = " ".join(re.findall(r'class="name">([^<]*)', plot))
         assert read == f"{first} {second}"
-    # of longer ones the end stays
+    # longer names are shortened at the start
     plot = dot_plot("x", [("long " * 99 + "tail", [])])
     assert "tail</text>" in plot
     assert len(re.findall('class="name"', plot)) <= 4

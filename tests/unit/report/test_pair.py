@@ -40,9 +40,9 @@ def test_discordant_pairs_are_listed_with_the_step_at_which_they_differ(runs: Pa
     text = capsys.readouterr().out
     assert pairs["only_first"][0]["id"] in text
     assert "not comparable" not in text
-    # texts stand on the left, numbers on the right
+    # texts are aligned left, numbers right
     assert "| --- | --- | ---: | --- |" in text
-    # a result file has no steps
+    # a result file contains no steps
     assert main(["report", "--pairs", f"{good}/results.json", bad, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["only_first"][0]["parts_at"] is None
 

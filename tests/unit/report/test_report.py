@@ -69,7 +69,7 @@ def test_report_agrees_with_the_results(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper)
     (one,) = report["participants"]
     results = json.loads((tmp_path / "results.json").read_text())["results"]
-    # an unknown role is a warning of the run alone
+    # only the run has a warning about an unknown role
     told = {key: value for key, value in results[-1].items() if key != "warnings"}
     assert one["summary"] == told
     assert one["queries"] == 6
@@ -92,7 +92,7 @@ def test_report_lists_failure_reasons_and_broken_rules(tmp_path, monkeypatch):
 
 
 class KnownBaselines(Baselines):
-    """Its scripted agents."""
+    """The scripted agents of the application."""
 
     def solved_unseen_by(self, config):
         del config
@@ -181,7 +181,7 @@ def test_invalid_queries_are_listed_with_their_evidence(tmp_path, monkeypatch):
     assert one["by_label"]["two"]["correctness"]["rate"] is None
     text = render_markdown(report)
     assert "no power" in text
-    # nothing of the evidence reaches a reader as markup or as a terminal's command
+    # no part of the evidence is interpreted as markup or by the terminal
     assert "\x1b" not in text
     outside = re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text)
     assert "script" not in outside

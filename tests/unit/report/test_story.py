@@ -21,7 +21,7 @@ ODD = "open v1 \x1b[31m"
 
 
 class DrawnPictures(Pictures):
-    """Its pictures of states."""
+    """The pictures of the ``Drawn`` application's states."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> list[Matrix]:
         state = episode.steps[number - 1].state if number else episode.initial_state
@@ -120,7 +120,7 @@ def test_move_is_converted_to_text() -> None:
     assert move_text(None) == ""
 
 
-# netarena show
+# Command ``netarena show``.
 
 
 def test_show_lists_failed_episodes_and_prints_one(

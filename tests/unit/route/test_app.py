@@ -1,4 +1,4 @@
-"""The wiring: records as the outside contract has them, variants of an audit, agents' replies."""
+"""Records in their published format, variants of an audit, and agents' replies."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_record_has_the_documented_keys() -> None:
     assert isinstance(detail, dict)
     assert {"kind", "method", "machine", "fault"} <= set(detail)
     log = str(record["log_content"])
-    # as stored results of the reference have it
+    # the format of the reference's stored results
     assert re.match(
         r"Pingall result:\np\d+_h1 -> X X \np\d+_h2 -> X X \np\d+_r0 -> X X \n"
         r"\*\*\* Results: 100% dropped \(0/6 received\)\n\n"
@@ -202,7 +202,7 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
         return [finding.rule for finding in judged.findings]
 
     assert rules(paper, bad, bad) == ["repaired_nothing"] * changes
-    # a repair, even of one pair, is safe; and by default nothing is added
+    # repairing even one pair is safe; by default, this rule does not apply
     assert rules(paper, bad, good) == []
     assert rules(Route.config_type.parse({}), bad, bad) == []
     assert paper.shape_hash() == Route.config_type.parse({}).shape_hash()
@@ -219,7 +219,7 @@ def test_random_and_blanket_replies_can_be_parsed() -> None:
     blanket = [read_reply(reply) for reply in APP.baselines.blanket_replies([query])]
     assert [move["machine"] for move in blanket] == ["r0", *(f"h{n}" for n in range(1, 7))]
     assert "ip addr add 192.168.2.100/24 brd + dev $d" in blanket[3]["command"]
-    # sent unseen: nothing of this very network is in it
+    # the replies do not depend on the network, which the agent does not see
     assert world_of(query).prefix not in json.dumps(blanket)
     other = draw(num_switches=3, num_hosts_per_subnet=2)[1:2]
     assert list(APP.baselines.blanket_replies([query])) == list(

@@ -1,4 +1,4 @@
-"""Keys of route, and refusals in one line."""
+"""Config keys of route, and one-line error messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_range_of_sizes_is_drawn_and_an_integer_is_not() -> None:
     seen = {config.size(rng) for _ in range(200)}
     assert seen == {(a, b) for a in (2, 3, 4) for b in (2, 3, 4)}
     assert config.shape()["num_switches"] == [2, 4]
-    # a range of one number draws the queries of that number, with the same ids
+    # a range of one number draws the same queries, with the same ids, as this number
     single = RouteConfig.parse({"num_switches": [3, 3]})
     assert single == RouteConfig.parse({"num_switches": 3})
     before = rng.getstate()

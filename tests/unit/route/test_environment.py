@@ -56,7 +56,7 @@ def _query() -> Query:
 
 
 def environment(query: Query, network: Network) -> RouteEnvironment:
-    return RouteEnvironment(query, CONFIG, network)  # type: ignore[arg-type] # stands for a Warm
+    return RouteEnvironment(query, CONFIG, network)  # type: ignore[arg-type] # a fake Warm
 
 
 def test_network_is_built_broken_and_checked(query: Query) -> None:

@@ -1,6 +1,6 @@
-"""The table of faults in docs/evidence/route-faults.md is that of the code.
+"""The table of faults in docs/evidence/route-faults.md matches the code.
 
-``python tests/unit/route/test_fault_page.py`` writes it anew.
+``python tests/unit/route/test_fault_page.py`` rewrites it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from netarena_route.fault.table import ALL_KINDS, KINDS, PAPER_KINDS
 _PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "route-faults.md"
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
 _WHERE = {Scope.ROUTER: "router", Scope.HOST: "host", Scope.TWIN: "host"}
-#: how the page writes what is drawn
+#: placeholders on the page for drawn values
 _SPOKEN = {
     "lost_routes": "",
     "kept_settings": "",

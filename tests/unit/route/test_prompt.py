@@ -1,4 +1,4 @@
-"""The prompt: sufficient to work with, and of limited size for any network."""
+"""The prompt contains all necessary information, and has a limited size for any network."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_reference_solution_has_one_command_per_part_in_any_order() -> None:
     assert len({tuple(order) for order in orders}) == 6
 
 
-#: digests of what seed 7 draws; a change of one is a new ``query.VERSION``
+#: digests of the queries of seed 7; a change of a digest requires a new ``query.VERSION``
 _GOLDEN = {"standard": "88145107b2a62e10", "varied": "e0d70eb6ed71d48b"}
 
 

@@ -1,4 +1,4 @@
-"""Judging a step pair by pair, and where an episode went wrong."""
+"""Judgement of a step pair by pair, and the step at which an episode went wrong."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_leftover_change_after_a_false_alarm_is_not_correct() -> None:
     assert left.reason == (
         f"Nothing was wrong, but this is changed on {ROUTER}: unicast 10.0.0.0/8 table main"
     )
-    # one that is taken back is none, and where faults are it is left of them
+    # undoing a change is not a finding, and neither is a change that remains next to faults
     assert judge(WORLD, changed, untouched, false_alarm=True).correct
     assert judge(WORLD, untouched, changed).correct
     assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).correct
@@ -103,7 +103,7 @@ def test_unsettled_state_is_not_correct() -> None:
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [("not_settled", ROUTER)]
     assert "address 192.168.1.1/24" in judgement.reason
-    # what was so before the step is not its doing
+    # the step is not blamed for findings that existed before
     again = judge(WORLD, passing, passing)
     assert not again.correct
     assert again.safe
@@ -128,7 +128,7 @@ def test_open_forbidden_pair_is_wrong_and_opening_it_is_unsafe() -> None:
     assert len(judgement.findings) == 2
     assert len(opened(world, state(open_))) == 2
     assert not len(lost(world, state(open_)))
-    # a fault may have opened it: then it is no finding, and closing it heals
+    # a fault may have opened the pair: then it is not a finding, and closing it repairs the network
     assert judge(world, state(open_), state(open_)).safe
     closed = judge(world, state(open_), state(healthy))
     assert closed.correct
@@ -242,7 +242,7 @@ def unrun(output: str) -> Step:
             "not_executed",
         ),
         (episode(), FailureKind.OPERATIONAL, "not_executed"),
-        # it ran, and there is no such program here
+        # the command ran, but the program does not exist here
         (
             episode(unrun("bash: systemctl: command not found\n[exit status 127]")),
             FailureKind.OPERATIONAL,

@@ -1,7 +1,7 @@
-"""The table of a backbone's faults: each is an edit of a world.
+"""The table of a backbone's faults: each fault is an edit of a world.
 
-That they hold on real networks is proven by ``benchmarks/prove_backbone.py``, and of some in
-``tests/integration/test_backbone_fault.py``.
+``benchmarks/prove_backbone.py`` verifies all of them on real networks, and
+``tests/integration/test_backbone_fault.py`` verifies some.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     harms: bool,
     doubtful: bool,
 ) -> None:
-    """The repair does harm if the part that comes first is one of these."""
+    """The repair does harm if its first part is in ``harmful``."""
 
     def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
         (_, repaired), *_ = was[1] - now[1]
@@ -200,7 +200,7 @@ def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: F
         room = Room(world, wanted)
         room.changes.append(change)
         if room.shows(0) and room.harms([0], 0):
-            # repaired at once it would harm nothing
+            # a repair of all parts at once would do no harm
             assert not harms(wanted, room.seen([0]) or {}, wanted)
             harmful.append(to_fault(world, kind, method, change))
     assert harmful
@@ -224,7 +224,7 @@ def test_part_waits_for_the_parts_that_precede_it_in_every_order() -> None:
 def test_repairs_wait_for_repairs_on_other_machines_only(
     world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one machine a single command repairs both."""
+    """Faults on the same machine are repaired with one command."""
     monkeypatch.setattr(Room, "_is_safe", lambda _, order: tuple(order) == (0, 1))
     room = Room(world, wanted)
     first, *others = room.options(KINDS["ospf_cost"][0])
@@ -293,7 +293,7 @@ def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world:
         name, address = next(one.split(" peer ") for one in full.holds if " peer " in one)
         alone = {(one.router, one.there) for one in settle(full.edit(world)).sessions}
         if (name, address) in alone:
-            continue  # the other system announces one prefix
+            continue  # the neighbouring AS announces only one prefix
         beside = [one for one in others if one.machine == name and not one.holds & full.holds]
         assert beside
         for other in beside:

@@ -27,7 +27,7 @@ class Clock:
 
 
 class World:
-    """Stands for the terminals of one router: ``tell`` says what holds so much later."""
+    """A fake for the terminals of one router; ``tell`` returns the daemons' answers at a time."""
 
     def __init__(self, clock: Clock, tell: Any) -> None:
         self.clock = clock
@@ -90,7 +90,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def of(world: World, kernel: Any = lambda: b"", delayed_s: Any = tuple) -> convergence.Settling:
-    """What waits for the one router of ``world``, which stands for the terminals of its daemons."""
+    """Return a ``Settling`` for the only router of ``world``, a fake for its daemons' terminals."""
     terminals = cast("frr.Terminals", world)
     return convergence.Settling(terminals, {"r1": ("ospfd", "bgpd")}, kernel, delayed_s)
 
@@ -116,17 +116,17 @@ def wait(
 
 
 def about(seconds: float) -> Any:
-    """Return an approximate time, accurate to one observation."""
+    """Match ``seconds``, give or take one observation interval (0.1 s)."""
     return pytest.approx(seconds, abs=0.11)
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """Return the rest (ms) of the 3 s dead time; a hello arrives each second."""
+    """Return the remaining dead time (ms) of 3 s; a hello arrives each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
 def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
-    """Return the retry timer: due for a second after a clear, then in a minute."""
+    """Return the retry timer: due for one second after a clear, then in a minute."""
     told = [
         at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
     ]
@@ -147,12 +147,13 @@ def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) ->
             BGP: bgp("Established", int(now)),
         }
 
-    # the other end of r1's session may have been behind that neighbour: it is heard of once more
+    # the path to the session's peer may have led through that neighbour, so one more message is
+    # awaited
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
 def test_session_whose_path_changed_is_waited_for_until_a_keepalive_or_expiry(clock: Clock) -> None:
-    """A keepalive had come before the route changed by which the session's packets go."""
+    """The last keepalive came before the route of the session's packets changed."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         session = bgp("Established", 1 + (now >= 0.9)) if now < 3.9 else bgp("Active")
@@ -182,7 +183,7 @@ def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock)
     settled, took_s = wait(settling, clock, changed=True)
     assert world.cleared == (0.0, {BGP: ["clear bgp ipv4 unicast 10.0.0.2"]})
     assert (settled, took_s) == (True, about(2.0))
-    # who looks alone waits for nothing, and has nothing tried
+    # after a command that changes nothing, no session is awaited or retried
     world.cleared = 1e9, {}
     clock.now = 100.0
     settling._failing = {("r1", "bgp", "10.0.0.2")}
@@ -219,7 +220,7 @@ def test_session_is_retried_after_the_last_change_of_routes(
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         began = world.cleared[0] if world.cleared[0] < 1e9 else 0.0
-        # tried a second after it was told to, then after due_s, and so on; a way is there at 2 s
+        # retries start one second after the clear and repeat every due_s; a path exists from 2 s on
         tries = [began + 1.0 + n * due_s for n in range(20)]
         if any(2.0 < one <= now for one in tries):
             return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
@@ -246,7 +247,7 @@ def test_session_with_colliding_retries_is_retried_again(
     """A session that flaps without end is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
-        # each time it is tried it is there for less than a look
+        # each attempt is established for less than an observation interval
         lost = min(losses, max(0, int((now - 0.3) / 1.5)))
         if lost == losses and now > 3.3:
             return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
@@ -272,7 +273,7 @@ def test_session_with_colliding_retries_is_retried_again(
 def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
-    """The same holds if no setting was changed, as after a plain clear."""
+    """The result is the same after a plain clear, which changes no setting."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"hostLocal": own, "hostForeign": "10.0.0.2", "connectionsDropped": int(now > 1.5)}
@@ -283,7 +284,7 @@ def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     settling = of(world)
     settling._failing = {("r1", "bgp", "10.0.0.2")} if failed else set()
     assert wait(settling, clock, changed=changed)[0]
-    # whatever failed is told once after a change
+    # after a change, a failed session is cleared once
     told |= changed and failed
     later = [at for at, _ in world.clears if at > 0.1]
     assert later == ([pytest.approx(1.85, abs=0.15)] if told else [])
@@ -293,7 +294,7 @@ def test_session_ended_by_both_ends_is_not_retried_at_once_again(
 def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 1.5]
-        # tried a second after it was told to, it is there 0.9 s later
+        # retried one second after the clear, the session is established 0.9 s later
         if told_s and now > told_s[0] + 1.9:
             return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
         ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -326,7 +327,7 @@ def test_retry_that_cannot_succeed_is_not_waited_for(peer: str, known: bool, clo
     more = {"neighbours": {("r1", "ospf", "eth0"), ("r1", "ospf", "eth1")}} if known else {}
     settled, passed_s = wait(settling, clock, changed=True, **more)
     assert settled
-    # one that can be told to is, at 1.9 s
+    # a session that can be cleared is cleared, at 1.9 s
     is_told = peer == "10.0.0.2" and not known
     assert passed_s == about(1.1 if known else 3.9 if is_told else 2.0)
     assert any(at > 1.0 for at, _ in world.clears) == is_told
@@ -340,7 +341,7 @@ def test_retries_after_a_late_change_are_not_charged_to_the_agent(
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Idle", **paused(world, now))}
 
     def kernel() -> bytes:
-        # it does not rest before
+        # the network is not settled before this time
         now = clock.now - 100.0
         return str(now).encode() if now < moves_s else b"moved"
 
@@ -380,7 +381,8 @@ def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
     world = World(clock, tell)
     assert wait(of(world), clock, changed=True)[0]
     told = [order for _, orders in world.clears for order in orders[BGP]]
-    # the first once more when the last was lost: the second is tried soon after that
+    # the first session is cleared again when the last one fails; the second is retried soon
+    # afterwards
     assert [told.count(f"clear bgp ipv4 unicast 10.0.0.{n}") for n in (2, 3, 4)] == [2, 1, 1]
 
 
@@ -412,7 +414,7 @@ def test_session_that_one_end_considers_established_is_cleared_there_too(
 def test_stale_end_of_a_session_is_cleared_again_after_a_change(
     clock: Clock,
 ) -> None:
-    """Its other end is not tried by anybody, or it would be told first."""
+    """The other end's session is not awaited; otherwise that end would be cleared first."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told = max((at for at, _ in world.clears), default=-9.0)
@@ -448,7 +450,7 @@ def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None
 def test_session_that_only_one_end_considers_established_is_not_counted(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
-    """It comes and goes for ever: that is no unrest unless something came by it."""
+    """The session flaps without end, which counts as unsettled only if it received routes."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -473,7 +475,7 @@ def test_session_that_both_ends_consider_established_is_counted() -> None:
     look.neighbours.clear()
     convergence._read_bgp("r1", answers, look)
     assert not look.neighbours
-    assert not look.failing  # it is for the other end to try
+    assert not look.failing  # the other end retries the session
 
 
 def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) -> None:
@@ -513,7 +515,7 @@ def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock)
     assert waits(clock, tell, neighbours=set()) == (True, about(3.4), "")
     clock.now = 100.0
     awaited = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
-    # what is known changes at 3 s: after that the session is tried once more
+    # routes change at 3 s, and the session is retried once afterwards
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
@@ -600,11 +602,11 @@ def test_cpu_wait_of_a_daemon_is_not_charged_to_the_network(
         ({"bgp_routeadv_timer": 2.0}, True, 2.1),
         ({"bgp_routeadv_timer": 2.0, "ospf_abr_task_timer": 7.0}, True, 7.1),
         ({"bgp_routeadv_timer": 14.8}, True, 14.9),
-        # but not what acts when nobody looks any more
+        # timers that fire after the time limit are not awaited
         ({"bgp_routeadv_timer": 15.2}, False, 2.1),
         ({"bgp_routeadv_timer": 600.0}, False, 2.1),
         ({"bgp_routeadv_timer": 2.0, "bgp_reuse_timer": 600.0}, False, 2.1),
-        # told in days
+        # a timer shown in days
         ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 2.1),
     ],
 )
@@ -615,7 +617,7 @@ def test_pending_timers_are_waited_for(
     settling = of(resting(clock, ends))
     assert wait(settling, clock, changed=True) == (settled, about(waited_s))
     assert settling.why == why
-    # but where it is known what will be seen, and is seen then
+    # the network counts as settled if the expected state is known and observed
     known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
     assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
 
@@ -628,7 +630,7 @@ def test_session_that_has_just_started_to_open_is_waited_for(
         state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
 
-    # until it is there, or has been in one state for long
+    # until the neighbour is full, or has been in one state for long
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 
@@ -658,7 +660,7 @@ def test_almost_expired_advertisement_is_waited_for(
 
 
 def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None:
-    """The timer ends before the kernel gets the change."""
+    """The timer ends before the kernel receives the change."""
 
     def kernel() -> bytes:
         return b"" if clock.now < 102.08 else b"a way"
@@ -676,7 +678,7 @@ def test_command_for_timers_of_newer_daemons_is_recognised(clock: Clock) -> None
 
 
 def resting(clock: Clock, ends: Mapping[str, float]) -> World:
-    """What daemons at rest tell, of which some timers still run."""
+    """Return daemons of a settled network with running timers."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
@@ -699,7 +701,7 @@ def test_missing_acknowledgement_matters_only_if_databases_differ() -> None:
     look.routers = {"10.0.0.1": ["r1"], "10.0.0.2": ["r2"], "10.0.0.3": ["r3", "r4"]}
     look.databases = {("r1", "0"): "a", ("r2", "0"): "a"}
     look.owed = [("r1", "0", "10.0.0.2"), ("r1", "0", "10.0.0.3"), ("r1", "0", "10.0.0.9")]
-    assert not look.differs()  # whose it is nobody knows, where two have a number
+    assert not look.differs()  # two routers have this router id, so the database's owner is unknown
     look.databases["r2", "0"] = "b"
     assert look.differs()
 
@@ -713,7 +715,7 @@ def test_malformed_answers_of_daemons_are_accepted(clock: Clock) -> None:
         }
 
     settled, _, _ = waits(clock, tell)
-    assert settled  # nobody is up, and nothing changes
+    assert settled  # no daemon answers, and nothing changes
     assert waits(Clock(), lambda _: {})[0] in {True, False}
 
 

@@ -54,7 +54,7 @@ def test_each_daemon_gets_its_part_of_the_configuration() -> None:
         " address-family ipv4 unicast",
         "  network 10.0.0.0/8",
     ]
-    for name in ("zebra", "ospfd", "bgpd"):  # lists and maps are of all that route
+    for name in ("zebra", "ospfd", "bgpd"):  # all routing daemons get the lists and maps
         assert "route-map OUT permit 10\n match ip address prefix-list OURS\n" in parts[name]
     assert all(part.startswith("frr version 8.4.4\nhostname r1\n") for part in parts.values())
 
@@ -73,13 +73,13 @@ def test_missing_frr_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @contextmanager
 def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
-    """Something that listens as r1's zebra; ``answer`` is called with each that is asked."""
+    """Context manager: listen as r1's zebra; ``answer`` gets each request."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "zebra.vty"))
         listener.listen()
 
         def serve() -> None:
-            with suppress(OSError):  # the end
+            with suppress(OSError):  # the listener has been closed
                 while True:
                     connection, _ = listener.accept()
                     with connection, suppress(OSError):

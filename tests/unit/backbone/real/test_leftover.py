@@ -21,15 +21,15 @@ _KEY = " ip ospf authentication\n"
 @pytest.mark.parametrize(
     ("before", "after", "now", "left"),
     [
-        # in the place of something: as long as it is there itself, whatever came after it
+        # a replaced line: left while the new line exists, whatever line follows
         (_COST, _WRONG, _WRONG, True),
         (_COST, _WRONG, _OTHER, False),
         (_COST, _WRONG, _COST, False),
-        # taken away: until it is there again
+        # a removed line: left until it exists again
         (_KEY, "", "", True),
         (_KEY + _COST, _COST, _OTHER, True),
         (_KEY, "", _KEY + _COST, False),
-        # two things, of which one is undone
+        # two added lines, of which one is removed
         ("", _WRONG + _KEY, _KEY, True),
         ("", _WRONG + _KEY, "", False),
     ],
@@ -37,7 +37,7 @@ _KEY = " ip ospf authentication\n"
 def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
     before: str, after: str, now: str, *, left: bool
 ) -> None:
-    # the same line at another port is another thing
+    # the same line at another port is a different setting
     texts = [_ports(eth0=one, eth1=_WRONG + _KEY) for one in (before, after, now)]
     recipes = [Recipe(machine="r", frr=text) for text in texts]
     (found,) = traces([Edit(before=recipes[0], after=recipes[1])], ())

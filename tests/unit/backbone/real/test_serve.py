@@ -59,7 +59,7 @@ def told(asked: bytes) -> bytes:
 
 @pytest.fixture(name="here")
 def _here(tmp_path: Path) -> Iterator[tuple[dict[str, int], serve.Servers, dict[str, int]]]:
-    """Two machines, both of them this one; what they serve, and the ports."""
+    """Yield two machines, both in this network; their servers; and the ports."""
     with socket.socket() as one, socket.socket(type=socket.SOCK_DGRAM) as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
@@ -119,7 +119,7 @@ def test_browser_gets_the_name_of_the_service(
 
 
 def received(kind: socket.SocketKind, *command: str) -> tuple[bytes, int]:
-    """What an ordinary program sends to a port of this machine, and the port."""
+    """Return the data that an ordinary program sends to a port of this machine, and the port."""
     with socket.socket(type=kind) as one:
         one.bind(("127.0.0.1", 0))
         one.settimeout(60)
@@ -160,7 +160,7 @@ def test_dns_query_with_a_cookie_equals_that_of_dig() -> None:
 def test_dns_query_without_a_cookie_equals_that_of_the_c_library() -> None:
     for kind in (1, 28):
         asked = serve.question(7, "web.example", kind)
-        # one question, recursion desired, no other record (resolv.conf without options)
+        # one question, recursion desired, no additional record (resolv.conf without options)
         assert asked[:12] == bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
         assert asked[-4:] == bytes([0, kind, 0, 1])
         assert serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 7, kind)
@@ -187,7 +187,7 @@ def test_datagram_to_another_port_equals_a_line_of_logger() -> None:
     def form(text: bytes) -> bytes:
         name = socket.gethostname().encode()
         text = re.sub(rb"[0-9-]{10}T[0-9:.]{15}[+-]..:..", b"NOW", text.replace(name, b"NAME"))
-        # whether the clock is synchronised, and the text
+        # leaves out the synchronisation of the clock and the text
         return re.sub(rb"isSynced=.*", b"", text)
 
     host = socket.gethostname()
@@ -206,7 +206,7 @@ def test_conversation_leaves_no_socket_in_time_wait(
     end = f":{ports['tcp']:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
     found = [row[3] for row in rows if row[1].endswith(end) or row[2].endswith(end)]
-    assert found == ["0A"]  # what listens
+    assert found == ["0A"]  # only the listening socket
 
 
 @pytest.mark.requires("root")
@@ -234,6 +234,6 @@ def test_name_is_resolved_only_if_each_of_its_queries_is_answered(
 
     works = serve.ask([asked], {"h2": "127.0.0.1"}, spaces, servers, lambda: None)
     assert works == ("1" if dropped is None else "0")
-    # who asks as the C library begins when dig has its answer
+    # dig's query, and after dig's answer the C library's queries
     assert [len(one) for one in heard] == [29 + 23, 29, 29][: 1 if dropped == 0 else 3]
     assert len({one[:2] for one in heard}) == len(heard)

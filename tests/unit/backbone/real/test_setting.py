@@ -1,4 +1,4 @@
-"""Settings of a machine that end by themselves."""
+"""Machine settings that expire on their own."""
 
 from __future__ import annotations
 

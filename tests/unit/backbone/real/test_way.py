@@ -25,5 +25,5 @@ def test_path_probe_is_an_echo_request_with_a_valid_checksum() -> None:
 
 
 def test_path_probes_have_distinct_identifiers() -> None:
-    # so many of 65,536 drawn one by one would be alike in nearly every draw
+    # with independent random values of 16 bits, duplicates would be almost certain
     assert len(set(way._identifiers(4000))) == 4000

@@ -1,4 +1,4 @@
-"""Healthy settings have the forms of faults."""
+"""Intended settings have the forms of faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _worlds(world: World) -> Sequence[World]:
 
 @pytest.fixture(name="drafts", scope="module")
 def _drafts() -> Sequence[World]:
-    """Worlds with healthy settings that nobody has proven to work: these are drawn fast."""
+    """Return worlds with intended settings that were not verified, which are drawn faster."""
     rng = random.Random(5)
     return [mix(Draft(rng, 6).world(), rng) for _ in range(30)]
 
@@ -63,14 +63,14 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-#: Methods whose form no healthy machine has: each router advertises its own address, its networks
-#: of hosts, and our whole block.
+#: Methods whose form no intended machine has, because each router advertises its own address, its
+#: networks of hosts, and the AS's whole block.
 _WITHOUT_TWIN = {
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",
     "bgp_filter.tells_less",
 }
-#: of the changes of a method, so many at most add a shape that is on no healthy machine
+#: maximum share of a method's changes that add a shape which is on no intended machine
 _MOST_NEW = 0.5
 
 

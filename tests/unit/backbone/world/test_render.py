@@ -1,4 +1,4 @@
-"""What machines are given: all that a world says, in the words of FRR and of Linux."""
+"""Configurations of machines contain a world's settings, as configuration of FRR and Linux."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_bgp_session_over_bgp_routes_is_established_if_replies_return() -> None:
                 continue
             own = router.name, bare(router.loopback)
             answered = follower.talk(own, (peer.description, peer.address), 179)
-            # the other one begins nothing by a default route
+            # a passive end does not open a session over a default route
             assert (peer.description in found) == (answered and not peer.passive)
             stand += peer.description in found
         numbers.add(stand)
@@ -202,7 +202,7 @@ def test_world_that_does_not_converge_is_doubtful(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not settle(world).doubtful
-    # no world that is drawn is known not to rest: fewer rounds are as good
+    # drawn worlds always converge, so a smaller limit of rounds causes the same doubt
     monkeypatch.setattr(routing, "_ROUNDS", 2)
     assert settle(world).doubtful
 
@@ -224,8 +224,10 @@ def test_best_path_that_depends_on_session_order_is_doubtful(contradict: bool) -
 def _systems(
     links: Sequence[tuple[str, str]], prefix: str, wishes: Collection[tuple[str, str]]
 ) -> World:
-    """Systems 1, 2 and so on with a router each; the first announces a prefix, and of (one, other)
-    in ``wishes`` one prefers what the other tells it."""
+    """Return a world of numbered autonomous systems with one router each; the first has a prefix.
+
+    For (one, other) in ``wishes``, ``one`` prefers the routes from ``other``.
+    """
     names = sorted({name for link in links for name in link})
     ports: dict[str, list[Port]] = {name: [] for name in names}
     peers: dict[str, list[Peer]] = {name: [] for name in names}

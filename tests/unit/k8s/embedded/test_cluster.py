@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Told:
-    """A fake cluster that reports the policies that a test sets, as new objects each time."""
+    """A fake cluster whose policies a test sets; it returns them as new objects each time."""
 
     namespace = "shop"
 

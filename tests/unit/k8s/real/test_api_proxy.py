@@ -36,9 +36,9 @@ class Upstream:
     def __init__(self):
         self.asked = []
         self.ready = True
-        #: of the agent's account
+        #: token of the agent's account
         self.token = "t"
-        #: what a change of a policy is answered
+        #: policy and status in the response to a change of a policy
         self.policy, self.status = b"{}", 200
         self.started, self.ended = asyncio.Event(), asyncio.Event()
 
@@ -207,7 +207,7 @@ FEW = {"spec": {"ingress": [{}] * POLICY_ENTRIES}}
         (FEW, ""),
         (MANY, "at most 100 entries (rules, peers, ports, blocks, values)"),
         (LARGE, "at most 65536 characters of JSON, metadata and field managers included"),
-        # more than is read
+        # larger than the body that the proxy reads
         ({"metadata": {"annotations": {"a": "<" * 7 * POLICY_CHARS}}}, "at most 65536 characters"),
     ],
 )
@@ -538,7 +538,7 @@ def test_closed_proxy_cancels_handshakes_of_any_age(caplog):
             assert not task.done()
             one._accept()
             assert len(one._shaking) == 2
-            # before the handshakes' own time is over
+            # sooner than the time limit of handshakes
             async with asyncio.timeout(10):
                 await one.close()
             assert one._shaking == {}

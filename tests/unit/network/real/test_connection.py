@@ -1,4 +1,4 @@
-"""Connections of a measurement are deleted: on this machine's kernel, in a network namespace."""
+"""Connections of a measurement are deleted from this machine's kernel, in a network namespace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OSPF = 89
 
 @pytest.fixture(name="space")
 def _space() -> Iterator[int]:
-    """A network namespace with a loopback and a connection tracker."""
+    """Yield a network namespace with a loopback and a connection tracker."""
     found = []
 
     def make() -> None:
@@ -64,7 +64,7 @@ def _connections(space: int) -> Iterator[Connections]:
 
 
 def send(space: int, kind: int, protocol: int, port: int, number: int = 1) -> None:
-    """Send something to oneself: an ICMP echo request, a datagram, the start of a stream."""
+    """Send a packet to this host: an ICMP echo request, a datagram, or the start of a stream."""
     with entered(space):
         one = socket.socket(socket.AF_INET, kind, protocol)
     with one:

@@ -11,7 +11,7 @@ from netarena_network.real.guard import Guard
 
 
 class Network:
-    """Interfaces of a namespace that is none: each look finds what they have sent since."""
+    """Fake interfaces of a namespace; each observation sees the packets sent since the last one."""
 
     def __init__(self, **packets_a_look: int) -> None:
         self.rates = packets_a_look
@@ -34,9 +34,9 @@ class Network:
     [
         ({"eth0": 3, "lo": 0}, []),
         ({"eth0": 1, "br0": 9_000}, ["br0"]),
-        # of many circles none carries much: each so little that it passed alone
+        # each of many loops carries so few packets that it alone would be ignored
         ({"eth0": 1, **{f"br{n}": 40 for n in range(60)}}, [f"br{n}" for n in range(60)]),
-        # what is left is louder once the loudest are gone
+        # without the busiest interface, the next one carries the storm
         ({"br0": 900_000, "br1": 9_000, "eth0": 2}, ["br0", "br1"]),
     ],
 )
@@ -47,7 +47,7 @@ def test_storm_is_detected_from_the_sum_over_all_interfaces(
     watched = Guard.__new__(Guard)
     monkeypatch.setattr(watched, "_within", network.look)
     monkeypatch.setattr(watched, "_command", network.run)
-    # 60 packets in the time of a look are a storm
+    # 60 packets per observation are a storm
     times = iter(range(1000))
     clock = SimpleNamespace(monotonic=lambda: next(times) * 0.003, sleep=lambda _: None)
     monkeypatch.setattr(guard, "time", clock)

@@ -1,4 +1,4 @@
-"""Copies of ipsets, on this machine's kernel: in a network namespace of the test."""
+"""Copies of ipsets on this machine's kernel, in a network namespace of the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKETS = 25
 
 @pytest.fixture(name="space")
 def _space() -> Iterator[int]:
-    """A network namespace with a loopback."""
+    """Yield a network namespace with a loopback."""
     found = []
 
     def make() -> None:

@@ -1,4 +1,4 @@
-"""Locks on resources that the kernel has once for all networks."""
+"""Locks on resources of which the kernel has only one for all networks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = PLACE * PLACES
 
 
 def _beside(turns: Turns, entries: int, work: Callable[[], bool]) -> bool:
-    """Whether ``work`` is true in a child that has places for so many entries."""
+    """Return whether ``work`` is true in a child that holds places for ``entries`` entries."""
     child = os.fork()
     if not child:
         with turns.take(entries):
@@ -37,7 +37,7 @@ def _waits(monkeypatch: pytest.MonkeyPatch, turns: Turns, entries: int) -> bool:
         (PLACE, PLACE, False),
         (PLACE * (PLACES - 1), PLACE, False),
         (PLACE * (PLACES - 1), PLACE + 1, True),
-        (ALL * 9, 1, True),  # one that is larger than the table has all of it
+        (ALL * 9, 1, True),  # a network larger than the table takes all places
         (0, ALL, False),
     ],
 )
@@ -53,7 +53,7 @@ def test_conflicting_rounds_are_serialized(
 
 def test_lock_is_released_when_its_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns()
-    assert _beside(turns, ALL, lambda: True)  # it ends within its turn
+    assert _beside(turns, ALL, lambda: True)  # the child process ends while it holds the lock
     assert not _waits(monkeypatch, turns, ALL)
 
 

@@ -1,4 +1,4 @@
-"""Messages of netlink, without a kernel."""
+"""Netlink messages, without a kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_counters_are_found_by_name(tmp_path):
         "Icmp: InMsgs OutErrors\nIcmp: 4 5\nIcmpMsg: InType3\nIcmpMsg: 7\n"
     )
     with told.open("rb") as file:
-        for _ in range(2):  # from the beginning each time
+        for _ in range(2):  # each call reads the file from the start
             assert unsent(file.fileno()) == Unsent(messages=5, packets=20)
     with Path("/proc/self/net/snmp").open("rb") as file:
         assert min(unsent(file.fileno())) >= 0
@@ -72,11 +72,11 @@ def test_parsing_stops_at_an_invalid_attribute(noise):
     ("kind", "flags", "carrier", "state", "waits"),
     [
         (b"veth\0", 1, 1, 6, False),  # up
-        (b"veth\0", 1, 1, 0, True),  # new, and the kernel has not looked at it
-        (b"veth\0", 1, 1, 2, True),  # the other end has come up, and the kernel has not acted
-        (b"veth\0", 1, 0, 2, False),  # no other end: nothing to wait for
-        (b"veth\0", 0, 1, 2, False),  # down because it was told to
-        (b"dummy\0", 1, 1, 0, False),  # no cable: never says
+        (b"veth\0", 1, 1, 0, True),  # new: the kernel has not checked it yet
+        (b"veth\0", 1, 1, 2, True),  # the other end is up, but the kernel has not reacted yet
+        (b"veth\0", 1, 0, 2, False),  # the other end is missing: no change is pending
+        (b"veth\0", 0, 1, 2, False),  # set down by a command
+        (b"dummy\0", 1, 1, 0, False),  # has no cable and never reports a carrier
     ],
 )
 def test_link_is_waited_for_only_while_its_carrier_change_is_pending(
@@ -160,10 +160,10 @@ def test_renewed_permanent_neighbours_have_one_age_and_compare_equal():
         run("ping -c 1 -W 0.01 10.0.0.2 || true")
         assert len(ages()) > 1
         renew_neighbours(netlink)
-        assert len(ages()) <= 2  # of a moment each
+        assert len(ages()) <= 2  # all entries have nearly the same age
         assert max(int.from_bytes(age, sys.byteorder) for age in ages()) < 100
     assert run("ip -d neigh | sort") == before
-    # an entry that the kernel made, because the host sent something to itself
+    # an entry of the kernel, because the host sent a packet to itself
     run("ip link set lo up; ping -c 1 -W 1 10.0.0.1")
     with entered(found[0]), Netlink() as netlink:
         kept = neighbours_without_arp(netlink)

@@ -1,4 +1,4 @@
-"""Rules for a ping that works, tested with handwritten packets and without a network."""
+"""The rules that decide whether a ping works, with handwritten packets and without a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exchange(sight, source, target):
 
 
 def fields(message):
-    """Type, code, checksum, identifier, sequence, seconds, microseconds, the rest."""
+    """Return type, code, checksum, identifier, sequence, seconds, microseconds and the rest."""
     return (*struct.unpack_from("!BBHHH", message), *struct.unpack_from("=QQ", message, 8)), bytes(
         message[24:]
     )
@@ -118,7 +118,8 @@ def test_rounds_of_one_observation_repeat_the_pings_in_new_conversations(monkeyp
     quick = Quick()
     one = prober.Prober(socket.socketpair(), ["10.0.0.1"] * 2, quick, quick, lambda _: None)
     monkeypatch.setattr(one, "_drain_all", lambda _: None)
-    monkeypatch.setattr(one, "_send_all", see)  # that is, the kernel could not answer
+    # the result None means that the kernel could not answer
+    monkeypatch.setattr(one, "_send_all", see)
     for new in (False, False, True):
         if new:
             one.look()
@@ -127,7 +128,7 @@ def test_rounds_of_one_observation_repeat_the_pings_in_new_conversations(monkeyp
 
     asked = []
     for sight in sights:
-        sight._turn_began_us = 10**15  # of one moment
+        sight._turn_began_us = 10**15  # the same time for both
         asked.append([])
         for ping in (0, 1):
             sight.begin(ping)
@@ -179,7 +180,7 @@ def test_every_pair_is_probed_again_and_must_answer_again(answered):
     sight = _Sight(3, ADDRESSES)
     for one in zip((2, 0), exchange(sight, 0, 2), strict=True):
         sight.take(*one)
-    request, _ = exchange(sight, 1, 2)  # which is lost
+    request, _ = exchange(sight, 1, 2)  # the request is lost
     sight.begin(1)
 
     asked = [pair for pair in itertools.product(range(3), repeat=2) if sight.asks(*pair)]
@@ -187,7 +188,7 @@ def test_every_pair_is_probed_again_and_must_answer_again(answered):
     for one in zip((2, 0), exchange(sight, 0, 2), strict=True):
         if answered:
             sight.take(*one)
-    sight.take(2, request)  # late, and not of what is asked now
+    sight.take(2, request)  # this late request does not belong to the current ping
 
     assert sight.working == answered
     assert sight.rows() == ("101" if answered else "100", "010", "001")
@@ -197,12 +198,12 @@ def test_every_pair_is_probed_again_and_must_answer_again(answered):
     ("lost", "works"),
     [
         ((), True),
-        ((0,), True),  # of one conversation
+        ((0,), True),  # one conversation
         ((1,), True),
         ((4,), True),
         ((0, 1), True),
-        ((0, 4), False),  # of two
-        ((1, 3), False),  # every second one
+        ((0, 4), False),  # both conversations
+        ((1, 3), False),  # every second probe
         ((0, 2, 4), False),
     ],
 )
@@ -280,7 +281,7 @@ def test_machine_in_a_large_network_probes_all_others_over_several_rounds(begin)
     size = 200
     addresses = [socket.inet_aton(f"10.0.0.{host}") for host in range(size)]
     asked = {0: set(), 70: set()}
-    for look in range(begin, begin + 7):  # of 32 others each, 199 in all
+    for look in range(begin, begin + 7):  # 32 other machines in each observation, 199 in total
         sight = _Sight(size, addresses, look=look)
         for source, before in asked.items():
             for target in {*range(size)} - {source}:
@@ -357,12 +358,12 @@ def forged(sight, change):
     return (1 if change == "place" else 0), bytes(wrong)
 
 
-#: of single bytes, in a packet
+#: positions of single bytes in a packet
 PLACES = {"code": 21, "sequence": 27, "seconds": 28, "filling": 83}
 
 
 def _time_of(sight, source, target):
-    """Of a pair that is not asked."""
+    """Return the time fields of a pair that is not probed."""
     return struct.pack("=QQ", *sight._fields(source * sight.size + target)[2:])
 
 
@@ -395,7 +396,7 @@ def test_packet_of_another_round_is_ignored(size, later):
 
 
 class Dropping:
-    """A socket that loses the first datagrams, as a full queue of a processor does."""
+    """A socket that loses the first datagrams, as a processor's full queue does."""
 
     def __init__(self, real: socket.socket, drops: int) -> None:
         self._real = real
@@ -427,8 +428,7 @@ def test_ping_dropped_by_a_full_queue_is_repeated(monkeypatch: pytest.MonkeyPatc
 
 
 class Busy:
-    """Stands for an echo of a kernel that takes long, and for the socket of a pulse, to which no
-    reply comes."""
+    """A fake echo of a slow kernel, and a fake pulse socket that receives no reply."""
 
     def __init__(self) -> None:
         self.waited = 0
@@ -450,7 +450,7 @@ def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
 ) -> None:
     busy = Busy()
     monkeypatch.setattr(prober, "open_socket", lambda: busy)
-    pulse = prober.Pulse(busy)  # type: ignore[arg-type] # stands for it
+    pulse = prober.Pulse(busy)  # type: ignore[arg-type] # a fake pulse
     assert not pulse.stands()
     assert not busy.waited
     assert pulse.stands(patient=True)
@@ -464,7 +464,7 @@ def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
 
     monkeypatch.setattr(pulse, "stands", stands)
     one = prober.Prober([], [], prober.Echo(), pulse, lambda _: None)
-    # one is sent, and nothing comes back
+    # one packet is sent, and no reply arrives
     for name, found in (("_drain_all", None), ("_send_all", 1), ("_collect", 0.0)):
         monkeypatch.setattr(one, name, lambda *_, found=found: found)
     assert one._measure(tuple, lambda: None, 3) is None
@@ -474,7 +474,7 @@ def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
 
 
 class Heart:
-    """Stands for a pulse, and for what releases: it beats after so many releases."""
+    """A fake pulse that answers after a number of releases."""
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
@@ -520,11 +520,11 @@ EMPTY, NOT_YET, GONE = ([Queue(3, waiting, sent)] for waiting, sent in ((0, 7), 
 @pytest.mark.parametrize(
     ("looks", "held", "waits"),
     [
-        ([[]], [False], False),  # no queue at all
+        ([[]], [False], False),  # there is no queue
         ([EMPTY], [False], False),
-        ([NOT_YET], [True], True),  # one that is never let go of is waited for long enough
+        ([NOT_YET], [True], True),  # a packet that is never released is awaited until a time limit
         ([NOT_YET, NOT_YET, GONE], [True, True, False], False),
-        # between two queues when each was looked at: one has let go of it meanwhile
+        # the packet was between the two queues when they were read, and has been released since
         ([EMPTY, GONE], [True, False], False),
     ],
 )

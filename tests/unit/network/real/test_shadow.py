@@ -1,4 +1,4 @@
-"""Copies of filters, on this machine's kernel: in a network namespace of the test."""
+"""Copies of filters on this machine's kernel, in a network namespace of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[[str], str]
 
 @pytest.fixture(name="space")
 def _space() -> Iterator[int]:
-    """A network namespace with a loopback."""
+    """Yield a network namespace with a loopback."""
     found = []
 
     def make() -> None:
@@ -89,7 +89,7 @@ def listed(run: Run) -> str:
     return re.sub(r"#.*(Generated|Completed).*", "", text)
 
 
-#: targets that the kernel allows in ``mangle`` only, and what they make of (TTL, TOS) 64, 0x0c
+#: targets that the kernel allows only in ``mangle``, and their effect on (TTL, TOS) 64, 0x0c
 TARGETS = {
     "TTL --ttl-set 9": (9, 0x0C),
     "TTL --ttl-dec 60": (4, 0x0C),
@@ -122,7 +122,7 @@ def test_mangle_target_acts_in_the_copy_and_the_original_does_not_count(
     assert "[2:58]" in listed(run)
 
 
-#: tables that cannot be copied: targets without expressions that do the same
+#: tables that cannot be copied, because no expression replaces their targets
 UNKNOWN = {
     "mangle": "iptables -w -t mangle -A PREROUTING -p udp --dport 1 -j TPROXY --on-port 9",
     "nat": "iptables -w -t nat -A OUTPUT -d 10.9.0.0/24 -j NETMAP --to 127.0.0.0/24",
@@ -156,7 +156,7 @@ def test_counters_of_an_uncopyable_table_are_restored(
 
     assert during != before
     assert read() == before
-    # and it filters on
+    # the table still filters
     run(f"nft add rule ip {table} OUTPUT ip protocol udp drop")
     assert send() is None
 
@@ -198,8 +198,8 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     send()
 
     def read() -> str:
-        # of hashlimit, the seconds that are left and what has come back of the rate go on
-        # a list may go between being listed and being read
+        # the counters of hashlimit (remaining seconds and credit) change with time; a list may
+        # disappear between listing and reading
         lists = run(
             "cat /proc/self/net/xt_recent/* || true;"
             " cut -d' ' -f2 /proc/self/net/ipt_hashlimit/* || true"
@@ -211,7 +211,7 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     measured = {ttl: send(ttl) is not None for ttl in (*FILTERED, 44)}
     with entered(space):
         shadow.lift()
-        # at once, without those of the copies
+        # the lists of the copies disappear at once
         for kind, name in (("xt_recent", "r"), ("ipt_hashlimit", "h")):
             folder = Path("/proc/thread-self/net", kind)
             assert [one.name for one in folder.iterdir()] == [name]
@@ -219,7 +219,7 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     assert measured == FILTERED | {44: False}
     assert read() == before
     assert "127.0.0.1" in before
-    # the tables themselves filter the same
+    # the original tables filter in the same way
     assert {ttl: send(ttl) is not None for ttl in measured} == measured
     assert read() != before
 

@@ -23,7 +23,10 @@ from netarena_route.world.model import Machine, World, standard, varied
 
 
 def look(machine: Machine) -> dict[str, list[str]]:
-    """Return the output of a healthy machine, one section per tool, in iproute2's format."""
+    """Return the output of a machine in its intended state, one section per tool.
+
+    The format is that of iproute2.
+    """
     own = [(port.name, IPv4Interface(port.address)) for port in machine.interfaces]
     rules = ["0:\tfrom all lookup local"]
     for rule in machine.rules:

@@ -1,4 +1,4 @@
-"""Locks, which keep the reserve of a varied network back, have the form of faults."""
+"""Locks, which keep the reserve of a varied network unreachable, have the form of faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from netarena_route.world.model import World, standard, varied
 
 
 def _draw(kinds: list[str], seed: int, switches: int = 3, hosts: int = 1):
-    """As queries are drawn: where a network has no room, rarely, the next one has."""
+    """Draw as queries do: a network without room for the faults is rare, and is drawn again."""
     rng = random.Random(seed)
     for _ in range(3):
         drawn = query.draw(varied(switches, hosts, rng), kinds, rng, netem=False)
@@ -45,14 +45,14 @@ def test_locks_isolate_the_reserve_and_no_other_pair(seed: int, kind: str, hosts
     world, faults = _draw([kind], seed, hosts=hosts)
     assert world.closed
     assert {source for source, _ in world.closed} <= set(world.endpoints)
-    # or the router, by design, answers nobody
+    # the router may also be intended not to reply
     assert all(
         {source, target} & set(world.reserve) or target == world.router.name
         for source, target in world.closed
     )
     place = {name: index for index, name in enumerate(world.endpoints)}
     assert all(world.intended[place[a]][place[b]] == "0" for a, b in world.closed)
-    # a fault shows between machines that are in service
+    # a fault affects pairs of machines in service
     for part in faults:
         assert any(not set(pair) & set(world.reserve) for pair in fault.breaks(world, [part]))
     assert World.model_validate_json(world.model_dump_json()) == world

@@ -1,4 +1,4 @@
-"""Several faults: faults that hide others, and repairs that wait for others."""
+"""Several faults: some hide others, and some repairs must wait for others."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
             } == {*wanted}
         added = [entry for entry in was.filters if f"iptables {entry}" in commands]
         left = [one for one in kept.filters if f"iptables -D{one[2:]}" not in commands]
-        # accept rules are added at the end, where the last of any network may be
+        # accept rules are added at the end, in any order
         assert sorted([*left, *added]) == sorted(was.filters)
     assert seen > 1
 

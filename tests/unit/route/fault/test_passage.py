@@ -1,4 +1,4 @@
-"""Passages by design, which have the form of a bypass."""
+"""Intended passages, which have the form of a bypass fault."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_false_alarms_have_passages_by_design_as_tickets_have_bypasses() -> None
         passages = _passages(world)
         assert len(passages) <= 1
         found += len(passages)
-        # last, so that its entries precede those of all locks
+        # the passage is the last command, so its entries precede those of all locks
         assert passages == [one for one in world.router.commands[-1:] if one in passages]
     assert 2 <= found <= 12
 
@@ -61,6 +61,6 @@ def test_passage_spares_methods_whose_packets_it_does_not_pass() -> None:
     assert not spares("disable_routing", "forward_source", first)
     assert not spares(
         "disable_routing", "forward_source", third
-    )  # its packets to the first subnet pass
-    assert spares("router_firewall", "mangled", first)  # a chain before FORWARD
+    )  # packets to the first subnet are accepted
+    assert spares("router_firewall", "mangled", first)  # the fault's chain comes before FORWARD
     assert not spares("router_firewall", "untracked", third)

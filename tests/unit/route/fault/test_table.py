@@ -1,6 +1,6 @@
-"""Faults as data: what each is, what it breaks by formula, and how several are combined.
+"""Faults as data: properties of each, computed effects, and combinations of several.
 
-That the formulas hold on real networks is proven in ``tests/integration/test_route_fault.py``.
+``tests/integration/test_route_fault.py`` verifies the computed effects on real networks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_table_has_the_papers_kinds_and_enough_methods() -> None:
     assert len({(kind, method.name) for kind, method in _METHODS}) == len(_METHODS)
 
 
-# measured on a real network before any of this was written; the remainder is what is broken there
+# loss measured on real networks before the formulas were written; the remaining pairs are broken
 _MEASURED = [
     ("disable_routing", "ip_forward", (33, 57, 70)),
     ("disable_routing", "forward_policy", (33, 57, 70)),
@@ -118,7 +118,7 @@ def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.
     assert [each.kind for each in drawn] == kinds
     together = fault.expected(world, drawn)
     assert together == _pair_by_pair(world, drawn)
-    # each part breaks something of its own accord, and what is broken is the union
+    # each part breaks pairs on its own, and all parts together break the union of these pairs
     assert all(fault.breaks(world, [each]) for each in drawn)
     assert fault.breaks(world, drawn) == frozenset[tuple[str, str]]().union(
         *(fault.breaks(world, [each]) for each in drawn)
@@ -134,7 +134,7 @@ def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.
 
 
 def test_no_two_parts_share_an_object() -> None:
-    # with two subnets, a missing address and a port that is down need a port each
+    # with two subnets, a missing address and a disabled port need a port each
     rng = random.Random(3)
     plan = Plan(standard(2, 1, rng))
     for _ in range(30):
@@ -165,13 +165,13 @@ def test_one_of_each_omits_methods_that_need_a_larger_network() -> None:
     drawn = {(f.kind, f.method) for f in fault.one_of_each(Plan(standard(2, 1, rng)), rng)}
     missing = {(kind, method.name) for kind, method in _METHODS if not method.netem} - drawn
     assert missing == {
-        # two hosts on a subnet
+        # methods that need two hosts on a subnet
         ("host_neighbour", "wrong_twin"),
         ("host_firewall", "twin_rejected"),
         ("host_path", "twin_detour"),
         ("host_traffic", "twin_nft_in"),
         ("host_traffic", "twin_raw"),
-        # routers that keep subnets apart
+        # methods that need a router with separated subnets
         ("stray_route", "table_route_missing"),
         ("router_firewall", "accept_missing"),
     }
@@ -188,7 +188,7 @@ def test_repairs_restore_the_healthy_settings_of_a_varied_world() -> None:
         plan, host, plan.subnet(host.name), plan.subnet(world.hosts[1].name), world.hosts[1]
     )
     down = fault.apply("host_interface", KINDS["host_interface"][0], site)
-    # a port that goes down takes routes with it
+    # methods for which a disabled port removes the routes
     assert down.repair[0].command == " && ".join(
         [f"ip link set {host.interfaces[0].name} up", *(f"ip route add {r}" for r in host.routes)]
     )

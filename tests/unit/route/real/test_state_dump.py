@@ -74,7 +74,7 @@ OFF, ON = ("sysctl", "ip_forward=0"), ("sysctl", "ip_forward=1")
         ({RULE, ON, OTHER}, [["rule", "10: prohibit"]]),
         ({ON}, [["route", "-"]]),
         ({ON, OTHER}, []),
-        # what a command adds is none of what a fault left
+        # entries that a command adds are not leftovers of a fault
         ({ON, OTHER, ("rule", "20: prohibit")}, []),
     ],
 )

@@ -31,7 +31,7 @@ class Watched:
 
 
 class Pulse:
-    """Stands for what tells whether the kernel answers nobody; it answers after so many looks."""
+    """A fake pulse of a kernel that starts to answer after a number of observations."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
@@ -45,22 +45,22 @@ class Pulse:
     ("looks", "holds", "told"),
     [
         (0, {False, True}, False),  # the kernel answers
-        (1, {False}, True),  # neighbours that do not answer were the cause
-        (2, {False, True}, True),  # queues were
+        (1, {False}, True),  # neighbours without an ARP reply were the cause
+        (2, {False, True}, True),  # queues were the cause
         (1, {True}, True),
-        (9, {False, True}, False),  # another network is
-        (1, set(), False),  # it was another, which has ended
+        (9, {False, True}, False),  # another network is the cause
+        (1, set(), False),  # another network was the cause, and has ended
     ],
 )
 def test_silent_kernel_is_revived_and_the_cause_is_reported(
     looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = route_worker.RouteWorker(Turns())
-    served._pulse = Pulse(looks)  # type: ignore[assignment] # stands for it
+    served._pulse = Pulse(looks)  # type: ignore[assignment] # a fake pulse
     monkeypatch.setattr(served, "_release", lambda queued: queued in holds)
 
     assert served._revive() == ""  # no command has run yet
-    served._guards["m"] = Watched()  # type: ignore[assignment] # stands for a Guard
+    served._guards["m"] = Watched()  # type: ignore[assignment] # a fake Guard
 
     assert served._revive() == told * "its packets kept the kernel from answering pings"
 
@@ -75,8 +75,10 @@ def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
 
 
 class Rounds:
-    """Stands for a prober, and for the kernel's count of what it had no room for: each round
-    finds ``rows``, and ``refused`` of the first rounds are refused something."""
+    """A fake prober, and a fake counter of the kernel's refusals.
+
+    Each round finds ``rows``. In the first ``refused`` rounds, the kernel refuses a packet.
+    """
 
     def __init__(self, rows: tuple[str, ...], refused: int) -> None:
         self.rows = rows
@@ -90,7 +92,7 @@ class Rounds:
         return prober.Round(self.rows, 0.0)
 
 
-#: what the kernel had no room for, by how it tells; the last is no want of room
+#: fake counters of refusals for lack of kernel memory, by cause; the last is not a lack of memory
 WANTS = {
     "neighbours": {"neighbours_refused": lambda count: count},
     "queues": {"queue_drops": lambda count: count},
@@ -100,10 +102,10 @@ WANTS = {
 
 
 def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_worker.RouteWorker:
-    """A worker that measures ``rounds``, on a kernel that has no room for what it tells so."""
+    """Return a worker that measures ``rounds``, on a kernel with refusals of the kind ``want``."""
     served = route_worker.RouteWorker(Turns())
-    served._counters = [0]  # stands for an open file
-    served._prober = rounds  # type: ignore[assignment] # stands for it
+    served._counters = [0]  # a fake open file
+    served._prober = rounds  # type: ignore[assignment] # a fake prober
     monkeypatch.setattr(served, "_make_ready", lambda: None)
     monkeypatch.setattr(served, "_queues", lambda: tuple)
     for name in ("neighbours_refused", "queue_drops", "unsent"):
@@ -119,9 +121,9 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_w
 @pytest.mark.parametrize(
     ("rows", "refused", "tries"),
     [
-        (("11", "01"), 0, 1),  # what is lost is the network's
-        (("11", "11"), 1, 2),  # whatever was found, it is made again
-        (("11", "01"), 2, 3),  # it may have been lost for want of room
+        (("11", "01"), 0, 1),  # without refusals, the network itself loses packets
+        (("11", "11"), 1, 2),  # a round with a refusal is repeated, whatever its result
+        (("11", "01"), 2, 3),  # packets may be missing because of the refusals
     ],
 )
 def test_round_refused_for_lack_of_kernel_memory_is_repeated(
@@ -143,8 +145,8 @@ def test_oversized_replies_count_as_a_property_of_the_network(
 @pytest.mark.parametrize(
     ("asks", "others"),
     [
-        (False, False),  # it may be this network that fills it
-        (True, True),  # others ask for more, while this network is silent
+        (False, False),  # this network itself may fill the table
+        (True, True),  # the table is refused to others, while this network sends nothing
     ],
 )
 def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
@@ -173,25 +175,26 @@ def test_network_that_fills_its_own_queues_is_measured_as_it_is(
     rounds = Rounds(("10", "01"), 10**6)
     served = serve(rounds, want, monkeypatch)
     guard = Watched()
-    served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
-    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
+    served._guards["m"] = guard  # type: ignore[assignment] # a fake Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # a fake pulse
     monkeypatch.setattr(worker.time, "sleep", lambda _: times.append(1.0))
     times: list[float] = []
     monkeypatch.setattr(worker.time, "monotonic", lambda: sum(times))
 
     assert served._measure(crowd_until=1.5).rows == rounds.rows
     assert rounds.tries == 3
-    assert guard.calmed.is_set()  # what its own commands left is ended in between
+    # kernel activity of the agent's own commands is stopped in between
+    assert guard.calmed.is_set()
 
 
 @pytest.mark.parametrize(
     ("rounds", "wrong"),
     [
         (["111 110 111"], ""),
-        # others fill the kernel: each round loses something, and none the same
+        # others fill the kernel, so each round loses other pairs
         (["101 110 011", "111 010 101"], ""),
         (["101 110 111", "101 110 111"], "p_r0 does not reach p_h1"),
-        # what works once and must not is no loss
+        # a pair that works only once and is intended not to work does not count as lost
         (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
     ],
 )
@@ -225,8 +228,8 @@ def test_load_left_by_commands_is_stopped_between_requests(
     ours, theirs = socket.socketpair()
     guard = Watched()
     served = route_worker.RouteWorker(Turns())
-    served._guards["m"] = guard  # type: ignore[assignment] # stands for a Guard
-    served._pulse = Pulse(0)  # type: ignore[assignment] # stands for it
+    served._guards["m"] = guard  # type: ignore[assignment] # a fake Guard
+    served._pulse = Pulse(0)  # type: ignore[assignment] # a fake pulse
 
     def serve() -> None:
         with theirs, theirs.makefile("rb") as asked:
@@ -236,7 +239,7 @@ def test_load_left_by_commands_is_stopped_between_requests(
     thread.start()
     with ours, ours.makefile("rb") as lines:
         assert guard.calmed.wait(60)
-        for _ in range(2):  # and it answers all the same
+        for _ in range(2):  # the worker still answers
             ours.sendall(b'{"do": "run", "machine": "m", "command": "id", "timeout_s": 1}\n')
             assert json.loads(lines.readline())["failed"] == "KeyError: 'm'"
     thread.join(60)

@@ -68,14 +68,15 @@ def test_varied_world_is_consistent(seed: int, switches: int, hosts: int) -> Non
             address = IPv4Interface(interface.address)
             assert address.network == network
             assert address.ip in set(network.hosts())
-    # one more address of each subnet is nobody's: faults take it
+    # each subnet has one more unused address, which faults may use
     members = Counter(host.interfaces[0].subnet for host in world.hosts)
     assert all(
         network.num_addresses - 2 > members[subnet] + 1
         for subnet, network in enumerate(world.networks)
     )
     assert all(not a.overlaps(b) for a, b in combinations(world.networks, 2))
-    # beside what was asked for: hosts in reserve, some of them on subnets of their own
+    # in addition to the requested hosts, there are hosts in reserve, some of them on separate
+    # subnets
     assert len(world.switches) == switches + NUM_RESERVE_SUBNETS
     assert len(world.reserve) == NUM_RESERVE == len(world.hosts) - switches * hosts
     serving = Counter(
@@ -85,7 +86,7 @@ def test_varied_world_is_consistent(seed: int, switches: int, hosts: int) -> Non
     assert len(serving) == switches
     assert set(world.apart) < set(combinations(sorted(serving), 2))
     assert world.apart
-    assert not world.closed  # as drawn, no lock is on
+    assert not world.closed  # as drawn, the world has no locks
     subnet = {host.name: host.interfaces[0].subnet for host in world.hosts}
     for source, row in zip(world.endpoints, world.intended, strict=True):
         for target, works in zip(world.endpoints, row, strict=True):
@@ -107,7 +108,8 @@ def test_varied_worlds_differ_in_all_drawn_settings() -> None:
     assert len({network.prefixlen for world in worlds for network in world.networks}) > 4
     assert {len(host.routes) for world in worlds for host in world.hosts} == {1, 4}
     assert len({machine.sysctls for world in worlds for machine in world.hosts}) > 10
-    assert len({len(world.apart) for world in worlds}) == 1  # one of three pairs
+    # one of three pairs of subnets is separated
+    assert len({len(world.apart) for world in worlds}) == 1
     assert len({len(varied(5, 1, random.Random(seed)).apart) for seed in range(60)}) > 2
 
 
@@ -117,7 +119,7 @@ def _plan(world: World):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_policy_rules_are_ordered_and_have_separate_tables(seed: int) -> None:
-    """What faults count on, which come before and take other tables."""
+    """Policy rules have the properties that faults rely on: order, and separate tables."""
     router = varied(4, 1, random.Random(seed)).router
     preferences = [int(rule.split()[1]) for rule in router.rules]
     assert all(1000 <= a < b <= 30_000 for a, b in pairwise(preferences))

@@ -24,7 +24,7 @@ def _ways(packet: Packet) -> tuple[int | None, int | None, bool, bool]:
         ((_H1, _H2), (None, None, False, False), (None, None, False, False)),
         ((_H1, _H3), (0, 1, True, True), (1, 0, True, True)),
         ((_H1, _R0), (0, None, False, False), (None, 0, False, False)),
-        # of another subnet than the router's first address: its gateway has to help
+        # the host is not on the subnet of the router's first address, so its gateway must forward
         ((_H3, _R0), (1, None, False, True), (None, 1, False, False)),
         ((_R0, _H3), (None, 1, False, False), (1, None, False, False)),
     ],
@@ -87,7 +87,8 @@ def test_policy_rules_choose_the_table(rule: str, there: str, back: str) -> None
     request, reply = plan.ping(_H1, _H3)
     assert (request.table, reply.table) == (there, back)
     if " from 192.168.1.0/24 lookup 100" in rule:
-        # what the router sends unbound has no source yet; its reply has its first address
+        # packets of an unbound socket on the router have no source yet; replies use its first
+        # address
         assert plan.ping(_R0, _H1)[0].table == MAIN
         assert plan.ping(_H3, _R0)[1].table == "100"
 
