@@ -1,4 +1,4 @@
-"""What attacks on routing's sandbox are given, end by and leave behind, in any of its worlds."""
+"""Limits, expected outputs and leftovers of the attacks on routing's sandbox, in any world."""
 
 from __future__ import annotations
 

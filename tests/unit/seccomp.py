@@ -1,4 +1,4 @@
-"""An interpreter of the language of system call filters, by the rules of <linux/filter.h>."""
+"""An interpreter of the language of seccomp filters, by the rules of <linux/filter.h>."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refused(number: int = errno.EPERM) -> int:
 def decide(
     program: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None
 ) -> int:
-    """Run a filter on one call; a value that it returns."""
+    """Run a filter on one system call, and return the filter's result."""
     padded = (*arguments, *[0] * (6 - len(arguments)))
     data = struct.pack("=IIQ6Q", number, architecture or ARCHITECTURE[machine], 0, *padded)
     at, accumulator = 0, 0
@@ -72,7 +72,7 @@ def header_numbers(machine: str) -> dict[str, int]:
 
 
 def check_numbers(machine: str, table: Mapping[str, int | None]) -> None:
-    """The table's numbers are those of the kernel's headers."""
+    """Check that the table's numbers equal those of the kernel's headers."""
     known = header_numbers(machine)
     for name, number in table.items():
         header_name = _NAMED_OTHERWISE.get(machine, {}).get(name, name)

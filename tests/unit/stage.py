@@ -22,7 +22,7 @@ Answer = Callable[[str, int], Any]
 
 
 class Scripted:
-    """An agent whose reply is ``answer(prompt, turn)``: a text, a Reply, an error, or awaited."""
+    """An agent that replies ``answer(prompt, turn)``: a text, a Reply, an error or an awaitable."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -61,7 +61,7 @@ class Scripted:
 
 
 def open_all(prompt: str, turn: int) -> str:
-    """Opens one valve after the other: solves every query in eight turns."""
+    """Reply that opens one valve after the other, which solves every query in eight turns."""
     return f"open v{turn + 1}"
 
 
@@ -109,7 +109,7 @@ class FragileWorks(Waterworks):
 
 
 def fail_at(moment: str, *, tries: int, proven_ours: bool = False) -> Callable[..., None]:
-    """A plan: the first ``tries`` tries of every query fail at ``moment``."""
+    """Return a plan in which the first ``tries`` tries of every query fail at ``moment``."""
 
     def plan(query: Query, number: int, now: str) -> None:
         if now == moment and number < tries:
@@ -132,7 +132,7 @@ def assess(
     secrecy: Secrecy = Secrecy.OPEN,
     **values: Any,
 ) -> tuple[list[dict[str, Any]], Sequence[Episode]]:
-    """Conduct one assessment; the results, and the journal's episodes with all their steps."""
+    """Conduct one assessment; return the results and the journal's complete episodes."""
     config = toy.config_type.parse({"seed": 7, **values})
 
     async def run() -> dict[str, Any]:

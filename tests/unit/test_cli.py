@@ -45,7 +45,7 @@ from netarena.task.identity import Secrecy, seal_id
 from tests.fake.process import find_processes
 
 ROOT = Path(__file__).parents[2]
-#: seconds until something that must happen is given up
+#: time limit for each wait, in seconds
 PATIENCE_S = 90.0
 
 
@@ -388,8 +388,11 @@ def test_run_warns_about_keys_that_it_ignores(fake, capsys):
 
 @pytest.fixture
 def usual_signals() -> Iterator[None]:
-    """What shells start in the background ignores SIGINT, what nohup starts SIGHUP, and so does
-    all that it starts: not so within."""
+    """Restore the default handling of SIGINT and SIGHUP.
+
+    Background processes of shells ignore SIGINT, processes under nohup ignore SIGHUP, and their
+    children inherit this.
+    """
     signals = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, usual) for number, usual in signals.items()}
     yield
@@ -541,7 +544,7 @@ def test_run_without_failed_episodes_prints_no_line_about_them(fake, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("usual_signals")
 def test_resume_without_a_run_is_refused(fake, number, capsys):
-    assert run_lamp("--out", "run") == 0  # an earlier one is none
+    assert run_lamp("--out", "run") == 0  # an earlier run does not count
     before = sorted(fake.rglob("*"))
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -663,7 +666,7 @@ def test_until_interval_computes_the_number_of_further_queries(summary, number, 
     found, told = until.more(10, known | summary)
     assert found == number
     assert why in told
-    # where all that any rate needs was asked, invalid ones stand in the way
+    # enough queries for any rate were asked, so the invalid episodes are the cause
     wide = known | {"intervals": {"solved_safely": [0.4, 0.6]}, "invalid": [{}] * 700}
     found, told = until.more(100, wide)
     assert found is None
@@ -675,7 +678,7 @@ def test_resumed_run_needs_no_repeated_options(fake, capsys):
     folder = "netarena-runs/lamp-7"
     assert main(["run", "lamp", "--resume", "--seed", "7"]) == 0
     assert participants(folder) == {"lamp_operator": "idler"}
-    # an older run says it by its participants alone
+    # the config of an older run names the agent only under its participants
     path = fake / folder / "config.json"
     config = json.loads(path.read_text())
     del config["agent"]
@@ -730,7 +733,7 @@ def test_over_a2a_starts_the_agent_as_a_service_and_stops_it(fake, capsys):
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_over_a2a_leaves_no_agent_process_behind(fake, number):
-    seed = str(time.monotonic_ns())  # no other run has left an agent with it
+    seed = str(time.monotonic_ns())  # no other run has started an agent with this seed
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "oracle"]
     command += ["--over-a2a", "--seed", seed, "--out", "run", "--num-queries", "50"]
     with subprocess.Popen([*command, "--set", "delay_s=0.2"]) as process:
@@ -766,7 +769,7 @@ def test_over_a2a_reports_why_an_agent_does_not_start(fake, capsys):
     assert err.count("\n") == 1
 
 
-# an agent of one's own: --agent-cmd, --verbose, --query, check-agent
+# own agents: --agent-cmd, --verbose, --query, check-agent
 
 
 def own_agent(seed: str, strategy: str = "oracle") -> str:
@@ -898,7 +901,7 @@ def test_verbose_run_escapes_terminal_sequences(capsys):
             return Reply(text="a\x1b[2J\rb\n" + "c\n" * 500, metadata={"usage": usage})
 
     async def converse() -> None:
-        watched = Watched(Rude())  # type: ignore[arg-type] # it is never closed
+        watched = Watched(Rude())  # type: ignore[arg-type] # the fake has no aclose
         await watched.open(timeout_s=1)
         await watched.ask("hello", context_id="c", timeout_s=1)
         with pytest.raises(AgentFailed):
@@ -949,7 +952,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
     assert line["id"] == seal_id(app.query_id(config, 7, line["index"]), 7)
     assert main(["regrade", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 6
-    # elsewhere the folder, or keys and seed, must be given
+    # without the run below netarena-runs, its folder or the keys and the seed must be given
     (fake / "netarena-runs").rename(fake / "elsewhere")
     given = ["--num-queries", "3", "--set", "lamps=7"]
     assert run_lamp("--query", first["id"], *given) == 2
@@ -962,7 +965,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
     (fake / "netarena-runs").rename(fake / "gone")
     assert run_lamp("--query", first["id"], "--out", "elsewhere") == 0
     capsys.readouterr()
-    # a run's own folder is read, and stays as it is
+    # a run's own folder is only read
     kept = {path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()}
     for _ in range(2):
         assert run_lamp("--query", first["id"], "--out", "elsewhere/team/a", "--json") == 0
@@ -971,7 +974,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
         path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()
     }
     assert (fake / "netarena-runs" / first["id"] / "earlier-1").is_dir()
-    # a folder of this query's own is gone on in
+    # a folder of a run of this query is continued
     assert (
         run_lamp("--query", first["id"], "--out", f"netarena-runs/{first['id']}", "--resume") == 0
     )
@@ -1155,7 +1158,10 @@ def test_audit_counts_queries_in_total(fake, capsys):
 
 @pytest.fixture
 def telltale(fake, monkeypatch):
-    """The lamp application with revealing evidence: the broken one of four parts is older."""
+    """The lamp application with evidence that reveals the fault.
+
+    Of four parts, the broken one is older.
+    """
 
     async def evidence(self, query, config):
         broken = query.index % 4
@@ -1204,7 +1210,7 @@ def test_audit_takes_evidence_with_traces_only(fake, capsys, tmp_path):
 
 
 def test_audit_of_invalid_queries_has_status_1(fake, capsys):
-    # a pair takes two turns
+    # pairs take two turns, which exceeds max_iterations
     arguments = ["audit", "lamp", "--num-queries", "6", "--set", "max_iterations=1"]
     assert main(arguments) == 1
     out = capsys.readouterr().out
@@ -1233,7 +1239,7 @@ def test_doctor_lists_missing_parts(fake, capsys):
 def test_doctor_knows_every_extra(fake, capsys, monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # those of an application are its own to tell of
+    # the extras of applications are reported by the applications
     assert set(EXTRAS) == set(extras) - {"malt", "route", "backbone", "k8s", "all"}
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert main(["doctor", "lamp"]) == 0
@@ -1269,7 +1275,7 @@ def test_regrade_repeats_the_verdicts_of_a_stored_run(fake, capsys):
     before = (fake / "run" / "results.json").read_text()
     assert main(["regrade", "run"]) == 0
     assert "0 verdicts and 0 explanations differ" in capsys.readouterr().out
-    # a journal that was tampered with: the last step of an episode claims to be wrong
+    # a journal in which an episode's verdict was changed
     journal = fake / "run" / "journal.jsonl"
     text = journal.read_text()
     assert '"outcome":"solved","correct":true' in text
@@ -1321,7 +1327,7 @@ def test_leaderboard_ranks_runs(fake, capsys):
     assert "file: /dev/zero cannot be read: it is not a regular file" in zero
 
 
-#: characters that a terminal obeys or hides, and what is shown as it is
+#: control characters, invisible characters, and text that is printed unchanged
 HOSTILE = "\x1b[2J\x7f\x9b31m\u202e\u2066\u200f\u2028\U000e0041"
 HARMLESS = "naïve 網路 ✓"
 
@@ -1407,7 +1413,7 @@ def test_serve_reports_its_address(fake):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            # warnings of what this machine lacks may come before
+            # warnings about missing features of this machine may come first
             said = r"netarena: lamp listens at (http://127\.0\.0\.1:\d+/)\n"
             url = next(match[1] for line in process.stderr if (match := re.fullmatch(said, line)))
             with urllib.request.urlopen(f"{url}.well-known/agent-card.json") as card:

@@ -41,7 +41,7 @@ def test_help_is_shown_in_any_encoding(arguments, terminal):
             assert a2a_purple.cli.main(["--help"]) == 0
         else:
             assert main(arguments.split()) == 0
-    # click writes UTF-8 where the encoding is ASCII
+    # click writes UTF-8 if the encoding is ASCII
     assert "Show this message and exit." in terminal.bytes.getvalue().decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Keys common to all applications: unknown and wrong keys, and keys that shape queries."""
+"""Keys of all applications: unknown keys, wrong values, and keys that affect queries."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_message_names_a_wrong_value_once(given):
 
 def test_seed_may_be_given_as_text_to_avoid_rounding():
     assert Config.parse({"seed_text": "18446744073709551615"}).seed == 2**64 - 1
-    # the number of a copied summary, as JavaScript writes it
+    # a seed from a copied summary, which JavaScript has rounded
     assert Config.parse({"seed": 2**53, "seed_text": "9007199254740993"}).seed == 2**53 + 1
     assert Config.parse({"seed": None, "seed_text": "7"}) == Config.parse({"seed": 7})
     assert Config.parse({"seed": 7, "seed_text": None}) == Config.parse({"seed": 7})

@@ -202,7 +202,7 @@ def test_unreachable_agent_has_no_summary_even_if_environments_fail(tmp_path: Pa
 def test_observation_within_the_time_budget_is_judged(tmp_path: Path) -> None:
     class Slow(Toy):
         def judge(self, *arguments):
-            done.wait(2.5)  # beyond the budget
+            done.wait(2.5)  # longer than the time budget
             return super().judge(*arguments)
 
     import threading
@@ -277,7 +277,7 @@ class Counted(Fragile):
 
         async def counted() -> None:
             self.closed[id(works)] = self.closed.get(id(works), 0) + 1
-            self.kept.append(works)  # ids must not be used again
+            self.kept.append(works)  # the object is kept, so that its id is not used again
             await close()
 
         works.close = counted  # type: ignore[method-assign]

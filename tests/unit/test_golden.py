@@ -1,7 +1,7 @@
-"""Queries, ids and first prompts of today, held byte for byte by a hash for each application.
+"""Queries, ids and first prompts of each application must equal stored hashes.
 
-Who changes one of them on purpose raises the generator's version where a seed draws something
-else, and says in the commit why the hash is another one.
+A commit that changes a hash on purpose explains the change. If a seed then draws other queries, the
+commit also raises the generator's version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from netarena_network.action import fault_of
 from netarena_route.query import world_of as network_of
 
 SEED = 20261125
-#: configs that reach each generator and each text of a prompt; of malt one of each version
+#: configs that use every generator and every text of a prompt; for malt, one config of each version
 CONFIGS: dict[str, list[dict[str, Any]]] = {
     "malt": [{}],
     "malt, worded": [{"phrasing": "varied"}, {"phrasing": "held_out"}],
@@ -43,7 +43,7 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
 
 
 def _unseen(query: Query) -> State:
-    """The network itself is what an agent of malt gets: no state is told."""
+    """Return an empty state, because malt's agent gets the network itself instead."""
     del query
     return {}
 
@@ -95,7 +95,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
         ("malt, worded", "1d9fe26803394480", "c60a8cdc38d8352c"),
         ("route", "c0384b1e38b1560e", "723359230b4c3bc6"),
-        # a world of route before it was an application: the same queries, ids and prompts
+        # formerly a world of route: the same queries, ids and prompts
         ("backbone", "46edeeafc80d2548", "afe20ce30ff2811f"),
         ("route, backbone", "46edeeafc80d2548", "afe20ce30ff2811f"),
         ("k8s", "7dd0758a355b04fe", "0c480e1f802ff89d"),

@@ -1,4 +1,4 @@
-"""What the images run beside the service: their entry point, and their health check."""
+"""Scripts of the images: the entry point and the health check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCKERFILES = [*ROOT.glob("Dockerfile.*"), ROOT / "a2a_purple" / "Dockerfile"]
 def run(
     commands: Path, script: Path, *arguments: object, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script where the commands in the folder stand before all others."""
+    """Run a script with the commands of a folder first in PATH."""
     return subprocess.run(
         ["sh", script, *map(str, arguments)],
         env={"PATH": f"{commands}:{os.environ['PATH']}", **environ},
@@ -54,7 +54,7 @@ def test_health_check_requests_the_served_address(tmp_path, served, environ, ask
     done = run(tmp_path, ROOT / "scripts" / "image-health", line, **environ)
     page = "health" if "openenv" in served else ".well-known/agent-card.json"
     assert done.stdout.split()[-1] == f"http://{asked}/{page}"
-    # what curl found is the check's word
+    # the exit status is that of curl
     assert (done.returncode, done.stderr) == (7, "")
 
 
@@ -69,7 +69,7 @@ def test_every_image_has_the_health_check_and_all_files_it_copies(file):
         assert os.access(ROOT / name, os.X_OK)
 
 
-#: takes the options of setpriv away
+#: replacement of setpriv that removes its options
 DROPS = """\
 while case $1 in -*) ;; *) false ;; esac; do
   case $1 in --re*|--inh*|--bound*) shift ;; esac
@@ -77,7 +77,7 @@ while case $1 in -*) ;; *) false ;; esac; do
 done
 AS=netarena exec "$@"
 """
-#: answers for the service's user: a folder can be written where its group may
+#: replacement of sh that treats a folder as writable if its group may write to it
 MAY_WRITE = """\
 case $2 in
   test*) test "$(stat -c %A "$4" | cut -c 6)" = w ;;
@@ -87,7 +87,7 @@ esac
 
 
 class Started:
-    """The entry point, started in a container whose mounted folder has these rights."""
+    """Runs the entry point as in a container whose mounted folder has the given rights."""
 
     def __init__(self, folder: Path, *, user: str = "0", mode: int = 0o755, setpriv: str = ""):
         commands = folder / "bin"
@@ -95,7 +95,7 @@ class Started:
         commands.mkdir()
         self.runs.mkdir()
         self.runs.chmod(mode)
-        # the service's user is told by a variable, and may write where the group may
+        # a variable names the service's user, who may write where the group may write
         stand_in(
             commands,
             id=f"echo {user}",

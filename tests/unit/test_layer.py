@@ -17,7 +17,7 @@ def test_every_module_has_a_layer():
 
 
 def test_no_module_of_the_core_names_an_application():
-    """Docstrings and the examples of ``--help`` may."""
+    """Docstrings and examples of ``--help`` are exempt."""
     read = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     names = read["project"]["entry-points"]["netarena.applications"]
     core = [path for path in (ROOT / "netarena").rglob("*.py") if path.parent.name != "cli"]

@@ -77,7 +77,7 @@ async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
     first, after, ended, *_, last = told
     assert first.startswith("You run a waterworks.")
     assert first.endswith("(turn 1 of 10)")
-    # what is new, not the task again
+    # only the news, without the task
     assert re.search(r"open v\d: v\d is open", after)
     assert "You run a waterworks." not in after
     assert after.endswith("(turn 2 of 10)")
@@ -109,11 +109,11 @@ async def test_call_without_a_turn_uses_no_turn(tmp_path: Path) -> None:
             assert await call(client, "reply", **values) == (f"reply: {problem}", True)
         text, refused = await call(client, "smash")
         assert ("There is no tool 'smash'" in text, refused) == (True, True)
-        # a reply that cannot be read is a turn, as ever
+        # an unreadable reply uses up a turn, as in other runs
         text, refused = await call(client, "reply", text="hm")
         assert "Send `open NAME` or `close NAME`." in text
         assert (text.endswith("(turn 2 of 2)"), refused) == (True, False)
-        # of two calls at once the second finds the task ended
+        # the second of two concurrent calls finds that the task has ended
         pair = [call(client, "reply", text="close v1"), call(client, "reply", text="close v2")]
         told = await asyncio.gather(*pair)
         assert sorted(told) == [
@@ -145,7 +145,7 @@ async def test_caller_that_is_too_slow_loses_only_the_task(tmp_path: Path) -> No
     keys = {"num_queries": 2, "agent_timeout_s": 0.5}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
         await call(client, "next_task")
-        while desk._graded == 0:  # noqa: ASYNC110 -- it is the engine's limit that is waited for
+        while desk._graded == 0:  # noqa: ASYNC110 -- waits for the engine's time limit
             await asyncio.sleep(0.01)
         assert await call(client, "reply", text="open v1") == (
             "No task is open: call next_task.",
@@ -160,7 +160,7 @@ async def test_interrupted_caller_continues_at_the_right_turn(tmp_path: Path) ->
     async with examined(tmp_path, end_index=1, max_iterations=9) as desk:
         await desk.call("next_task", {})
         leaving = asyncio.create_task(desk.call("reply", {"text": "close v1"}))
-        while desk._open is not None:  # noqa: ASYNC110 -- the call is to be under way, no more
+        while desk._open is not None:  # noqa: ASYNC110 -- waits until the call has started
             await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.wait([leaving])
@@ -174,7 +174,7 @@ async def test_reply_at_the_end_of_its_time_is_refused() -> None:
     desk = Desk(toy, toy.config_type(), "caller")
     asking = asyncio.create_task(desk.ask("?", context_id="c", timeout_s=1.0))
     assert "turn 1" in (await desk.call("next_task", {})).text
-    asking.cancel()  # the reply's place is gone now, the agent's own turn comes later
+    asking.cancel()  # cancels the request, whose coroutine ends only later
     assert (await desk.call("reply", {"text": "open v1"})).refused
 
 
@@ -270,7 +270,7 @@ async def test_stdio_server_plays_an_assessment(tmp_path: Path) -> None:
             assert not refused
             if "has ended" in text:
                 break
-    # whoever left at once left the results to be written
+    # the client disconnected at once, and the results were still written
     assert results(tmp_path / "out")[-1]["avg_solved_safely"] == 1.0
 
 

@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EVIDENCE = DOCS / "evidence"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-#: what a program writes, by the page of evidence that it writes it into
+#: sections that programs write, by page of evidence
 SECTIONS = {
     "malt": ["audit malt", "draw malt", "language malt", "readings malt"],
     "route": ["audit route", "agents"],
     "k8s": ["audit k8s", "agents"],
 }
-#: words of a page that somebody who uses an application reads from end to end, in ten minutes
+#: maximum number of words of a page for users, who read it in ten minutes
 USE_WORDS = 2000
-#: where a page may be named: in remedies, docstrings, comments
+#: folders whose remedies, docstrings and comments may name pages
 SOURCES = ("netarena", "apps", "a2a_purple", "benchmarks", "scripts", "scenarios", "tests", "docs")
 
 FENCED = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
@@ -48,7 +48,7 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings: words joined by hyphens, repeated ones counted."""
+    """Return GitHub's anchors of a page's headings: joined by hyphens, with numbers if repeated."""
     found: list[str] = []
     for heading in HEADING.findall(prose(page)):
         text = LINK.sub("]", heading).lower()
@@ -97,7 +97,7 @@ def test_every_page_is_listed() -> None:
 
 
 def test_every_named_page_exists() -> None:
-    """Remedies, docstrings and commands name pages that may be moved."""
+    """Remedies, docstrings and commands name pages, which may be moved."""
     files = [
         path
         for path in [*ROOT.glob("*"), *(p for name in SOURCES for p in (ROOT / name).rglob("*"))]
@@ -173,7 +173,7 @@ def test_readme_table_has_the_format_of_the_demo() -> None:
     assert agents is not None
     malt = load("malt")
     asked = str(int(agents[2]) * len(malt.labels(malt.config_type.parse({}))))
-    # agents that solve as much are ranked by their time
+    # agents that solve equally many are ranked by time
     assert sorted(row.split()[1] for row in rows) == sorted(agents[1].split())
     graded = head.index("graded")
     assert {row[graded:].split()[0] for row in rows} == {asked}

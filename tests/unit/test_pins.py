@@ -12,7 +12,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "requirements" / "dev.txt"
-#: extras that are in no environment with the others
+#: extras with a separate environment each
 APART = {"gymnasium", "openenv", "trl", "verifiers"}
 
 
@@ -23,7 +23,7 @@ def read_pins(path: Path) -> dict[str, Version]:
 
 
 def test_package_required_with_extras_is_pinned_with_them() -> None:
-    """pip takes the newest ``name[extra]`` where ``name`` alone is pinned, and refuses the list."""
+    """pip refuses a list that pins only ``name`` if ``name[extra]`` is required."""
     found = re.findall(r"^([^=\s]+)==", PINS.read_text(), re.MULTILINE)
     pins = {canonicalize_name(pin.name): pin.extras for pin in map(Requirement, found)}
     wanted = [
@@ -38,13 +38,13 @@ def test_package_required_with_extras_is_pinned_with_them() -> None:
 
 
 def test_lower_bound_of_a_requirement_is_near_its_pin() -> None:
-    """pip before 24 tries version after version down to the lower bound, and does not end."""
+    """pip before 24 tries all versions down to the lower bound, and hardly ever ends."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [(line, PINS) for line in project["dependencies"]]
     for name, extra in project["optional-dependencies"].items():
         if name != "all":
             own = PINS.with_stem(name) if name in APART else PINS
-            # an extra may be another one of ours
+            # an extra may contain other extras of this project
             lines += [(line, own) for line in extra if not line.startswith("netarena[")]
     needs = [Requirement(line) for line, _ in lines]
     for need, (_, path) in zip(needs, lines, strict=True):
@@ -54,5 +54,6 @@ def test_lower_bound_of_a_requirement_is_near_its_pin() -> None:
         pin = pins[canonicalize_name(need.name)]
         assert need.specifier.contains(pin, prereleases=True), need
         assert pin.major - bounds[">="].major <= 1 + 4 * (need.name == "setuptools"), need
-    # an installer finds out slowly what the newest of two others disagree on
+    # without a direct requirement, installers are slow to find a version that two other packages
+    # accept
     assert "python-dateutil" in {need.name for need in needs}

@@ -166,7 +166,7 @@ def test_earlier_run_gives_output_tokens_only_to_agents_with_its_prompts(
     plain, react = estimated([path, "--estimate-from", "run"], capsys)["agents"]
     assert plain["output_tokens"] < 100 * plain["calls"]
     assert react["output_tokens"] == pytest.approx(7777 * react["calls"], rel=0.01)
-    # another application has other turns and replies
+    # other applications have other numbers of turns and other replies
     assert main(["run", "malt", "--estimate-from", "run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--estimate-from: run is a run of toy, not of malt" in line

@@ -1,4 +1,4 @@
-"""Resumed assessments under a secret seed: a prompt that was shown is never shown again."""
+"""Resumed assessments under a secret seed never show a prompt again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def examine(
     agents: Any, out: Path, seed: int, secrecy: Secrecy = Secrecy.SEALED, **values: Any
 ) -> dict[str, dict[str, Any]]:
-    """Conduct an assessment of a service whose task has ``seed``; summaries by role."""
+    """Conduct an assessment of a service whose task has ``seed``; return the summaries by role."""
     parties: Mapping[str, Any] = agents if isinstance(agents, dict) else {"toy_operator": agents}
 
     async def run() -> dict[str, dict[str, Any]]:
@@ -68,7 +68,7 @@ def failing(reason: FailureReason) -> Scripted:
 
 
 class Stopped(Scripted):
-    """Is asked ``after`` queries and then the task is cancelled in the middle of an ask."""
+    """An agent that replies to ``after`` queries; then the task is cancelled during a request."""
 
     def __init__(self, after: int) -> None:
         super().__init__(self.reply)
@@ -115,7 +115,7 @@ def test_silent_agent_that_is_resumed_gets_new_queries_each_time(
     graded = records(tmp_path)
     assert summary["toy_operator"]["replaced"] == len(ids)
     assert not {record["id"] for record in graded} & set(ids)
-    # as many of each label as ever, all of them fresh
+    # each label has the usual number of queries, and all of them are new
     drawn = stored_queries(tmp_path)
     assert len(graded) == 2 * LABELS
     assert sorted(drawn[record["id"]].index for record in graded) == list(range(2 * LABELS))
@@ -144,7 +144,7 @@ def test_only_the_query_shown_when_the_process_ended_is_replaced(
     assert ids[:2] == graded
     assert set(ids) & original == original - {first[2]}
     assert (tmp_path / "queries.jsonl").read_bytes().startswith(recorded)
-    # asked in its turn: the order stays balanced over labels
+    # replacements are asked in the usual order, which is balanced over the labels
     drawn = stored_queries(tmp_path)
     plain = order_queries([query for query in drawn.values() if query.seed == 1], 1)
     assert [drawn[name].index for name in ids] == [query.index for query in plain]
@@ -193,7 +193,7 @@ def test_participants_keep_graded_queries_and_get_new_ones_for_the_rest(
     tmp_path: Path,
 ) -> None:
     class Gone(Scripted):
-        """An agent that is stopped when the other one is done."""
+        """An agent that is stopped when the other agent is done."""
 
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Any:
             path = tmp_path / "quick" / "journal.jsonl"

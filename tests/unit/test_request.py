@@ -74,7 +74,7 @@ def test_progress_without_a_total_prints_few_lines(capsys):
 async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(
     tmp_path, monkeypatch, tagged, reply
 ):
-    if not tagged:  # an agent of others, whose card does not say what it is
+    if not tagged:  # a foreign agent whose card does not declare that it is a purple agent
         monkeypatch.setattr(green, "_is_purple", lambda card: False)
     async with purple(reply) as url:
         with pytest.raises(AssessmentFailed, match="send the request to a green agent") as caught:

@@ -1,4 +1,4 @@
-"""tests/conftest.py: a missing requirement is a visible skip, or a failure where it is demanded."""
+"""tests/conftest.py: a missing requirement is a visible skip, or a failure if it is demanded."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
 def test_every_field_of_the_journal_is_documented(kind: type) -> None:
     for name in kind.model_fields:  # type: ignore[attr-defined]
         assert f"`{name}`" in JOURNAL, name
-    # but for what is made of an episode's findings and of its query
+    # except for fields that are computed from an episode's findings and its query
     read_off = {"unsafe_by", "content"}
     assert {field.name for field in fields(Outline)} <= {*Episode.model_fields, *read_off}
 

@@ -1,4 +1,4 @@
-"""A resumed run and a query by its id get the stored keys, whichever application serves them."""
+"""Resumed runs, and queries by their id, use the stored keys, whichever application serves them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED = 7
 
 
 def store(folder: Path, config: Config) -> dict[str, Any]:
-    """Write the part of a run's ``config.json`` that tells what its queries are."""
+    """Write the part of a run's ``config.json`` that determines its queries."""
     told = {
         "application": "route",
         "config": config.model_dump(mode="json"),

@@ -1,4 +1,4 @@
-"""netarena.sdk: its lists of names agree, and it loads what is used."""
+"""netarena.sdk: its lists of names agree, and names are loaded on first use."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from netarena.model import AgentInfo, Reply
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """What still sends draws its pauses from the generator of all."""
+    """Wait for threads that still send spans, because they use the global random generator."""
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
@@ -43,7 +43,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """The resources' spans that a collector was sent; all are there once tracing was ended."""
+    """Yield the spans, by resource, that a collector received; complete after tracing has ended."""
     sent: list[dict[str, Any]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def value(told: dict[str, Any]) -> Any:
 
 
 def spans(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All spans, attributes as a dictionary, after the last one was sent."""
+    """Return all spans with their attributes as a dictionary, after the last one was sent."""
     telemetry._tracer().span_processor.shutdown()
     return [
         {**span, "attributes": {one["key"]: value(one["value"]) for one in span["attributes"]}}
@@ -238,7 +238,7 @@ def test_agent_gets_the_trace_context(collector, tmp_path: Path, monkeypatch) ->
 
     assess(Toy(), Both(), tmp_path, end_index=1, max_iterations=1)
     (call,) = [one for one in spans(collector) if one["name"] == "invoke_agent both"]
-    # protobuf's JSON has bytes as base64
+    # protobuf's JSON encodes bytes as base64
     ids = [base64.b64decode(call[key]).hex() for key in ("traceId", "spanId")]
     assert [one.split("-")[1:3] for one in told] == [ids, ids]
     assert call["attributes"]["server.port"] == 80

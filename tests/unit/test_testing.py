@@ -134,10 +134,10 @@ async def leave_when_cancelled(self):
 
 
 async def break_afterwards(self):
-    """Build a healthy world, and break it then: the last file that was written tells what."""
+    """Build a world as intended, then break it: the last written file reveals the fault."""
     actions, self.query = self.query.actions, self.query.model_copy(update={"actions": ()})
     await Waterworks.open(self)
-    await asyncio.sleep(0.02)  # more than the kernel's clock of files
+    await asyncio.sleep(0.02)  # longer than the resolution of file times
     for action in actions:
         await self.turn("close", str(action.parameters["valve"]))
     return await self.observe()
@@ -190,7 +190,7 @@ def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
     (test,) = named(Contract(), word)
-    with pytest.raises(AssertionError, match=r"\w+ \w+ \w+"):  # it says what is wrong
+    with pytest.raises(AssertionError, match=r"\w+ \w+ \w+"):  # the message describes the flaw
         test()
 
 

@@ -12,7 +12,7 @@ from netarena.errors import FailureReason
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
-#: a row's first cell; two backticks around what holds one
+#: the first cell of each row; two backticks enclose text that contains a backtick
 ROWS = [text for _, text in re.findall(r"^\| (``|`) ?(.+?) ?\1 \| .+ \|$", PAGE, re.MULTILINE)]
 
 
@@ -36,7 +36,11 @@ def texts():
 
 
 def ways(text: str) -> list[list[str]]:
-    """``where: words``, which an error puts together, or words alone; fillings at the ends left."""
+    """Return the possible parts of a message.
+
+    An error message may be one text, or ``where: words`` from two texts. Formatted values at the
+    ends are removed.
+    """
     where, colon, words = text.partition(": ")
     apart = [[where, words]] if colon else []
     return [[piece.strip("…") for piece in pieces] for pieces in ([text], *apart)]

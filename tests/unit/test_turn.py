@@ -15,7 +15,8 @@ from netarena.errors import AgentFailed, FailureReason
 from netarena.model import Reply, Usage
 from tests.fake.process import find_processes
 
-#: opens the valves that its prompt says are shut, one a turn, and says so on standard error
+#: opens the valves that are shut according to the prompt, one per turn, and logs it on standard
+#: error
 OPENER = """\
 prompt=$(cat)
 shut=$(printf %s "$prompt" | grep -o "'v[0-9]': False" | head -1 | grep -o 'v[0-9]')
@@ -47,8 +48,9 @@ def test_any_program_can_be_an_agent(tmp_path, monkeypatch, capsys):
     told = graded[0]["steps"][0]["reply"]["metadata"]
     assert told["exit_status"] == 0
     assert told["stderr"].startswith("opening v")
-    assert main(["run", "toy", "--resume", "--out", "out"]) == 0  # no --agent-exec again
-    # two turns of each conversation, each in a process of its own
+    # the stored --agent-exec is used again
+    assert main(["run", "toy", "--resume", "--out", "out"]) == 0
+    # two turns of each conversation, each in a separate process
     contexts = (tmp_path / "contexts").read_text().split()
     assert (len(contexts), len(set(contexts))) == (4, 2)
 
@@ -73,7 +75,7 @@ def test_json_line_on_standard_error_reports_usage(errors, usage):
 def test_long_prompt_and_long_reply_are_passed_completely():
     prompt = "é\n" * 200_000
     assert ask("cat", prompt).text == prompt
-    # one that reads nothing answers all the same
+    # a program that ignores its input can reply too
     assert ask("echo $NETARENA_CONTEXT", prompt).text == "c-1\n"
 
 

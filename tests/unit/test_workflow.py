@@ -1,4 +1,4 @@
-"""Workflows and manifests, as far as they can be checked without the platforms that run them."""
+"""Workflows and manifests, checked without the platforms that run them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_workflow_scripts_are_bash_and_actions_have_versions(path):
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|[0-9a-f]{40})", str(step["uses"]))
             continue
-        # expressions are replaced before bash sees them
+        # GitHub replaces expressions before bash runs the script
         script = re.sub(r"\$\{\{.*?\}\}", "x", str(step["run"]))
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
 
 
 def check_schema(name: str, *paths: Path) -> subprocess.CompletedProcess[str]:
-    """Hold files against the schema that is published for them, which came with the program."""
+    """Check files against the published schema, a copy of which is part of check-jsonschema."""
     return subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{name}", *paths],
         capture_output=True,
@@ -80,7 +80,7 @@ def test_compose_files_fit_the_schema_of_compose(tmp_path):
     made = []
     for path in [*ROOT.glob("scenarios/*/leaderboard.toml"), ROOT / "docs" / "scenario.md"]:
         text = path.read_text()
-        if path.suffix == ".md":  # the one with mounts, which names no participant
+        if path.suffix == ".md":  # the scenario with mounts, which names no participant
             (text,) = [
                 block
                 for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
@@ -112,7 +112,7 @@ def test_release_builds_every_image():
     files = {path.name for path in ROOT.glob("Dockerfile.*")} | {"a2a_purple/Dockerfile"}
     assert {row["file"] for row in rows} == files
     names = {row["name"] for row in rows}
-    # who learns is no agent
+    # the training image contains no agent
     assert {path.stem for path in MANIFESTS} == names - {"openenv"}
 
 
@@ -130,11 +130,11 @@ def test_manifest_starts_the_agent_and_declares_its_resources(path):
     assert manifest["manifest_version"] == "0.1.0"
     if path.stem == "purple":
         assert "slots" not in manifest
-        # the gateway turns loopback URLs of cards into its own, and no others
+        # the gateway replaces only loopback URLs in cards with its own
         assert program["entrypoint"][-2:] == ["--card-url", "http://127.0.0.1:9009/"]
         return
-    # as in the manifests of AgentBeats' own green agents: the scenario binds the gateway's proxy to
-    # this slot, and a slot that no program names cannot be talked to
+    # as in the manifests of AgentBeats' own green agents: the scenario connects the gateway's proxy
+    # to this slot. An agent can be reached only through a slot that its manifest names.
     assert manifest["slots"] == {"proxy": {"kind": "a2a"}}
     assert "${slots.proxy.url}" in program["env"].values()
     told = manifest["metadata"]
@@ -176,6 +176,6 @@ def test_quick_submit_passes_the_seed_secret_to_the_green_agent():
         "${{ toJSON(secrets.NETARENA_SEED) }}", '"s3cret"'
     )
     assert read_seed_secret({"GREEN_SECRETS_JSON": secrets}) == "s3cret"
-    # what the workflow adds to each config
+    # keys that the workflow adds to each config
     board = read_scenario(ROOT / "scenarios" / "malt" / "leaderboard.toml").config
     load("malt").config_type.parse({**board, "shard_index": 0, "num_shards": 1})

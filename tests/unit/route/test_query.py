@@ -128,7 +128,7 @@ def test_fault_that_does_not_fit_the_network_is_refused(keys: dict[str, object],
 
 
 def test_network_too_small_for_the_fault_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A varied network of sufficient size occasionally has no room: see seed 5, query 45."""
+    """Some varied networks of sufficient size have no room for a fault, as in seed 5, query 45."""
     config = _config(world="varied", num_switches=3, error_types=["host_gateway"])
     (first,) = _generate(config)
     draw, tried = query.draw, []

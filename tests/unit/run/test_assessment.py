@@ -206,7 +206,7 @@ def test_extended_run_asks_only_new_queries_and_equals_a_larger_run(tmp_path: Pa
     assert len(set(agent.contexts)) == 9, "only new queries are asked"
     assert len(episodes) == 15
     assert results[-1]["config"]["num_queries"] == 5
-    # the journal says so too, and a resumed run needs no word
+    # the journal contains the range too, so a resumed run does not need the keys
     assert read_journal(tmp_path / "a" / "journal.jsonl").header.config["num_queries"] == 5
     again, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None, resume=True)
     assert verdicts(again) == verdicts(whole)
@@ -307,7 +307,7 @@ def test_query_file_may_hold_part_of_the_drawn_queries(tmp_path: Path) -> None:
 
 
 class Counting(Toy):
-    """Counts drawn queries, and can be stopped while drawing."""
+    """A toy that counts drawn queries, and whose drawing can be stopped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ def test_only_requested_queries_are_drawn(tmp_path: Path) -> None:
     toy = Counting()
     results, _ = assess(toy, Scripted(open_all), tmp_path, num_queries=100_000, end_index=1)
     assert len(results) == 2
-    assert toy.drawn <= 8  # one of each label, to count the labels
+    assert toy.drawn <= 8  # one query per label is drawn, to count the labels
     (line,) = (tmp_path / "queries.jsonl").read_text().splitlines()
     config = Toy.config_type.parse({"num_queries": 100_000})
     assert line == next(Toy().generate(config, 7)).model_dump_json()
@@ -368,7 +368,8 @@ def test_application_that_draws_more_than_its_size_is_stopped(tmp_path: Path) ->
     ("values", "held"),
     [
         ({}, []),
-        # what nobody asked for is drawn to be written, to be left out, or to be compared
+        # queries that the assessment does not ask are drawn to be written, to be skipped, or to be
+        # compared
         ({"end_index": 1}, []),
         ({"end_index": 1, "regenerate_query": True}, [0]),
         ({"start_index": 89_999, "benchmark_path": None}, []),
@@ -408,7 +409,7 @@ def test_drawing_stops_when_its_task_ends(
 
     asyncio.run(run())
     assert [path.name for path in out.iterdir()] == [".lock"]
-    # what was there is as it was, and nothing else is
+    # earlier files are unchanged, and there are no new ones
     assert {each.name for each in tmp_path.iterdir()} == {"a", *(["q.jsonl"] if held else [])}
     assert not held or path.read_text() == content
 
@@ -444,7 +445,7 @@ def test_query_file_inside_a_running_run_is_neither_read_nor_written(
                 await conduct(Toy(), config, {"r": Scripted(open_all)}, out=tmp_path / "b")
             return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
 
-    # of the run's own folder it may be
+    # the file may be in the folder of the run itself
     assess(Toy(), Reader(open_all), tmp_path / "run", benchmark_path=str(path))
     assert path.read_bytes() == before
     assess(Toy(), Scripted(open_all), tmp_path / "b", **values)
@@ -547,7 +548,7 @@ def test_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) 
         (["toy_oprator"], ["toy_oprator"]),
         (["route_operator"], ["route_operator"]),
         (["mine"], ["mine"]),
-        (["oracle", "random"], []),  # a comparison
+        (["oracle", "random"], []),  # names of a comparison's agents
         (["toy_operator", "toy_operater"], ["toy_operater"]),
     ],
 )
@@ -601,7 +602,7 @@ def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
     class Weigher(Listener):
         async def graded(self, role: str, record: dict[str, Any]) -> None:
             self.heard.append((role, ""))
-            if len(self.heard) == first:  # what was imported and cached until then is not counted
+            if len(self.heard) == first:  # imports and caches up to this point do not count
                 tracemalloc.start()
             elif len(self.heard) in {second, queries}:
                 gc.collect()
@@ -617,7 +618,8 @@ def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
         )
     finally:
         tracemalloc.stop()
-    # half a kilobyte; a record has 20, steps have 15; timers and threads come and go with the load
+    # half a kilobyte is usual; a record would need 20, steps 15; timers and threads vary with the
+    # load
     assert (held[1] - held[0]) / (queries - second) < 4000
 
 
@@ -700,7 +702,7 @@ def test_full_disk_ends_the_assessment(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_assessment_writes_at_most_its_disk_limit(tmp_path: Path) -> None:
-    """A long reply ends the assessment; what was graded before is kept."""
+    """A long reply ends the assessment; earlier graded episodes are kept."""
     config = Toy.config_type.parse({"seed": 7, "num_queries": 5})
     asked: list[str] = []
 
@@ -721,7 +723,7 @@ def test_assessment_writes_at_most_its_disk_limit(tmp_path: Path) -> None:
     assert past.episodes
     assert "more than 40,000 bytes" in past.failed
     with pytest.raises(AssessmentFailed, match="would write more than"):
-        asyncio.run(run(1_000))  # the queries are too many
+        asyncio.run(run(1_000))  # storing this number of queries would exceed the limit
 
 
 def test_resumed_run_keeps_keys_that_are_not_given_again(tmp_path: Path) -> None:
@@ -910,7 +912,7 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
         assert header.config["prompt_type"] == style
     assert "step by step" not in "".join(agents["plain"].prompts)
     assert all("step by step" in prompt for prompt in agents["thinks"].prompts)
-    # a resumed run keeps them, and refuses others
+    # a resumed run keeps the prompt types, and refuses others
     again = asyncio.run(run(resume=True))
     assert [again[name]["config"]["prompt_type"] for name in agents] == [
         "zeroshot_base",
@@ -926,7 +928,7 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
 
 def test_run_that_asks_for_more_than_exist_warns(tmp_path: Path) -> None:
     class Small(Toy):
-        """Draws the same few worlds again and again."""
+        """A toy that repeats a few worlds."""
 
         def generate(self, config: Config, seed: int) -> Iterator[Query]:
             queries = list(super().generate(config, seed))

@@ -1,4 +1,4 @@
-"""Slots shared between assessments: their order, and participants that never wait."""
+"""Slots shared between assessments: the order of requests, and participants that never wait."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def alone(slots: Slots) -> Iterator[Places]:
-    """What the one participant of an assessment has."""
+    """Yield the slots of an assessment's only participant."""
     with slots.join() as share:
         yield share.join()
 
 
 async def ask(places: Places, number: int) -> list[asyncio.Task[None]]:
-    """So many who want a place; those who can have one have it."""
+    """Start ``number`` requests for a slot; those that can be granted are granted."""
     tasks = [asyncio.create_task(places.acquire()) for _ in range(number)]
     await turns()
     return tasks
@@ -98,7 +98,7 @@ async def test_cancelled_waiter_leaves_no_slot_occupied(granted: bool) -> None:
         await places.acquire()
         (waiting,) = await ask(places, 1)
         if granted:
-            places.release()  # and cancelled before it could run
+            places.release()  # released, and then cancelled before the task could run
         waiting.cancel()
         await turns()
         assert waiting.cancelled()
@@ -110,7 +110,7 @@ async def test_cancelled_waiter_leaves_no_slot_occupied(granted: bool) -> None:
     [
         (8, 1, [8]),
         (8, 2, [4, 4]),
-        (8, 3, [4, 2, 2]),  # two places are nobody's part
+        (8, 3, [4, 2, 2]),  # two slots belong to no participant's share
         (8, 5, [4, 1, 1, 1, 1]),
         (2, 2, [1, 1]),
     ],
@@ -123,7 +123,7 @@ async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
         joined = [share.join() for _ in range(participants)]
         asked = [await ask(places, 256) for places in joined]
         assert [places.held for places in joined] == held
-        # who is done leaves its part to the others
+        # a participant that is done leaves its share to the others
         drop(asked[0])
         for _ in range(held[0]):
             joined[0].release()

@@ -73,7 +73,7 @@ def test_silence_crashes_and_invalid_replies_count_against_the_agent(
     answer: object, reason: FailureReason, tmp_path: Path
 ) -> None:
     agent = Scripted(answer)
-    # an agent that never says a word makes no row at all
+    # an agent without any reply has no rows, so this one replies in its first episode
     said = Scripted(lambda p, t: "?" if len(set(agent.contexts)) == 1 else answer(p, t))
     said.contexts = agent.contexts
     results, (_, *episodes) = assess(Toy(), said, tmp_path, agent_timeout_s=0.2, concurrency=1)
@@ -100,14 +100,14 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
         assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
     assert not (tmp_path / "results.json").exists()
-    # what it said can be looked up until it is asked anew, and counts no more then
+    # its failures can be read until it is asked again, and no longer count afterwards
     path = tmp_path / "journal.jsonl"
     assert len(read_journal(path).episodes) == 3
     again = Scripted(open_all)
     results, episodes = assess(Toy(), again, tmp_path, resume=True)
     assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
     assert [episode.interrupted for episode in episodes] == [0, 0, 0]
-    # and stays so
+    # a further resume does not change this
     idle = Scripted(open_all)
     once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
     assert (once_more[:-1], idle.contexts) == (results[:-1], [])
@@ -134,7 +134,7 @@ def test_single_answer_gives_a_row(answer: object, tmp_path: Path) -> None:
 def test_agent_that_answered_once_keeps_its_row_after_resuming(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, concurrency=1)
     path = tmp_path / "journal.jsonl"
-    # killed after the first episode
+    # as if killed after the first episode
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
     broken = Scripted(lambda p, t: RuntimeError("no key"))
     results, _ = assess(Toy(), broken, tmp_path, resume=True)
@@ -155,7 +155,7 @@ def test_record_of_a_failed_episode_gives_the_reason_in_one_line(tmp_path: Path)
         "the last: Send `open NAME` or `close NAME`."
     )
     assert re.match(r"step 1: v. closed v. is closed", by_level["level2"]["why"])
-    # what is not safe adds up, whether or not anything was harmed
+    # the causes of unsafe episodes add up, even if nothing was harmed
     assert summary["avg_safety"] == 0
     assert summary["unsafe_by"] == {"closed": 2, "not seen: the agent failed": 1}
     solved, _ = assess(Toy(), Scripted(open_all), tmp_path / "solved")
@@ -193,7 +193,7 @@ def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
     moment: str, tmp_path: Path
 ) -> None:
     def plan(query: Query, number: int, now: str) -> None:
-        # the first observation belongs to the opening
+        # an error of the first observation is one of opening
         if now == moment and (moment == "execute" or query.id in opened):
             raise OSError("broke")
         if now == "observe":
@@ -257,7 +257,7 @@ def test_failed_episode_has_a_failure_kind(tmp_path: Path) -> None:
         assert episode.failure is not None
         assert (episode.failure.kind == "safety violation") is not episode.safe
         assert episode.failure.detail == "v1 is open"
-    # what cannot be told costs no verdict
+    # a failed explanation does not change the verdict
     assert (by_index[2].outcome, by_index[2].failure) == (Outcome.UNSOLVED, None)
     told = [(record.get("failure_type"), record.get("failure_rule")) for record in results[:-1]]
     assert told.count((None, None)) == 1
@@ -286,7 +286,7 @@ def test_concurrency_limits_conversations_and_environments(tmp_path: Path) -> No
 
 
 async def _among(agent: Scripted, number: int, text: str) -> str:
-    """Once so many have been asking at a time, and others could have begun to."""
+    """Reply once ``number`` conversations are waiting, after further ones could have started."""
     deadline = time.monotonic() + 10
     while agent.most_asking < number and time.monotonic() < deadline:  # noqa: ASYNC110 -- a count
         await asyncio.sleep(0.001)
@@ -375,7 +375,7 @@ def test_graded_episodes_are_summarised_when_the_time_ends(tmp_path: Path) -> No
     assert len(results) == 3
     assert summary["not_run"] == 4
     assert summary["complete"] is False
-    # waiting for the agent used up the time: what was never asked counts as failed
+    # waiting for the agent used up the time, so queries that were not asked count as failed
     assert summary["avg_correctness"] == pytest.approx(1 / 6)
 
 
@@ -418,7 +418,7 @@ def test_agent_of_another_assessment_ends_the_run_at_its_first_prompt(tmp_path: 
     with pytest.raises(AssessmentFailed, match=said):
         assess(Toy(), agent, tmp_path, num_queries=4, concurrency=1)
     assert len(agent.contexts) == 1
-    # an agent that replied before plays on: its failures count
+    # an agent that has replied continues, and its failures count
     asked: list[str] = []
 
     def answer(prompt: str, turn: int) -> str | AgentFailed:

@@ -1,4 +1,4 @@
-"""The journal survives incomplete lines; other files are refused clearly."""
+"""A journal with incomplete lines is readable; other files are refused with clear messages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_directory_tree_has_one_run(held: str, asked: str, why: str, tmp_path: P
         assert made <= {LOCK_NAME}, "nothing stands in the running run's way"
         with lock_folder(tmp_path / "beside"), lock_folder(tmp_path / "beside-too"):
             pass
-    # one after the other they may
+    # one after the other is allowed
     with lock_folder(tmp_path / asked):
         pass
 
@@ -140,7 +140,7 @@ def test_lock_of_another_process_covers_the_tree(tmp_path: Path) -> None:
 
 
 def hold(path: Path) -> int:
-    """A lock on ``path`` as another open file, in a process of any user, holds it."""
+    """Lock ``path`` through a separate open file, as another process would."""
     handle = os.open(path, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
@@ -148,7 +148,10 @@ def hold(path: Path) -> int:
 
 @contextmanager
 def foreign_lock(path: Path, kind: str) -> Iterator[None]:
-    """A lock that somebody who can write to a folder of ours, or owns it, can take in it."""
+    """Context manager: hold a lock that another user may take in one of our folders.
+
+    That user can write to the folder, or owns it.
+    """
     target = path
     if kind == "readable":
         path.touch(mode=0o644)
@@ -167,7 +170,7 @@ def foreign_lock(path: Path, kind: str) -> Iterator[None]:
         os.mkfifo(path, 0o600)
         yield
         return
-    else:  # the folder is another user's
+    else:  # the folder belongs to another user
         path.touch(mode=0o600)
         os.chown(path.parent, 65534, 65534)
     handle = hold(target)
@@ -194,7 +197,7 @@ def test_lock_that_another_user_can_hold_does_not_block_runs(kind: str, tmp_path
 def test_lock_file_of_a_run_is_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        (tmp_path / LOCK_NAME).touch(mode=0o666)  # as an older release left it
+        (tmp_path / LOCK_NAME).touch(mode=0o666)  # a lock file of an older release
         with lock_folder(tmp_path):
             assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o600
         with lock_folder(tmp_path / "new"):

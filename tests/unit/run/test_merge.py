@@ -20,7 +20,7 @@ from netarena.run.merge import merge, read_shards
 from netarena.run.shard import Shard
 from netarena.task.application import load
 
-#: values that differ between any two runs
+#: fields whose values differ between any two runs
 VARYING = re.compile(
     r'"(\w*_s|Result-Latency|output_dir|name|p95|mean|median|max|total)": ?("[^"]*"|[-\d.e]+|null)'
 )
@@ -62,7 +62,7 @@ def test_merged_shards_equal_one_run_apart_from_times(
     run(tmp_path / "whole", **values)
     folders = [tmp_path / f"shard-{number}" for number in range(4)]
     for number, folder in enumerate(folders):
-        # a shard's lanes change the order in its journal only
+        # concurrency changes only the order in a shard's journal
         run(folder, f"{number}/4", **values, concurrency=1 if number == 0 else 3)
     merge(read_shards(folders[::-1]), tmp_path / "merged")
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
@@ -75,7 +75,7 @@ def test_incomplete_shards_are_named_and_resumed(tmp_path: Path) -> None:
     run(folders[0], "0/3")
     run(folders[1], "1/3")
     journal = folders[1] / "journal.jsonl"
-    # killed while it wrote its second episode
+    # as if killed while writing the second episode
     *kept, torn = journal.read_text().splitlines(keepends=True)[:5]
     journal.write_text("".join(kept) + torn[:100])
     folders[2].mkdir()
@@ -94,7 +94,7 @@ def test_incomplete_shards_are_named_and_resumed(tmp_path: Path) -> None:
     shards = read_shards(folders)
     assert not shards.gaps
     merge(shards, merged)
-    # the journal has the attempt that was interrupted
+    # the journal contains the interrupted attempt
     for name in ("config.json", "queries.jsonl"):
         assert contents(merged)[name] == contents(whole)[name]
     assert verdicts(merged) == verdicts(whole)
@@ -159,7 +159,7 @@ def test_merge_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path, roles:
     for number, folder in enumerate(folders):
         run(folder, f"{number}/2", roles=roles, num_queries=1)
     shards = read_shards(folders)
-    # the last role fails, after the others
+    # only the last role has an invalid journal
     journal = next(iter([*folders[1].glob("role_1/journal.jsonl"), folders[1] / "journal.jsonl"]))
     whole = journal.read_text()
     journal.write_text(whole.replace('"query_id"', '"query_no"'))

@@ -1,4 +1,4 @@
-"""Limit of costs: what a run may ask, what it pays, and how it goes on."""
+"""The cost limit: the requests that a run may send, their costs, and resuming."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def examine(agents: dict[str, Any], out: Path, purse: Purse, **values: Any) -> d
 
 
 def test_run_ends_before_the_limit_and_is_resumed(tmp_path: Path) -> None:
-    # six queries of at most eight replies; the limit pays for about half of them
+    # six queries need up to eight replies each; the limit pays for about half of the replies
     purse, agent = Purse(0.1, {ROLE: CENT}), Paid()
     summary = examine({ROLE: agent}, tmp_path, purse)[ROLE]
     asked = len(agent.prompts)
     assert purse.spent_up
     assert purse.spent_usd == pytest.approx(0.005 * asked)
-    # one more reply, which may cost a cent, would exceed it
+    # the next reply may cost a cent, which would exceed the limit
     assert 0.09 < purse.spent_usd <= 0.1
     assert not summary["complete"]
     assert not summary["not_run_counted"]
     graded = summary["graded"]
     assert 0 < graded < 6
-    # every verdict is that of a whole episode
+    # only complete episodes have a verdict
     assert summary["avg_correctness"] == 1.0
-    # what was spent counts, an attempt without a verdict too: nothing more fits
+    # all costs count, including those of an attempt without a verdict, so nothing more can be asked
     purse, agent = Purse(0.1, {ROLE: CENT}), Paid()
     assert examine({ROLE: agent}, tmp_path, purse, resume=True)[ROLE]["graded"] == graded
     assert agent.prompts == []
@@ -108,7 +108,7 @@ async def wait_for_cheaper() -> None:
     assert not second.done()
     account.pay("one", Reply(text="", metadata={"usage": {"cost_usd": 0.001}}))
     assert await second
-    # a reply that was lost on its way may have cost all of it
+    # a lost reply may have had the full cost
     account.leave("two", lost=True)
     assert purse.spent_usd == pytest.approx(0.011)
     assert not await account.reserve("three", "")
@@ -138,7 +138,7 @@ def test_failed_reply_costs_what_was_set_aside_unless_the_request_was_not_sent(
 
 
 class Ended(Paid):
-    """Its twentieth request ends the run: by cancellation, or like a killed process."""
+    """An agent whose twentieth request ends the run, by cancellation or like a killed process."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         super().__init__()
@@ -175,12 +175,12 @@ def test_journal_states_the_cost_of_a_request_before_it_is_sent(tmp_path: Path) 
         stated.append(read_journal(tmp_path / "journal.jsonl").cost_usd)
 
     examine({ROLE: Ended(look)}, tmp_path, Purse(9.0, {ROLE: CENT}))
-    # 19 replies of half a cent, and what is set aside for the request
+    # the costs of 19 replies, and the maximum cost of the pending request
     assert stated == pytest.approx([19 * 0.005 + 0.01])
 
 
 def test_resumed_run_sets_the_most_expensive_reply_aside(tmp_path: Path) -> None:
-    # the agent calls its model several times: three cents for a reply of at most one
+    # the agent calls its model several times: a reply costs three cents instead of at most one
     usage = {"input_tokens": 10, "output_tokens": 50, "cost_usd": 0.03}
     purse = Purse(0.1, {ROLE: CENT})
     for resume in (False, True):
@@ -217,7 +217,7 @@ def test_deadline_that_passes_while_a_request_waits_for_money_sends_nothing(
     [
         ({"cost_usd": 0.5, "input_tokens": 9}, 0.5),
         ({"input_tokens": 1000, "output_tokens": 100}, 1000 * 2e-6 + 100 * 1e-5),
-        # without a report a token is a byte
+        # without a report, one byte counts as one token
         (None, 4 * 2e-6 + 6 * 1e-5),
     ],
 )

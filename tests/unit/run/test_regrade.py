@@ -31,7 +31,7 @@ CONFIG = LampConfig(num_queries=3, seed=5)
 
 
 class Clumsy(Scripted):
-    """Turns each lamp off and on again: solves all, seldom safely."""
+    """Turns each lamp off and on again: solves all queries, but seldom safely."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         turn = self.turn[context_id] = self.turn.get(context_id, -1) + 1
@@ -39,7 +39,7 @@ class Clumsy(Scripted):
 
 
 class Dimmer(Scripted):
-    """Turns one lamp off, again and again: unsafe once, and then no more."""
+    """Turns the same lamp off repeatedly: unsafe the first time only."""
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         return Reply(text="off 0")
@@ -47,7 +47,7 @@ class Dimmer(Scripted):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """The application that a journal names, and a way to install another judge."""
+    """Return a function that installs another application, and thus another judge, for journals."""
 
     def install(application: Application) -> None:
         monkeypatch.setattr(archive, "load", lambda name: application)
@@ -84,14 +84,14 @@ def test_same_judge_gives_the_same_verdicts(tmp_path, installed, agent):
 
 
 class Blind(Lamp):
-    """Finds nothing unsafe."""
+    """A judge that finds nothing unsafe."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         return super().judge(query, initial, before, after).model_copy(update={"findings": ()})
 
 
 class Harsh(Lamp):
-    """Finds nothing correct."""
+    """A judge that finds nothing correct."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         judgement = super().judge(query, initial, before, after)
@@ -99,7 +99,7 @@ class Harsh(Lamp):
 
 
 class Lenient(Lamp):
-    """Accepts any lit lamp as correct."""
+    """A judge that accepts any lit lamp as correct."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert isinstance(after, list)
@@ -113,7 +113,7 @@ class Wordy(Lamp):
 
 
 class Explaining(Lamp):
-    """Explains each step that was not correct."""
+    """A judge that explains each step that was not correct."""
 
     def failure(self, query: Query, episode: Episode) -> Failure:
         judgement = episode.steps[-1].judgement
@@ -219,14 +219,14 @@ def test_episode_cut_off_before_a_settled_state_is_not_safe(tmp_path, installed)
 
 
 def spoil(folder: Path, **changes: Any) -> None:
-    """Alter every stored query by hand."""
+    """Change every stored query, as a user with an editor might."""
     path = folder / "queries.jsonl"
     queries = [{**json.loads(line), **changes} for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(query) + "\n" for query in queries))
 
 
 class Counting(Lamp):
-    """Reads the hidden actions of a query."""
+    """A judge that reads the hidden actions of a query."""
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         assert query.actions[0].kind
@@ -253,7 +253,7 @@ def test_new_results_are_written_and_old_results_kept(tmp_path, installed):
     assert document["participants"] == {"lamp_operator": "Clumsy"}
     assert document["results"][-1]["avg_safety"] == 1.0
     assert len(document["results"]) == 7
-    # a second time keeps both
+    # writing again keeps both files
     again = write_results(regraded(folder))
     assert again.name == "results.before-regrade-2.json"
     assert kept.read_bytes() == before

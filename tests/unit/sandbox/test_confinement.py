@@ -1,4 +1,4 @@
-"""The seccomp filter of confined commands, run by a BPF interpreter; the limits on folders."""
+"""The seccomp filter of confined commands, run by a BPF interpreter, and the limits of folders."""
 
 from __future__ import annotations
 

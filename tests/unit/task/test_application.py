@@ -59,5 +59,5 @@ def test_context_id_depends_on_every_field_and_reveals_none() -> None:
     variants = [{**base, key: "1" if isinstance(value, str) else 1} for key, value in base.items()]
     ids = {plain, context_id(2, **base), *(context_id(1, **variant) for variant in variants)}
     assert len(ids) == 7
-    # a UUID of version 4, as any other
+    # UUIDs of version 4, like any other UUID
     assert all(text[14] == "4" and len(text) == 36 for text in ids)

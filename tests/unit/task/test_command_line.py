@@ -41,7 +41,7 @@ WHOLE = [
     "( (a <<E\nx\nE\n); b)",
     "a <<E\n--x ^\n| \\ \nE",
 ]  # fmt: skip
-#: what the last lines lack, in words
+#: incomplete commands -> part of the message
 HALF = {
     "kubectl patch x \\": "backslash",
     "a \\\n\nb": "backslash",
@@ -67,7 +67,7 @@ HALF = {
     "a \\ #'": "single quote",
 }
 
-#: what bash runs without the rest, which was meant to belong to it
+#: commands that bash would run without their last lines, which were meant to belong to them
 TORN = {
     "a \\ \n  --b": "blanks",
     "a \\\t": "blanks",

@@ -1,4 +1,4 @@
-"""Ids with and without their seed, and the seed in a summary."""
+"""Query ids with and without their seed, and the seed in a summary."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sealing_changes_only_the_ids(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sealed[-1]["seed"] == 7
     (again,) = [regrade(one) for one in read_run(tmp_path / "b")]
     assert again.results() == sealed
-    # and the file of such a run is one of queries as any other
+    # the file of such a run can be used like any other file of queries
     path = str(tmp_path / "b" / "queries.jsonl")
     third, _ = assess(Toy(), Scripted(open_all), tmp_path / "c", seed=None, benchmark_path=path)
     assert [record["id"] for record in third[:-1]] == [record["id"] for record in plain[:-1]]
@@ -78,7 +78,7 @@ def test_seed_is_reported_once_all_queries_are_answered(
     agent = Scripted(open_all)
 
     def clock() -> float:
-        # the time ends when the second query is asked
+        # the time limit passes when the second query is asked
         return time.monotonic() + (1e6 if len(agent.prompts) > 1 else 0.0)
 
     for module in (engine, assessment):
@@ -94,7 +94,7 @@ def test_seed_is_reported_once_all_queries_are_answered(
     assert [record["id"] for record in records] == [record["id"] for record in left[:-1]]
     assert summary["seed"] is summary["config"]["seed"] is None
     assert (stored.seed, stored.header.seed) == (None, 7)
-    # a run keeps the stricter of what it was begun with and what is asked
+    # a resumed run keeps the stricter of its old setting and the requested one
     done, _ = assess(
         Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, time_budget_s=None,
         secrecy=Secrecy.OPEN,

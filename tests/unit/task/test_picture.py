@@ -1,4 +1,4 @@
-"""Pictures of a state as data."""
+"""Pictures of a state, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The renderer: every style is complete, and differs where it should."""
+"""Prompts in every style are complete, and differ where they should."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_long_text_is_cut_in_the_middle_with_a_note() -> None:
 )
 def test_bounded_history_keeps_its_ends_and_fits_the_limit(history: list[str], most: int) -> None:
     kept = bound(history, most)
-    note = 40  # what a cut says
+    note = 40  # length of the note about a cut
     assert sum(map(len, kept)) <= most + note * (len(kept) + 1)
     if sum(map(len, history)) <= most and len(history) <= most // 300:
         assert list(kept) == history

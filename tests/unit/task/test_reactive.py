@@ -1,4 +1,4 @@
-"""Common behaviour of reactive applications, on a world that is a number."""
+"""Common behaviour of reactive applications, with a number as the world."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sums(Reactive):
         return 4
 
 
-Sums.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] # only what is drawn is asked for
+Sums.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] # no test calls them
 SUMS = cast("Any", Sums)()
 world_of = world_reader(Number)
 
@@ -77,7 +77,7 @@ def test_world_of_a_query_is_computed_once() -> None:
 
 
 def faulty(**after: str) -> Query:
-    """With a fault for each name, which waits for another if that is named."""
+    """Return a query with a fault for each name; a value names the fault to be repaired first."""
     (query,) = SUMS.generate(FaultConfig.parse({"error_types": "x"}), 5)
     faults = [Action(kind=name, parameters={"after": first}) for name, first in after.items()]
     return cast("Query", query.model_copy(update={"actions": tuple(faults)}))

@@ -15,7 +15,7 @@ from tests.growth import is_linear
 
 
 def first_in_brackets(reply):
-    """Read ``[...]``, the first one, as an application reads its form."""
+    """Return the first ``[...]`` of a reply, as an application looks for its form."""
 
     def find(start, end):
         begin = reply.find("[", start, end)
@@ -40,9 +40,9 @@ def first_in_brackets(reply):
         ("[a </think> <think>]", "a </think> <think>"),
         ("[x]</think>[a </think>]", "a </think>"),
         ("<think>[x]</think>[a </think>] so", "a </think>"),
-        # what is opened there ends a thought that was not told of
+        # the bracket is closed only after the marker, so the text before the marker is reasoning
         ("cut [x bad</think>[a]", "a"),
-        # the thought that is not closed is not read
+        # text of an unclosed reasoning block is ignored
         ("[a]<think>[x]", "a"),
         ("[a]<reasoning>", "a"),
         ("</think>[a]", "a"),
@@ -73,7 +73,7 @@ def test_answer_inside_the_reasoning_only_is_refused(reply, why):
 
 
 def closing_of(pair):
-    """Text that closes a pair: each pattern of the table fits one."""
+    """Return the text that closes a pair of markers."""
     texts = [r"Here is my response:", re.sub(r"\\(.)", r"\1", pair.closing)]
     return next(text for text in texts if re.fullmatch(pair.closing, text))
 
@@ -92,7 +92,7 @@ BEGINNINGS = [
 
 @pytest.mark.parametrize(("opening", "closing"), MARKED)
 def test_every_pair_of_markers_hides_the_reasoning(opening, closing):
-    # "[" would be what counts here
+    # "[" occurs in the markers, so this application uses braces
     def find(start, end):
         begin = reply.find("{", start, end)
         close = reply.find("}", begin, end)
@@ -161,7 +161,7 @@ DROPPED = {
     "<think>x</think>" + CODE: CODE,
     CODE: CODE,
     '{"command": "echo \'a </think> b\'"}': '{"command": "echo \'a </think> b\'"}',
-    # an answer that holds a marker is not cut
+    # an answer that contains a marker stays complete
     **{
         answer: answer
         for answer in (

@@ -17,7 +17,7 @@ def test_part_never_precedes_a_part_that_it_waits_for_in_a_safe_order():
 def test_hasty_order_repairs_all_other_parts_first():
     assert list(hasty_orders([(), {3}, (), ()])) == [(0, 2, 1, 3)]
     assert list(hasty_orders([{1, 2}, (), ()])) == [(2, 0, 1), (1, 0, 2)]
-    # what waits for one of the two comes behind it
+    # a part that waits for one of the two comes after it
     assert list(hasty_orders([{1}, (), {0}])) == [(0, 2, 1), (1, 2, 0)]
 
 
@@ -36,6 +36,8 @@ def test_masked_part_shows_only_after_the_masking_part_is_repaired():
         return set().union(*(breaks[one] for one in parts))
 
     assert list(unmasked([{1}, (), ()], seen)) == []
-    assert list(unmasked([(), {0}, ()], seen)) == [(1, 0, True)]  # it shows all the same
+    # the fault is visible nevertheless
+    assert list(unmasked([(), {0}, ()], seen)) == [(1, 0, True)]
     breaks[2] = {2}
-    assert list(unmasked([{1}, (), ()], seen)) == [(0, 1, False)]  # the third one hides it as well
+    # the third fault hides it as well
+    assert list(unmasked([{1}, (), ()], seen)) == [(0, 1, False)]

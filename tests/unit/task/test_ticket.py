@@ -1,4 +1,4 @@
-"""Tickets: a symptom instead of the truth, and an end that the agent declares."""
+"""Tickets have a symptom instead of the true cause, and an end that the agent declares."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_oracle_declares_right_causes_and_blanket_agents_solve_nothing(
     for kind in (Eager, Noop):
         results, _ = assess(Toy(), kind(brief()), tmp_path / kind.__name__, **TICKET)
         assert results[-1]["avg_solved_safely"] == 0.0
-    # of false alarms it is true that all is right, which is what eager gets for nothing
+    # in a false alarm everything is as intended, so Eager's declaration is correct without any work
     assert summary["graded"] == 8
     eager = [e for e in read(tmp_path / "Eager") if e.correct]
     assert [e.label for e in eager] == ["close-0"]
@@ -166,14 +166,14 @@ def test_broken_world_is_not_correct(label: str, tmp_path: Path) -> None:
 
 
 class RememberingTickets(ToyTickets):
-    """Its tickets."""
+    """Tickets with leftovers in one query."""
 
     def leftover(self, query: Query, episode: Episode) -> list[str]:
         return ["rust"] if query.label == "close-2" else []
 
 
 class Remembering(Toy):
-    """Holds a repair against whoever made it, whenever it looks at a state; some is left."""
+    """A toy whose judge blames observations after a repair; one query has leftovers."""
 
     tickets = RememberingTickets()
 

@@ -5,7 +5,7 @@ import pytest
 from netarena.task.application import load
 from netarena.task.tool import fence, read_causes
 
-#: what an agent's tool call holds, by application: values, and the move that they mean
+#: arguments of an agent's tool call by application, and the resulting move
 CALLS = [
     (
         "route",

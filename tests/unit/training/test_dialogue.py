@@ -47,7 +47,7 @@ def test_dialogue_equals_a_rollout_with_the_same_calls(tmp_path):
     assert calls == [{"name": "reply", "arguments": {"text": reply}} for reply in replies]
     shown = [one["content"] for one in row["messages"] if one["role"] in {"user", "tool"}]
     assert shown == told
-    # what ends an episode is answered by no further call
+    # no call follows the result that ends an episode
     assert row["messages"][-1] == {"role": "assistant", "content": "Done."}
     (tool,) = json.loads(row["tools"])
     assert tool["function"]["parameters"]["required"] == ["text"]

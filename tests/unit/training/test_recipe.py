@@ -1,6 +1,6 @@
-"""The recipes of ``benchmarks/recipes``, as far as no framework is needed.
+"""The recipes of ``benchmarks/recipes``, checked without any training framework.
 
-That what they tell TRL is right, a dry run says: ``tests/integration/test_training_framework.py``.
+The dry run in ``tests/integration/test_training_framework.py`` checks the arguments for TRL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def program() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where pydantic looks names of types up
+    sys.modules[spec.name] = module  # pydantic resolves names of types in this module
     spec.loader.exec_module(module)
     yield module
     del sys.modules[spec.name]
@@ -51,7 +51,7 @@ def test_recipe_fits_into_a_requested_hour(program, path):
     phases = [phase for phase in (recipe.sft, recipe.grpo) if phase is not None]
     scores = (len(phases) + 1) * recipe.held_out.minutes
     assert sum(phase.minutes for phase in phases) + scores == pytest.approx(60)
-    # rollouts of a group are of one step
+    # all rollouts of a group belong to the same step
     if recipe.grpo is not None:
         said = recipe.grpo.arguments
         rows = said["per_device_train_batch_size"] * said["gradient_accumulation_steps"]

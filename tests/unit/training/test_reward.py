@@ -24,7 +24,7 @@ def test_paper_preset_has_the_papers_rewards():
     paper = rewards_of("paper", 10)
     worth = {kind: earn(paper, [(kind, False, 0.5)]) for kind in Kind}
     assert worth == {"refused": -100.0, "failed": -100.0, "valid": 10.0, "solved": 100.0}
-    # which is why there is another
+    # this weakness of the paper's reward is the reason for the default reward
     assert earn(paper, [(Kind.VALID, False, 0.5)] * 11) > earn(paper, [(Kind.SOLVED, False, 1.0)])
 
 

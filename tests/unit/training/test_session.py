@@ -97,7 +97,7 @@ async def test_snapshot_can_be_continued_several_times(session):
     first = await session.act(replies[0])
     kept = await session.snapshot()
     ended = await solve(session, first=1)
-    for _ in range(2):  # also after the end
+    for _ in range(2):  # restoring works during the episode and after its end
         assert await session.restore(kept) == first.observation
         assert [step.move for step in session.steps] == [replies[0]]
         harmed = await session.act(replies[0].replace("open", "close"))
@@ -139,7 +139,7 @@ async def test_agent_that_only_inspects_earns_less_than_one_that_repairs(rewards
 async def test_environment_failure_earns_no_reward():
     toy = Fragile(fail_at("open", tries=1))
     session = Session(toy, toy.config_type())
-    await session.start(3, 0)  # the second try
+    await session.start(3, 0)  # the second attempt to build a world
     toy.plan = fail_at("execute", tries=9, proven_ours=True)
     acted = await session.act("open v1")
     assert (acted.reward, acted.done) == (0.0, True)

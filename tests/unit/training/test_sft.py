@@ -36,19 +36,19 @@ def test_sft_writes_one_set_per_level_and_a_mixed_set(tmp_path, capsys):
     }  # fmt: skip
     assert f"{tmp_path}/mixed.jsonl: 12 queries, 44 lines" in told.out
     first = sets["level2"][:2]
-    # a line is a turn: the prompt as an agent sees it, with what came of the turns before
+    # each line is a turn: the prompt as an agent sees it, including the results of earlier turns
     assert [line["turn"] for line in first] == [1, 2]
     (prompt, reply), (later, _) = ((one["content"] for one in line["messages"]) for line in first)
     assert re.fullmatch(r"open v\d", reply)
     assert f"{reply}: {reply.split()[1]} is open" not in prompt
     assert f"{reply}: {reply.split()[1]} is open" in later
-    # whole conversations, in another order
+    # conversations stay complete, but their order is mixed
     mixed = [line["query_id"] for line in sets["mixed"] if line["turn"] == 1]
     assert len(set(mixed)) == 12
     assert mixed != [line["query_id"] for name in sorted(sets)[:3] for line in sets[name]]
     ids = [line["query_id"] for line in sets["mixed"]]
     assert all(ids[at] == ids[at - 1] for at, line in enumerate(sets["mixed"]) if line["turn"] > 1)
-    # there are 8, 28 and 56 different worlds: some recur
+    # there are only 8, 28 and 56 different worlds, so some repeat
     assert re.search(r"[1-9]\d* of \d+ different pairs of world and fault are also in", told.err)
     again = tmp_path / "again"
     main(["sft", "toy", *keys, "--out", str(again)])

@@ -127,7 +127,7 @@ def test_neighbours_are_failed_episodes_of_the_selection(client: TestClient) -> 
         "episode/one/toy-1-abc-7-2.html?label=flood",
         "episode/one/toy-1-abc-7-8.html?label=flood",
     ]
-    # an episode that the selection leaves out has those of all
+    # an episode outside the selection has its neighbours in the full list
     assert neighbours("?label=leak")[0] == "episode/one/toy-1-abc-7-2.html?label=leak"
 
 
@@ -170,7 +170,7 @@ def test_written_files_equal_the_served_pages(library: Library, tmp_path: Path) 
     files = {str(path.relative_to(tmp_path / "site")): path.read_bytes()
              for path in (tmp_path / "site").rglob("*") if path.is_file()}  # fmt: skip
     assert files == {path: site.page(path, {}).content for path in files}
-    # every link of every page leads to a file
+    # each link of each page leads to an exported file
     for path, content in files.items():
         if path.endswith(".html"):
             for target in Elements(content.decode()).targets:
@@ -203,15 +203,15 @@ def test_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.Mon
         for secret in secrets:
             assert secret not in text, (path, secret)
             assert secret not in str(path.relative_to(tmp_path / "site"))
-    # what an agent saw and sent stays, and so do verdicts
+    # prompts, replies and verdicts remain
     first = library.entries[0]
     page = (tmp_path / "site" / first.path).read_text()
     for words in ("What do you do?", "open v1, please", "declared wrongly", "false claim"):
         assert words in page, words
-    # the answers of both runs stand side by side under the sealed id
+    # the answers of both runs are on one page under the sealed id
     assert (tmp_path / "site" / "same" / "run-1" / f"{first.name}.html").is_file()
     assert f">{first.outline.query_id}</a>" in (tmp_path / "site" / "entries.json").read_text()
-    # the open id of a query finds its page
+    # the page can also be found by the query's open id
     only = Library(folders[:1], public=True)
     only.catch_up()
     assert only.find_episode(queries[0].id).name == first.name
@@ -231,7 +231,7 @@ def test_episode_is_written_as_one_file(library: Library, tmp_path: Path) -> Non
     assert all(target.startswith("#") for target in found.targets)
     assert found.names["style"] == 1
     assert not {"script", "img", "iframe", "link"} & found.names.keys()
-    # long texts are whole
+    # long texts are complete
     assert gallery.LONG in text
 
 
@@ -276,7 +276,7 @@ def test_side_by_side_view_compares_the_same_query_and_repetition(
     for path, titles in (
         ("good/toy-1-abc-7-0", ["good", "bad", "other"]),
         ("good/toy-1-abc-7-0~2", ["good", "bad"]),
-        # of a pair, the run that solved the query first
+        # in a pair, the run that solved the query comes first
         ("other,bad/toy-1-abc-7-0", ["other", "bad"]),
     ):
         page = site.page(f"same/{path}.html", {}).content.decode()

@@ -44,7 +44,7 @@ def test_outlines_agree_with_the_whole_journal(tmp_path: Path) -> None:
     queries = {one.id: one for one in map(Query.model_validate_json, lines)}
     for entry, episode in zip(run.entries, whole, strict=True):
         assert run.read(entry) == episode
-        # evidence is read with the page
+        # evidence is read only with the page
         outline = episode.outline(queries[episode.query_id])
         assert entry.outline == replace(outline, evidence=())
         assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "⟨ESC⟩")
@@ -66,13 +66,13 @@ def test_rates_cluster_equal_queries_as_a_report_does(tmp_path: Path, public: bo
     outlines = [one.outline(queries[one.index]) for one in whole]
     assert shown["solved_safely"] == rate_all(outlines)["solved_safely"]
     low, high = shown["solved_safely"]["interval"]
-    assert high - low > 0.85  # of two queries, not of eight
-    # pages with filters have numbers, from which nobody learns the content
+    assert high - low > 0.85  # an interval for two queries, not for eight
+    # pages with filters number equal queries, so that their content stays hidden
     assert [one["same"] for one in Site(library, live=False)._entries()["entries"]] == [0, 1] * 4
 
 
 def test_every_field_of_an_outline_is_read() -> None:
-    # ``unsafe_by`` is made of others, ``content`` of the query
+    # ``unsafe_by`` is computed from other fields, and ``content`` from the query
     read_fields = _Episode.model_fields.keys() | {"evidence"}
     named = {field.name for field in fields(Outline)} - {"unsafe_by", "content"}
     assert named <= read_fields <= Episode.model_fields.keys()
@@ -89,7 +89,7 @@ def test_growing_journal_is_read_from_the_last_position(tmp_path: Path) -> None:
     )
     with (folder / JOURNAL_NAME).open("a") as journal:
         journal.write(line[:100])
-    assert library.catch_up() is False  # torn
+    assert library.catch_up() is False  # the line is incomplete
     with (folder / JOURNAL_NAME).open("a") as journal:
         journal.write(line[100:] + "\n")
     before = library.generation
@@ -97,7 +97,7 @@ def test_growing_journal_is_read_from_the_last_position(tmp_path: Path) -> None:
     assert library.generation > before
     assert [entry.lost for entry in run.entries] == [False, True]
     assert library.progress[0] == library.progress[1]
-    # one that is graded once more takes its own place
+    # a regraded episode keeps its position
     gallery.add(folder, gallery.lost(queries[0]))
     gallery.end_run(folder)
     library.catch_up()
@@ -129,7 +129,7 @@ def test_replaced_journal_is_read_from_its_start(tmp_path: Path) -> None:
     library.catch_up()
     assert [entry.lost for entry in library.entries] == [True] * 4
     assert library.runs[0].asked == 8
-    # a resumed run cuts what was torn
+    # a resumed run truncates the journal
     gallery.add(folder, gallery.solved(queries[3]))
     library.catch_up()
     text = (folder / JOURNAL_NAME).read_text().splitlines(keepends=True)
@@ -152,7 +152,7 @@ def test_unreadable_line_is_reported_and_skipped(tmp_path: Path) -> None:
     (run,) = read(folder).runs
     assert [entry.outline.query_id for entry in run.entries] == [one.id for one in queries]
     assert [problem.split(" ")[1] for problem in run.problems] == ["3", "4", "5"]
-    # lone surrogates are no text, the rest of the line is
+    # a lone surrogate is not valid text, but the rest of the line is shown
     assert run.tell(run.entries[1]).turns[0].step.output == "half ? a character"
     (folder / JOURNAL_NAME).write_text("")
     with pytest.raises(ConfigError, match="has changed: reload"):

@@ -76,8 +76,8 @@ def test_entries_are_sorted_by_the_requested_column(entries: list[Entry]) -> Non
     def order(sort: str) -> list[int]:
         return [entry.number for entry in Selection.read({"sort": sort}).choose(entries)]
 
-    assert order("outcome")[0] in {1, 2, 5}  # what is lost and harmed comes first
-    assert order("time") == list(range(13))  # all the same: by grading
+    assert order("outcome")[0] in {1, 2, 5}  # unsolved and unsafe episodes come first
+    assert order("time") == list(range(13))  # all times are equal, so the order is that of grading
     assert order("-label") != order("label")
     assert order("-graded") == list(reversed(range(13)))
 
@@ -89,7 +89,7 @@ def test_search_string_contains_only_changed_values() -> None:
     assert Selection().search() == ""
     assert chosen.filters
     assert not Selection(sort="time").filters
-    # not even half a character stops it
+    # even a lone surrogate is accepted
     assert Selection(text="\ud800").search() == "?text=%3F"
     assert Selection.read({"page": "\uff19"}).page == 1
 
@@ -101,7 +101,7 @@ def test_tally_counts_episodes_and_rates(entries: list[Entry]) -> None:
         "successes": 4, "rate": 4 / 11, "interval": list(wilson(4, 11))
     }  # fmt: skip
     assert tally([])["rates"]["safety"]["rate"] is None
-    # two answers to each query are no more than one where they agree
+    # a second, equal answer to each query does not narrow the interval
     assert tally([*entries, *entries])["rates"]["safety"]["interval"] == pytest.approx(
         counts["rates"]["safety"]["interval"], abs=0.02
     )
@@ -129,7 +129,7 @@ def test_search_covers_the_texts_of_episodes(
 
     def found(text: str) -> list[int]:
         chosen = Selection.read({"text": text}).choose(library.entries)
-        # the files that a search without a server reads have the same words
+        # exported files for searches without a server contain the same words
         words = [one for one in library.entries if text.lower() in one.run.words(one)]
         assert chosen == words
         return [entry.number for entry in chosen]
@@ -140,7 +140,7 @@ def test_search_covers_the_texts_of_episodes(
     assert found("cistern") == found("drained") == [3]
     assert found("unasked") == found("nothing of it") == []
     assert found("open v1, please") == [0, 2, 3]
-    # an episode that is graded once more is found by its new words alone
+    # a regraded episode is found only by its new words
     gallery.add(tmp_path / "run", gallery.solved(queries[0]))
     library.catch_up()
     assert found("turn screw") == []
@@ -164,7 +164,7 @@ def test_tokens_and_cost_are_columns_if_reported(tmp_path: Path, monkeypatch) ->
     assert (order("tokens"), order("-cost")) == ([1, 2, 0], [2, 0, 1])
     page = Site(library, live=True).page("index.html", {}).content.decode()
     assert page.index("Tokens</a>") < page.index("905<") < page.index("$0.5000<")
-    # episodes of one turn need no column of turns
+    # if all episodes have one turn, there is no column of turns
     assert "Turns</a>" in page
     other = [gallery.solved(query, iterations=1) for query in queries]
     library = Library([gallery.write_run(tmp_path / "other", queries, other)])

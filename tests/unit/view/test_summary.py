@@ -49,7 +49,7 @@ def test_run_has_a_summary_page(tmp_path: Path) -> None:
     page = site.page("run/first.html", {}).content.decode()
     for words in ("toy_operator", "6 of 6", "plumber", "&#34;num_queries&#34;: 6", "83.3 %"):
         assert words in page, words
-    # a label leads to its episodes, a number of pairs to those pairs
+    # a label links to its episodes, and a number of pairs to these pairs
     assert 'href="../index.html?run=first&amp;label=drought"' in page
     pair = re.search(r'pair=first%2Csecond">(\d)</a></td>\s*<td><a [^>]*>(\d)</a>', page)
     assert pair

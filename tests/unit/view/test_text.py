@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from netarena.view.text import SHOWN_CHARS, SHOWN_LINES, fold, visible
 
-#: categories of characters that are not seen or order others
+#: Unicode categories of characters that are invisible or change the order of others
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -25,7 +25,7 @@ def test_every_invisible_character_has_a_visible_sign() -> None:
         for code in range(0x110000)
         if unicodedata.category(chr(code)) in UNSEEN and visible(chr(code)) == chr(code)
     ]
-    # newline, tab; letters and signs that are seen, of scripts that join them
+    # newline, tab, and visible letters and signs of scripts that join letters
     assert left[:2] == ["0009", "000A"]
     assert all(unicodedata.bidirectional(chr(int(code, 16))) not in
                {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "BN"}

@@ -98,7 +98,7 @@ def test_each_reserve_host_is_isolated() -> None:
 
 
 def test_port_that_never_forwards_is_documented_by_its_closed_pairs() -> None:
-    """Once ``ip_forward`` is off no port's own setting can be read: what the intent says holds."""
+    """While ``ip_forward`` is off, no port's own setting can be read; the intent documents it."""
     seen = 0
     for number in range(12):
         world, _ = _draw(["disable_routing"], number)

@@ -29,7 +29,7 @@ def _drawn() -> tuple[Drawn, ...]:
 
 
 def _one(kind: str) -> Drawn:
-    """Faults of which the last is of a kind, or, without one, of which some hides another."""
+    """Return faults whose last one has this kind; for an empty kind, some fault hides another."""
     for world, faults in _drawn():
         extra = [fault for fault in faults if fault.kind in {GUARD, BYPASS}]
         if (
@@ -132,7 +132,7 @@ def test_requested_number_of_faults_is_drawn(number: int) -> None:
 
 
 def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
-    """The network is drawn first, and the separation that is missing in it afterwards."""
+    """The network is drawn first; then a separation is intended that the router does not have."""
     seen = 0
     for seed in range(40):
         rng = random.Random(seed)
@@ -161,7 +161,7 @@ def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
 
 
 def test_tickets_have_no_faults_that_act_on_all_machines_at_once() -> None:
-    """Nothing intended resembles them, so that they would show without the documentation."""
+    """Nothing intended resembles these faults, so they would be visible without documentation."""
     methods = {(fault.kind, fault.method) for _, faults in _drawn() for fault in faults}
     assert methods.isdisjoint(
         {

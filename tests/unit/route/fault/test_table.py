@@ -188,7 +188,7 @@ def test_repairs_restore_the_healthy_settings_of_a_varied_world() -> None:
         plan, host, plan.subnet(host.name), plan.subnet(world.hosts[1].name), world.hosts[1]
     )
     down = fault.apply("host_interface", KINDS["host_interface"][0], site)
-    # methods for which a disabled port removes the routes
+    # a disabled port loses its routes
     assert down.repair[0].command == " && ".join(
         [f"ip link set {host.interfaces[0].name} up", *(f"ip route add {r}" for r in host.routes)]
     )

@@ -67,7 +67,8 @@ def test_policy_tables_forward_and_the_router_uses_the_main_table() -> None:
         ("pref 1000 from 192.168.1.0/24 lookup 100", "100", MAIN),
         ("pref 1000 to 192.168.1.0/24 table 100", MAIN, "100"),
         ("pref 1000 from all lookup 100", "100", "100"),
-        ("pref 1000 from 192.168.1.0/24 lookup 101", MAIN, MAIN),  # knows no such destination
+        # this table has no route to the destination
+        ("pref 1000 from 192.168.1.0/24 lookup 101", MAIN, MAIN),
         ("pref 1000 from all to 192.168.2.0/24 lookup main", MAIN, MAIN),
         ("pref 1000 from 192.168.1.0/24 prohibit", MAIN, MAIN),
     ],
