@@ -42,8 +42,9 @@ from netarena.model import (
     Reply,
     State,
 )
-from netarena.run.assessment import conduct, make_record
+from netarena.run.assessment import conduct
 from netarena.run.journal import JOURNAL_NAME, read_journal
+from netarena.run.record import make_record
 from netarena.sandbox.child import module_path
 from netarena.task.application import Application, Environment, load
 from netarena.task.evidence import RULE, Evidence

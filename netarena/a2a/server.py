@@ -45,7 +45,7 @@ from netarena.report.markdown import duration
 from netarena.run.assessment import MAX_EPISODES, Reporter
 from netarena.run.assessment import conduct as conduct_assessment
 from netarena.run.capacity import Slots
-from netarena.run.engine import clock
+from netarena.run.play import clock
 from netarena.task.application import Application, forwarded
 from netarena.task.identity import Secrecy
 

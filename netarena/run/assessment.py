@@ -40,9 +40,10 @@ from netarena.errors import (
     without_folders,
 )
 from netarena.file import read_lines, read_text
-from netarena.model import Episode, Outcome, Query
+from netarena.model import Outcome, Query
 from netarena.run.capacity import Places, Slots
-from netarena.run.engine import Order, Run, clock
+from netarena.run.engine import Order, Run
+from netarena.run.executor import Executor, Local, Party
 from netarena.run.journal import (
     JOURNAL_NAME,
     Allowance,
@@ -54,12 +55,13 @@ from netarena.run.journal import (
     read_journal,
 )
 from netarena.run.opening import Opening
+from netarena.run.play import clock
 from netarena.run.purse import Account, Purse
 from netarena.run.query_store import Deck, Variety
+from netarena.run.record import WHY_CHARS, Verdict
 from netarena.run.result import Spool, replace_file, replacing, write_document, write_json
 from netarena.run.shard import Shard, arrange
 from netarena.task.application import Application, explain_version, indices_of
-from netarena.task.failure import is_lost, why
 from netarena.task.identity import Secrecy, find_index, read_id, seal, seal_id
 
 CONFIG_NAME = "config.json"
@@ -129,56 +131,6 @@ class _Silent:
 
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:
         pass
-
-
-#: Maximum number of characters of ``why``, the reason of a failed episode in a record.
-WHY_CHARS = 1000
-
-
-def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
-    """Return the result record of one episode: the application's keys and the shared ones.
-
-    Some keys are present only under a condition: ``repeat`` if it is not the first, ``why`` if the
-    episode was not solved safely, ``failure_type`` and ``failure_rule`` if the application reported
-    the failure, ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent
-    reported them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
-    """
-    failure = episode.failure
-    told = {"why": one_line(without_folders(why(episode)), WHY_CHARS)} if is_lost(episode) else {}
-    if failure:
-        told |= {"failure_type": failure.kind.value, "failure_rule": failure.rule}
-    return {
-        "agent_info": {
-            "base_url": episode.agent.base_url,
-            "name": episode.agent.name,
-            "prompt_type": episode.prompt_type,
-            **({"itself": episode.agent.itself} if episode.agent.itself else {}),
-        },
-        **application.record(query, episode),
-        **told,
-        "id": query.id,
-        "prompt_version": episode.prompt_version,
-        **({"repeat": episode.repeat} if episode.repeat > 1 else {}),
-        "outcome": episode.outcome.value,
-        "level": episode.level,
-        "agent_time_s": episode.agent_time_s,
-        "execution_time_s": episode.execution_time_s,
-        **(episode.usage.keys() if episode.usage else {}),
-        **_claim_keys(episode),
-    }
-
-
-def _claim_keys(episode: Episode) -> dict[str, Any]:
-    """Return the keys of a record that only tickets have."""
-    if episode.claimed is None:
-        return {}
-    fit = episode.localised
-    return {
-        "claimed": episode.claimed,
-        "claim_right": episode.claim_right,
-        "localised": fit and fit.model_dump(mode="json"),
-        "turns_healthy": episode.turns_healthy,
-    }
 
 
 def load_queries(path: Path) -> list[Query]:
@@ -840,6 +792,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     most_bytes: float = math.inf,
     own: Mapping[str, Mapping[str, Any]] | None = None,
     purse: Purse | None = None,
+    executor: Executor | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` with each agent; ``application`` is already entered.
 
@@ -850,7 +803,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     With ``shard`` only this part of the queries is asked; a resumed run keeps its shard.
     ``most_bytes`` limits the bytes that the assessment writes to disk. ``own`` has config keys of
     single participants by role, only ``Config.prompt_keys``. ``purse`` limits the total cost of all
-    replies.
+    replies. ``executor`` plays the episodes, by default in this process.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
@@ -875,6 +828,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
             allowance=Allowance(most_bytes),
             own={role: dict(values) for role, values in (own or {}).items() if values},
             purse=purse,
+            executor=executor or Local(),
         )
     except asyncio.CancelledError:
         pumping.cancel()
@@ -902,6 +856,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     allowance: Allowance,
     own: Mapping[str, dict[str, Any]],
     purse: Purse | None,
+    executor: Executor,
 ) -> dict[str, dict[str, Any]]:
     deadline = None if config.time_budget_s is None else clock() + config.time_budget_s
     for role in agents:
@@ -912,7 +867,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
     for role, values in own.items():
         config.with_own(role, values)
     names = {role: ids.get(role) or _name(agent) for role, agent in agents.items()}
-    await asyncio.to_thread(application.check, config)  # it may query other machines
+    await executor.check(application, config)
     await _announce(application, config, agents, pump)
     fresh = None
     async with AsyncExitStack() as waited:
@@ -987,6 +942,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                         part.config,
                         telling,
                         part,
+                        executor=executor,
                         deck=deck,
                         places=places,
                         pump=pump,
@@ -1271,6 +1227,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     telling: _Telling,
     part: _Part,
     *,
+    executor: Executor,
     deck: Deck,
     places: Places,
     pump: _Pump,
@@ -1286,18 +1243,18 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     agent, role = part.agent, part.role
     failed: set[str] = set()
 
-    async def report(query: Query, episode: Episode) -> None:
-        record = make_record(application, query, episode)
+    async def report(verdict: Verdict) -> None:
         try:
-            size = part.spool.append(record)
+            size = part.spool.append(verdict.record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
         part.allowance.take(2 * size)  # both in the spool and in the results
-        if not failed and episode.outcome is Outcome.AGENT_FAILED:
+        if not failed and verdict.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
-            reason = one_line(without_folders(f"{episode.reason}: {episode.detail}"), WHY_CHARS)
+            why = f"{verdict.outline.reason}: {verdict.detail}"
+            reason = one_line(without_folders(why), WHY_CHARS)
             pump.tell("noted", role, f"first failure of {role}: {reason}")
-        pump.tell("graded", role, record)
+        pump.tell("graded", role, verdict.record)
 
     if _left(deadline) <= 0:
         return AssessmentFailed(
@@ -1307,12 +1264,14 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         asked = part.past.choose(deck.cards, telling.seed)
         pump.tell("planned", role, len(asked) * config.repeats)
         await opening.wait(role)
+        player = await executor.join(Party(application, config, role, agent, account))
         run = Run(
             application,
             config,
             telling.seed,
             agent,
             role,
+            player=player,
             journal=part.journal,
             past=part.past,
             places=places,

@@ -419,9 +419,12 @@ class Journal:
         """Write one event."""
         self._write(json.dumps({"event": event, **values}, allow_nan=False).encode())
 
-    def episode(self, episode: Episode) -> None:
-        """Write a verdict and sync it to disk. Raises AssessmentFailed beyond the allowance."""
-        line = b'{"event": "episode", "episode": ' + episode.model_dump_json().encode() + b"}"
+    def episode(self, episode: bytes) -> None:
+        """Write a graded episode, given as JSON, and sync it to disk.
+
+        Raises AssessmentFailed beyond the allowance.
+        """
+        line = b'{"event": "episode", "episode": ' + episode + b"}"
         self._allowance.take(len(line) + 1)
         self._write(line)
         os.fdatasync(self._fd)

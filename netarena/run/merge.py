@@ -34,7 +34,6 @@ from netarena.run.assessment import (
     folder_of,
     keep_earlier,
     make_header,
-    make_record,
     make_warnings,
     warn_of_variety,
     write_results,
@@ -48,6 +47,7 @@ from netarena.run.journal import (
     read_ask,
 )
 from netarena.run.query_store import Variety
+from netarena.run.record import make_record
 from netarena.run.result import Spool, replace_file, write_json
 from netarena.run.shard import Shard, order_indices
 from netarena.task.application import Application, configured, explain_version, load

@@ -87,5 +87,9 @@ class Deck(Unnamed):
 
     def read(self, card: Card) -> Query:
         """Return the query of a reference."""
+        return Query.model_validate_json(self.read_json(card))
+
+    def read_json(self, card: Card) -> bytes:
+        """Return the query of a reference as JSON."""
         self._file.seek(card.offset)
-        return Query.model_validate_json(self._file.read(card.size))
+        return self._file.read(card.size)

@@ -20,7 +20,8 @@ from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.model import Episode, JsonValue, Judgement, Outcome, Query, Record, State
 from netarena.run.archive import Stored
-from netarena.run.assessment import RESULTS_NAME, make_record
+from netarena.run.assessment import RESULTS_NAME
+from netarena.run.record import make_record
 from netarena.run.result import write_document
 from netarena.task.ticket import as_declared
 

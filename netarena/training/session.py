@@ -4,7 +4,7 @@
     observation = await session.start(seed=7, task=0)
     observation, reward, done, info = await session.act(reply)
 
-The session is the agent of ``netarena.run.engine.Play``, which runs every turn as in an assessment,
+The session is the agent of ``netarena.run.play.Play``, which runs every turn as in an assessment,
 with the same prompts, parser, sandbox and judge. The observation is only the prompt, so facts that
 are hidden from an agent are hidden here too. Rewards are computed in addition.
 
@@ -25,7 +25,8 @@ from netarena.aio import finish
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Outcome, Query, Reply, Step
-from netarena.run.engine import TRIES, Play, World, close_world, open_world
+from netarena.run.engine import TRIES
+from netarena.run.play import Play, World, close_world, open_world
 from netarena.task.application import Application
 from netarena.training.reward import Kind, Rewards, rewards_of
 

@@ -1334,7 +1334,7 @@ HARMLESS = "naïve 網路 ✓"
 
 def test_printed_json_has_escapes_and_the_same_value(fake, capsys, monkeypatch):
     monkeypatch.setattr(
-        "netarena.run.assessment.make_record",
+        "netarena.run.record.make_record",
         lambda *_: {"outcome": "solved", "said": HOSTILE + HARMLESS},
     )
     assert run_lamp("--out", "run", "--json") == 0

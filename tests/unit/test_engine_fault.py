@@ -12,7 +12,7 @@ import pytest
 from netarena_toy import Toy, Waterworks
 from stage import Fragile, Scripted, assess, never, open_all
 
-import netarena.run.engine
+import netarena.run.play
 from netarena.errors import AgentFailed, AssessmentFailed, EnvironmentFailed, FailureReason
 from netarena.model import Execution, Outcome
 from netarena.run.assessment import conduct
@@ -177,7 +177,7 @@ def test_retry_ends_with_the_time_budget_and_counts_against_no_agent(tmp_path: P
 def test_tear_down_time_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(netarena.run.engine, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(netarena.run.play, "CLOSE_TIMEOUT_S", 0.1)
 
     async def close(self):
         await Waterworks.close(self)
@@ -223,7 +223,7 @@ def solve(prompt: str) -> str:
 def test_environment_that_broke_while_waiting_is_an_environment_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(netarena.run.engine, "STALE_AFTER_S", 0.0)
+    monkeypatch.setattr(netarena.run.play, "STALE_AFTER_S", 0.0)
     broken: set[str] = set()
 
     async def open_(self):

@@ -13,7 +13,7 @@ import pytest
 from netarena.config import Config
 from netarena.errors import ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Cause, Episode, FailureKind, Judgement, Outcome, Query, Step
-from netarena.run.assessment import make_record
+from netarena.run.record import make_record
 from netarena.task.application import configured, load
 from netarena.task.prompt import MAX_LOGGED_CHARS
 from netarena_route.app import Route

@@ -41,7 +41,7 @@ def test_written_journal_is_read_back(tmp_path: Path) -> None:
         journal.append("retry", query_id="q", asked=True, evidence=None)
         journal.append("start", query_id="q", attempt=1)
         journal.append("start", query_id="other", attempt=0)
-        journal.episode(episode("q", steps=(step,)))
+        journal.episode(episode("q", steps=(step,)).model_dump_json().encode())
         journal.append("end", complete=True)
     past = read_journal(tmp_path / "j", slim=False)
     assert past.episodes[Ask("q")].steps == (step,)

@@ -204,7 +204,7 @@ def test_deadline_that_passes_while_a_request_waits_for_money_sends_nothing(
             ahead_s = 1e6
             return await super().take(key, most_usd)
 
-    monkeypatch.setattr("netarena.run.engine.clock", lambda: time.monotonic() + ahead_s)
+    monkeypatch.setattr("netarena.run.play.clock", lambda: time.monotonic() + ahead_s)
     purse, agent = Slow(9.0, {ROLE: CENT}), Paid()
     with pytest.raises(AssessmentFailed, match="the time ended before"):
         examine({ROLE: agent}, tmp_path, purse, time_budget_s=9999.0)

@@ -1,0 +1,459 @@
+"""One attempt of one episode: its world, the agent's turns, and the verdict.
+
+``Play`` plays one opened world with the agent and reaches a verdict, whatever happens. Errors
+become data. An ``EnvironmentFailed``, or any error of NetArena's own code around the world, counts
+as an environment failure before a reply was executed. Afterwards the error counts as the agent's
+failure, unless evidence from outside the sandbox shows an environment failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from netarena import telemetry
+from netarena.agent.interface import Agent
+from netarena.aio import finish
+from netarena.config import Briefing, Config
+from netarena.errors import (
+    AgentFailed,
+    EnvironmentFailed,
+    FailureReason,
+    ReplyRefused,
+    one_line,
+)
+from netarena.model import (
+    Ask,
+    Claim,
+    Execution,
+    Finding,
+    JsonValue,
+    Judgement,
+    Move,
+    Outcome,
+    Query,
+    Reply,
+    State,
+    Step,
+    scrub,
+    storable,
+)
+from netarena.run.purse import Account
+from netarena.task.application import Application, Environment
+from netarena.task.failure import TOLD_CHARS
+from netarena.task.prompt import render
+from netarena.task.ticket import NOT_HERE, as_declared
+
+#: A world that has waited longer for its agent is observed again before use, in s.
+STALE_AFTER_S = 1.0
+#: Time limit of tearing down, in s; after this time tearing down is abandoned and logged.
+CLOSE_TIMEOUT_S = 20.0
+
+clock = time.monotonic
+Answered = Callable[[AgentFailed | None], None]
+#: Type of a function that calls another function with arguments and awaits its result.
+Aside = Callable[..., Awaitable[Any]]
+log = logging.getLogger(__name__)
+
+
+def as_ours(error: Exception) -> EnvironmentFailed:
+    """Return any error around the world as EnvironmentFailed, with traceback if internal."""
+    if isinstance(error, EnvironmentFailed):
+        try:
+            evidence = storable(error.evidence)
+        except ValueError:
+            evidence = scrub(repr(error.evidence))
+        return EnvironmentFailed(
+            scrub(error.detail), evidence=evidence, proven_ours=error.proven_ours
+        )
+    trace = "".join(traceback.format_exception(error, limit=-8))
+    return EnvironmentFailed(
+        scrub(f"{type(error).__name__}: {error}"), evidence={"traceback": scrub(trace)}
+    )
+
+
+@dataclass
+class World:
+    """An environment in preparation: opened, or failed while opening."""
+
+    query: Query
+    #: Repetition, starting at 1.
+    repeat: int = 1
+    environment: Environment | None = None
+    state: State = None
+    failed: EnvironmentFailed | None = None
+    #: Time of building the world.
+    world_s: float = 0.0
+    #: Time at which the world was ready, by the monotonic clock.
+    ready: float = 0.0
+
+    @property
+    def ask(self) -> Ask:
+        """Return the query id and repetition, which identify the verdict."""
+        return Ask(self.query.id, self.repeat)
+
+
+async def open_world(
+    application: Application, config: Config, query: Query, repeat: int = 1
+) -> World:
+    """Build the world of ``query``; errors are in its ``failed``."""
+    begin = clock()
+    world = World(query, repeat)
+    try:
+        world.environment = application.environment(query, config)
+        world.state = storable(await world.environment.open())
+    except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        world.failed = as_ours(error)
+    except BaseException:
+        await finish(close_world(world))
+        raise
+    world.ready = clock()
+    world.world_s = world.ready - begin
+    return world
+
+
+async def close_world(world: World) -> None:
+    """Tear a world down within ``CLOSE_TIMEOUT_S``; failures are logged."""
+    if world.environment is None:
+        return
+    begin = clock()
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await world.environment.close()
+    except Exception:
+        log.exception("tearing down the world of %s failed", world.query.id)
+    world.world_s += clock() - begin
+
+
+@dataclass
+class _Turn:
+    """A step in progress; ``done`` freezes it."""
+
+    prompt: str
+    reply: Reply | None = None
+    refused: str | None = None
+    move: Move = None
+    output: str = ""
+    executed: bool = False
+    state: State = None
+    judgement: Judgement | None = None
+    claim: Claim | None = None
+    agent_s: float = 0.0
+    execution_s: float = 0.0
+    own_s: float = 0.0
+    queue_s: float = 0.0
+
+    def done(self) -> Step:
+        return Step(**vars(self))
+
+
+class Play:
+    """One attempt of one episode: turns until solved, out of turns or time, or a failure.
+
+    Between two turns ``fork`` returns a copy, from which the episode can be continued again.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        config: Config,
+        world: World,
+        deadline: float | None,
+        aside: Aside = asyncio.to_thread,
+    ) -> None:
+        """Prepare an attempt; ``aside`` runs long computations, by default in a thread."""
+        self.aside = aside
+        #: The account that pays for the replies, if their cost is limited.
+        self.purse: Account | None = None
+        #: Whether the limit of costs left no room for another reply: then there is no verdict.
+        self.out_of_money = False
+        #: Awaited before the first reply is executed, if set.
+        self.executing: Callable[[], Awaitable[None]] | None = None
+        self.application = application
+        self.config = config
+        self.world = world
+        self.deadline = deadline
+        self.state = world.state
+        self.steps: list[Step] = []
+        #: Whether a reply could be parsed.
+        self.usable = False
+        #: Whether a reply was passed to the world.
+        self.executed = False
+        self.correct = False
+        self.safe = True
+        self.failure: AgentFailed | None = None
+        self.out_of_time = False
+        self.broken: EnvironmentFailed | None = None
+        #: Whether only turns, time and the agent's declaration end the episode.
+        self.ticket = config.briefing is Briefing.TICKET
+        self.claim: Claim | None = None
+        self.turns_healthy = 0
+        #: Whether the time ended while the last move was waiting for a slot.
+        self.cut_in_queue = False
+
+    async def run(self, agent: Agent, context: str, answered: Answered) -> None:
+        """Take the turns. Raises only cancellation and what ``answered`` raises."""
+        if self.ticket and not self.steps and not self._begin():
+            return
+        while len(self.steps) < self.application.turns(self.config):
+            begin = clock()
+            try:
+                turn = _Turn(self._prompt())
+            except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+                self.broken = as_ours(error)
+                return
+            turn.own_s = clock() - begin
+            if self.left() <= 0:
+                self.out_of_time = True
+                return
+            if self.purse is not None:
+                if not await self.purse.reserve(self, turn.prompt):
+                    self.out_of_money = True
+                    return
+                if self.left() <= 0:  # the wait for money may be long
+                    self.purse.leave(self, lost=False)
+                    self.out_of_time = True
+                    return
+            with telemetry.step(len(self.steps) + 1, turn):
+                await self._ask(agent, context, turn)
+                healthy = self.correct
+                if turn.reply is not None:
+                    await self._take(turn, turn.reply)
+            self.turns_healthy += healthy and turn.claim is None
+            self.steps.append(turn.done())
+            answered(self.failure)
+            if self.failure or self.broken or self.out_of_time or self.claim:
+                return
+            if self.correct and not self.ticket:
+                return
+
+    def fork(self) -> Play:
+        """Return a copy at this point; the caller resets the world."""
+        other = copy(self)
+        other.steps = [*self.steps]
+        return other
+
+    def _begin(self) -> bool:
+        """Judge the initial state, as a ticket may be a false alarm; return whether that worked."""
+        try:
+            judgement = self._compare(self.state, self.state)
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = as_ours(error)
+            return False
+        self.correct = judgement.correct
+        return True
+
+    def _compare(self, before: State, after: State) -> Judgement:
+        return self.application.judge(self.world.query, self.world.state, before, after)
+
+    def _judge_move(self, move: Move, before: State, after: State) -> Judgement:
+        judgement = self._compare(before, after)
+        return self.application.refine(
+            self.config, self.world.query, judgement, move, (before, after)
+        )
+
+    def left(self) -> float:
+        """Return the seconds until the deadline."""
+        return float("inf") if self.deadline is None else self.deadline - clock()
+
+    def _prompt(self) -> str:
+        parts = self.application.brief(self.config, self.world.query, self.state, self.steps)
+        refused = self.steps[-1].refused if self.steps else None
+        return render(self.config.prompt_type, parts, refused=refused)
+
+    async def _ask(self, agent: Agent, context: str, turn: _Turn) -> None:
+        begin = clock()
+        timeout_s = min(self.config.agent_timeout_s, self.left())
+        try:
+            with telemetry.call(agent.info, context, turn):
+                async with asyncio.timeout(timeout_s):
+                    reply = await agent.ask(turn.prompt, context_id=context, timeout_s=timeout_s)
+                turn.reply = Reply(text=scrub(reply.text), metadata=_metadata(reply))
+                if self.purse is not None:
+                    self.purse.pay(self, turn.reply)
+        except AgentFailed as error:
+            self.failure = error
+        except TimeoutError:
+            self.failure = AgentFailed(
+                FailureReason.TIMEOUT, f"no complete reply within {timeout_s:.3g} s"
+            )
+        except Exception as error:  # noqa: BLE001 -- an agent in process may raise anything
+            self.failure = AgentFailed(
+                FailureReason.TASK_FAILED, scrub(f"{type(error).__name__}: {error}")
+            )
+        turn.agent_s = clock() - begin
+        self.out_of_time = self.failure is not None and self.left() <= 0
+
+    async def _take(self, turn: _Turn, reply: Reply) -> None:
+        """Parse, execute, observe and judge a reply."""
+        begin = clock()
+        try:
+            move = await self.aside(self.application.parse, reply.text)
+            turn.move = storable(move)
+            turn.claim = self.application.tickets.declaration(turn.move)
+        except ReplyRefused as error:
+            turn.refused = scrub(str(error))
+        except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
+            turn.refused = f"The reply could not be read ({type(error).__name__})."
+        turn.own_s += clock() - begin
+        if turn.claim is not None and not self.ticket:
+            turn.move, turn.claim, turn.refused = None, None, NOT_HERE
+        if turn.refused is not None:
+            return
+        if turn.claim is not None:
+            self.usable = True
+            self._declare(turn)
+            return
+        if self.executing is not None and not self.executed:
+            await self.executing()
+        # from here on a broken world is the agent's failure, unless proven otherwise
+        self.usable = self.executed = True
+        try:
+            with telemetry.execution(self.application.name, turn):
+                settled = await self._execute(turn)
+            if settled:
+                await self._judge(turn)
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = as_ours(error)
+            finding = Finding(
+                rule="world_broken", element=self.world.query.id, detail=self.broken.detail
+            )
+            turn.judgement = Judgement(
+                correct=False, findings=(finding,), reason=self.broken.detail
+            )
+            self.correct = self.safe = False
+
+    def _declare(self, turn: _Turn) -> None:
+        """Handle the agent's declaration that it is done: judge the present state."""
+        begin = clock()
+        self.claim = turn.claim
+        try:
+            turn.judgement = as_declared(self._compare(self.state, self.state))
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = as_ours(error)
+            self.correct = self.safe = False
+        turn.own_s += clock() - begin
+
+    async def _execute(self, turn: _Turn) -> bool:
+        """Execute the move and observe; return whether there is a new settled state to judge."""
+        environment = self.world.environment
+        assert environment is not None
+        begin, charged_s = clock(), environment.charged_s
+        turn.executed = True
+        execution: Execution | None = None
+        ran_s: float | None = None
+        limit = asyncio.timeout(None if self.deadline is None else self.left())
+        try:
+            async with limit:
+                execution = await environment.execute(turn.move)
+                ran_s = clock() - begin
+                if execution.executed:
+                    turn.state = storable(await environment.observe())
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.out_of_time = True
+            turn.output = "The assessment's time ended while this was running."
+            turn.state = None
+            self.cut_in_queue = execution is None and environment.waiting
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EnvironmentFailed("the environment's task was cancelled unexpectedly") from error
+        finally:
+            total_s = clock() - begin
+            ran_s = total_s if ran_s is None else ran_s
+            charged_s = environment.charged_s - charged_s
+            turn.own_s += total_s - ran_s - charged_s
+            if self.cut_in_queue:
+                turn.queue_s, ran_s = ran_s, 0.0
+            turn.execution_s = ran_s + charged_s
+        if execution is None:
+            return False
+        turn.output = scrub(execution.output)
+        turn.executed = execution.executed
+        turn.queue_s = execution.queued_s
+        turn.execution_s = max(0.0, ran_s - execution.queued_s) + charged_s
+        self.executed = execution.executed or any(step.executed for step in self.steps)
+        return execution.executed and not self.out_of_time
+
+    async def _judge(self, turn: _Turn) -> None:
+        begin = clock()
+        try:
+            judgement = await self.aside(self._judge_move, turn.move, self.state, turn.state)
+            judgement.model_dump_json()  # raises for values that a journal cannot contain
+            turn.judgement = judgement
+        finally:
+            turn.own_s += clock() - begin
+        self.state = turn.state
+        self.correct = judgement.correct
+        self.safe = self.safe and judgement.safe
+
+    @property
+    def asked(self) -> bool:
+        """Return whether this attempt counts: the agent was asked, and no limit cut it off."""
+        return bool(self.steps) and not self.cut_in_queue and not self.out_of_money
+
+    @property
+    def ours(self) -> EnvironmentFailed | None:
+        """Return the environment failure because of which this attempt does not count, if any."""
+        if self.broken and (self.broken.proven_ours or not self.executed):
+            return self.broken
+        return None
+
+    def told(self) -> dict[str, Any]:
+        """Return the attributes of this attempt in a trace."""
+        if self.ours is not None or not self.asked:
+            return {"netarena__outcome": "retried"}
+        verdict = self.verdict()
+        told = {"outcome": str(verdict["outcome"]), "reason": str(verdict["reason"]) or None}
+        told |= {key: verdict.get(key, False) for key in ("correct", "safe")}
+        return {f"netarena__{key}": value for key, value in told.items()}
+
+    def verdict(self) -> dict[str, Any]:
+        """Return the fields of the Episode that this attempt decides."""
+        turns = self.application.turns(self.config)
+        failure = self.failure
+        if failure is None and not self.usable:
+            reason, detail = (
+                (FailureReason.TIME_BUDGET, "no usable reply before the time ended")
+                if self.out_of_time
+                else (FailureReason.NO_REPLY, "every reply of the episode was refused")
+            )
+            refused = [step.refused for step in self.steps if step.refused]
+            why = f"; the last: {one_line(refused[-1], TOLD_CHARS)}" if refused else ""
+            failure = AgentFailed(reason, detail + why)
+        if failure is not None and not (self.out_of_time and self.usable):
+            return {
+                "outcome": Outcome.AGENT_FAILED,
+                "iterations": turns,
+                "reason": failure.reason,
+                "detail": failure.detail,
+            }
+        judgements = [step.judgement for step in self.steps if step.judgement and step.executed]
+        last = [step.judgement for step in self.steps if step.judgement]
+        ended = FailureReason.TIME_BUDGET if self.out_of_time else ""
+        return {
+            "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
+            "correct": self.correct,
+            # safe means observed to be safe: at least one executed reply led to a settled state
+            "safe": self.safe and bool(judgements),
+            "iterations": len(self.steps) if self.correct else turns,
+            "reason": "world_broken" if self.broken else ended,
+            "detail": last[-1].reason if last else "",
+            "evidence": (self.broken.evidence,) if self.broken else (),
+        }
+
+
+def _metadata(reply: Reply) -> dict[str, JsonValue]:
+    try:
+        return {scrub(key): storable(value) for key, value in reply.metadata.items()}
+    except ValueError:
+        return {}
