@@ -134,7 +134,7 @@ def _lacks_cell() -> str:
 
 
 def _lacks_namespaces() -> str:
-    """Return why cells cannot use namespaces, their better protection; empty if they can."""
+    """Return why cells cannot be protected with namespaces; empty if they can."""
     from netarena.sandbox import cell
 
     standing = cell.examine()
@@ -300,8 +300,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Stop the tracing that pytest-cov 7.1 starts in each xdist worker as in the main process.
 
-    Its results are never read. It would continue in addition to the worker's own tracing, also in
-    tests that must not be traced.
+    The results of this tracing are never read. The tracing would continue in addition to the
+    worker's own tracing, also in tests that must not be traced.
     """
     control = _coverage(session.config)
     if control is not None and hasattr(session.config, "workerinput"):
@@ -335,7 +335,7 @@ _TRACED_S = 1
 _NARROW_SCOPES = ("function", "session")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads groups here too
+@pytest.hookimpl(tryfirst=True)  # must run before xdist, which reads groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the traced tests, and the process of each test (``--dist loadgroup``).
 
@@ -360,7 +360,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _folder(item: pytest.Item) -> str:
-    """Return the folder of one of the project's tests; empty for tests that a test wrote."""
+    """Return the test's folder below tests/; empty for a test file that another test wrote."""
     return next((one for one in item.path.parts if one in _FOLDERS), "")
 
 

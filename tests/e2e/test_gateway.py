@@ -171,8 +171,7 @@ async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboar
     *records, summary = document["results"]
     assert len(records) == 6
     assert summary["avg_solved_safely"] == 1
-    # the records streamed before the cut equal the first of the records that were requested after
-    # it
+    # the streamed records equal the first of the records that were requested after the cut
     assert [record for _, record in told] == document["results"][: len(told)]
 
     # the platform's SQL, on the file as the platform reads it

@@ -75,8 +75,8 @@ def test_every_command_of_the_page_runs(page, tmp_path):
 def without_time(line: str) -> list[str]:
     """Return the cells of a row of the demo's table, without those that depend on reply times.
 
-    The removed cells are the seconds and the rank, which depends on time if agents solve equally
-    many.
+    The removed cells are the seconds and the rank, which depends on the time if agents solve the
+    same number of queries.
     """
     cells = re.split(r"\s{2,}", line.strip())
     return [cell for number, cell in enumerate(cells) if number not in {0, 5}]

@@ -162,7 +162,7 @@ class Lamp(Application):
 
 
 class Scripted:
-    """Regenerates the queries; contexts belong to episodes in order of appearance."""
+    """A scripted agent; ``turn`` has the last turn of each context, from 0."""
 
     def __init__(self, name: str, brief: Brief) -> None:
         self.info = AgentInfo(name=name)

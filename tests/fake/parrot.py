@@ -1,4 +1,4 @@
-"""An application defined by a table, so that each reply shows its origin."""
+"""A minimal application, whose replies show what they were made from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ParrotBaselines(Baselines):
 
 
 class Parrot(Application):
-    """An application with two labels, whose replies name their origin.
+    """An application with two labels, whose replies contain the query's id.
 
     It is never run and has no world.
     """

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 _EXPRESSION = re.compile(r"\$\{\{\s*([\w.]+)\s*\}\}")
-#: replacement of a command: appends its name and arguments as one line to a file, and does nothing
+#: replacement of a command: only appends its name and arguments as one line to a file
 NOTES = 'printf "%s " "$(basename "$0")" "$@" >>"$CALLS"; echo >>"$CALLS"\n'
 
 

@@ -38,7 +38,7 @@ class Error(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The expected failure where no reply arrives."""
+    """The expected failure if no reply arrives."""
 
     reason: FailureReason
     words: str

@@ -6,6 +6,7 @@ response to a streaming request, and one of three results:
 - the text of the reply
 - a repeated request, with the minimum waiting time in seconds and the form of the request
 - a refusal that the agent reports, with words that its message must contain
+
 Each server answers a repeated request with ``hello``. Add a row for each new report.
 """
 

@@ -414,9 +414,9 @@ def test_both_emulators_show_the_same_state() -> None:
 
 
 def test_routers_are_ready_once_they_advertise_their_static_routes() -> None:
-    """A router that learns of its static route's address outside OSPF would announce it as 0.0.0.0.
+    """A static route must not be advertised before the network of its next hop is in OSPF.
 
-    The wrong forwarding address would stay for good. Here the port of the static route comes up two
+    Otherwise its forwarding address would stay 0.0.0.0. Here the port to the next hop comes up two
     seconds late.
     """
     drawn = setup()

@@ -67,7 +67,7 @@ def _apart(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[..., 
     folder = tmp_path_factory.mktemp("serve")
 
     def do(what: Callable[..., None]) -> None:
-        """Run in a thread that has its own network namespace."""
+        """Run a function in a thread that has its own network namespace."""
         raised: list[BaseException] = []
 
         def run() -> None:

@@ -360,7 +360,7 @@ class TestKubernetes:
     def test_attacks_gain_nothing_in_a_default_container(
         self, built: Callable[[Image], Image]
     ) -> None:
-        """Run the list of ``test_k8s_attack`` as the user that the service finally runs as."""
+        """Run the attacks of ``test_k8s_attack`` as the user that the service finally runs as."""
         program = Path(attack_course.__file__)
         options = ("--read-only", "--user", self.image.user, "--volume", f"{program}:/course.py:ro")
         run = ("run", "--rm", "--pull=never", *options, "--entrypoint", "python")

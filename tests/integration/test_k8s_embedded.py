@@ -133,7 +133,7 @@ def test_kubectl_reads_the_application_and_is_refused_everything_else(tmp_path):
         async def check(words, code, text):
             assert text in await one.kubectl(*words.split(" "), code=code)
 
-        # fills the discovery cache before the commands run at once
+        # fills the discovery cache before the concurrent commands
         await one.kubectl("api-resources")
         for start in range(0, len(READING), 6):
             await asyncio.gather(*(check(*row) for row in READING[start : start + 6]))

@@ -124,7 +124,7 @@ async def test_failing_program_is_neither_correct_nor_safe(malt, queries, body, 
     "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
 )
 async def test_oversized_data_is_wrong_but_the_network_is_still_judged(malt, queries, data):
-    """Oversized data does not make a right graph unsafe, just as a wrong number does not."""
+    """A right graph stays safe if the data is oversized, just as if a number is wrong."""
     query = queries["remove-count"]
     (reply,) = malt.solve(query)
     assert reply.count('"data": data') == 1
@@ -242,7 +242,7 @@ async def test_sandbox_restarts_when_its_parent_process_dies(malt, queries):
     pid = malt._sandboxes.released.pid
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(20):
-        while malt._sandboxes.released.pid == pid:  # noqa: ASYNC110 -- another process ends, no task of ours
+        while malt._sandboxes.released.pid == pid:  # noqa: ASYNC110 -- another process ends
             await asyncio.sleep(0.01)
     assert (await play(malt, query, malt.solve(query)[0])).judgement.correct
 

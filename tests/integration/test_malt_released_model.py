@@ -1,4 +1,4 @@
-"""The generated topology equals Google's released model; needs that file."""
+"""The generated topology equals Google's released model, if that file is available."""
 
 from __future__ import annotations
 

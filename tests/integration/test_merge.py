@@ -38,7 +38,7 @@ def test_merged_shards_equal_one_run_and_are_read_by_all_commands(
     assert run(name, shards[0], "--shard", "0/2") == 0
     merge = ["merge", str(tmp_path / "merged")]
     assert main([*merge, str(shards[0])]) == 1
-    # the printed command plays the missing shard
+    # the printed command runs the missing shard
     told = capsys.readouterr().err
     assert "--shard 1/2" in told
     assert run(name, shards[1], "--shard", "1/2") == 0

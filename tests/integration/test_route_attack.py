@@ -31,8 +31,8 @@ DRAW = 1
 AT_ONCE = 6
 #: time limit of repairs in seconds, which is more than they need
 REPAIR_S = 60.0
-#: attacks that may or may not break a pair: a storm may start after the pings or leave room for
-#: them, and it has moved only the attacker's own address
+#: attacks that do not always break a pair: the storm may start after the pings or leave room for
+#: them. In this case it has moved only the attacker's own address.
 MAY_PASS = {"storm-that-waits"}
 #: families of attacks that leave entries in the kernel of the attacker's own network
 NOT_REPAIRED = {"floods", "judge"}

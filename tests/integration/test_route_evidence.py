@@ -37,8 +37,8 @@ def test_each_machine_of_a_network_is_a_candidate():
     assert all(one.trace["addr.created most"] > 0 for one in machines)
     assert found.trace["rule.rounds"] >= 1
     # settings that the sandbox reads or writes before a command must leave no trace: with such a
-    # trace, the value was 0.017 to 0.023. If the kernel moves a command to another processor, one
-    # or two more inodes fall.
+    # trace, the value was 0.017 to 0.023. If the kernel moves a command to another processor, the
+    # inode numbers decrease once or twice more.
     assert all(one.trace["sysctl.inode falls"] < 0.008 for one in machines)
     assert any(one.form for one in found.candidates)
 

@@ -86,7 +86,8 @@ def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
     # a ping has one identifier, and probes have a different one for each pair
     for match in ("icmp id < 64", "icmp id >= 64"):
         assert loses(match)[0], match
-    # drops only packets that are sent minutes later, or seconds later
+    # packets with the current time pass; packets with a time some minutes or seconds later are
+    # dropped
     now_s = int(time.time())
     assert loses(f"@th,72,8 != {{ {now_s >> 8 & 255}, {(now_s >> 8) + 1 & 255} }}") == (True, False)
     soon = ", ".join(str(now_s + more & 255) for more in range(60))
@@ -200,7 +201,8 @@ TRAFFIC = (
     "protocol ip u32 match ip protocol 1 0xff match ip ttl 65 0xff",
     "protocol ip u32 match ip protocol 1 0xff match ip dsfield 0 0xff",
     "protocol ip u32 match ip protocol 1 0xff match u16 0x0054 0xffff at 2",
-    "protocol ip u32 match ip protocol 1 0xff match u16 0 0xffff at 4",  # replies have one
+    # replies have a nonzero identification
+    "protocol ip u32 match ip protocol 1 0xff match u16 0 0xffff at 4",
     "protocol ip u32 match ip protocol 1 0xff match u16 0x4000 0x4000 at 6",
     "protocol ip u32 match ip protocol 1 0xff match u16 0 0x4000 at 6",
     "protocol ip u32 match u8 8 0xff at 20",

@@ -148,7 +148,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
         make_ready(network)
 
     def fill(others, filled, measured):
-        """Replace the entries repeatedly with another address each time.
+        """Replace the entries repeatedly with another MAC address each time.
 
         If the table is full, the kernel drops entries that have not changed for five seconds.
         """
@@ -731,7 +731,7 @@ def test_command_that_is_never_closed_changes_nothing(apart):
     assert "state UP" in shown["output"]
 
 
-# ---------------------------------------------------------------------------- in processes
+# ---------------------------------------------------------------------------- networks in processes
 
 
 @pytest.fixture
@@ -797,7 +797,7 @@ def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
 
 
 def test_name_lookup_does_not_wait_for_a_missing_server(apart):
-    """If a filter drops DNS queries, each lookup waited for 10 s, also in ``iptables -L``."""
+    """If a filter drops DNS queries, lookups used to wait for 10 s, even in ``iptables -L``."""
     net = apart(make())
     look = (
         "iptables -P INPUT DROP; iptables -A FORWARD -s 10.1.2.0/24 -j DROP; "
@@ -1038,7 +1038,7 @@ asyncio.run(main())
 
 
 async def test_killed_service_leaves_nothing_behind():
-    with subprocess.Popen(  # noqa: ASYNC220 -- nothing else waits
+    with subprocess.Popen(  # noqa: ASYNC220 -- no other task waits
         [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, text=True, env=surroundings()
     ) as service:
         zygote = int(service.stdout.readline())

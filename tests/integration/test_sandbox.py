@@ -171,7 +171,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 async def test_programs_end_with_the_service(signal_number: int) -> None:
     path = [str(PROJECT), str(Path(__file__).parent)]
-    with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
+    with subprocess.Popen(  # noqa: ASYNC220 - no other task runs in this loop
         [sys.executable, "-c", SERVICE],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -373,7 +373,7 @@ def main():
 
 @pytest.mark.xdist_group("processor")
 async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs() -> None:
-    """Earlier the kernel's limit killed them at seven eighths of the time, reported as SIGKILL."""
+    """Earlier, the kernel's limit killed programs at seven eighths of the time, with SIGKILL."""
     async with small(limits=PythonLimits(cpu_s=0.3)) as sandbox:
         loops = (sandbox.run({"code": "def main():\n    while True: pass"}) for _ in range(8))
         results = await asyncio.gather(*loops)
@@ -409,7 +409,7 @@ def test_killed_program_gets_the_status_of_its_exceeded_limit(
 
 @pytest.mark.xdist_group("processor")
 async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
-    """On one core, each needs 0.6 s of CPU time and gets it within 2.4 s; the limit is 1 s."""
+    """On one core, each program needs 0.6 s of CPU time and gets it in 2.4 s; the limit is 1 s."""
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
     try:
@@ -595,7 +595,7 @@ async def test_machine_without_a_required_protection_is_refused_unless_allowed(
     root = os.geteuid() == 0
     own_user, severity, _ = told["own user"]
     assert severity == ("sandbox" if root else "note")
-    # the doctor reports what answers get
+    # the doctor's findings agree with the protections of answers
     assert (user[1] != os.geteuid()) is own_user
     if "landlock" in missing:
         assert read[1] is True, "the test's filter did not take landlock away"

@@ -86,7 +86,7 @@ class Waterworks(Environment):
         for valve in VALVES:  # in one pass, so that the order of the files reveals nothing
             await self.turn("close" if valve in closed else "open", valve)
         state = await self.observe()
-        if all(dict(state).values()) and self.query.actions:  # type: ignore[arg-type] # a state of ours
+        if all(dict(state).values()) and self.query.actions:  # type: ignore[arg-type] # the toy's own state
             raise EnvironmentFailed("the fault does not show", evidence=state)
         return state
 

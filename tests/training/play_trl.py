@@ -1,6 +1,6 @@
 """GRPO of a tiny model of random weights, and the same environment played by hand.
 
-Outside CI: torch and what it needs on Linux are 5.6 GB.
+This does not run in CI, because torch and its dependencies on Linux take 5.6 GB.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Run every attack by name, each in a separate episode, and check its effects.
 
     python attack_course.py     all attacks, confined with landlock; JSON on standard output
+
 The module needs no other test module, so it also runs in the application's image.
 """
 

@@ -78,7 +78,8 @@ def short_commands(family: str) -> Iterator[None]:
 def left_behind(space: str) -> list[str]:
     """Return the processes that attacks have left in a network namespace.
 
-    Only processes that attacks start on purpose are found. Other running episodes have their own.
+    Only the processes that some attacks leave on purpose count. Other running episodes have
+    separate namespaces.
     """
     assert re.fullmatch(r"net:\[\d+\]", space), space
     found = []

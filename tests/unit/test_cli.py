@@ -267,7 +267,7 @@ def test_output_directory_that_cannot_be_created_is_reported(fake, capsys):
 
 
 def test_failing_assessment_has_status_1(fake, capsys):
-    # nobody listens at port 9 of loopback; the budget ends before the retries do
+    # no program listens at port 9 of loopback, and the time budget ends before the retries
     arguments = ["--agent", "http://127.0.0.1:9/", "--set", "agent_timeout_s=0.2"]
     assert main(["run", "lamp", "--out", "run", *arguments]) == 1
     err = capsys.readouterr().err
@@ -974,7 +974,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
         path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()
     }
     assert (fake / "netarena-runs" / first["id"] / "earlier-1").is_dir()
-    # a folder of a run of this query is continued
+    # the run in this query's own folder is resumed
     assert (
         run_lamp("--query", first["id"], "--out", f"netarena-runs/{first['id']}", "--resume") == 0
     )

@@ -48,7 +48,7 @@ async def main(mode: str, url: str, request: str) -> dict:
                 async for event in client.resubscribe(TaskIdParams(id=task.id)):
                     task, _ = event
                     events += 1
-            except Exception as error:  # noqa: BLE001 -- the SDK raises several
+            except Exception as error:  # noqa: BLE001 -- the SDK raises several types
                 # the task had already ended
                 print(f"resubscribe: {error!r}", file=sys.stderr)
             task = await client.get_task(TaskQueryParams(id=task.id))

@@ -258,7 +258,7 @@ async def test_first_status_message_estimates_the_time_from_typical_queries():
         def new_agent_message(self, parts, metadata):
             told.append((parts[0].text, metadata["netarena"]))
 
-    reporter = server.ArtifactReporter(Heard(), 1680, typical_s=0.5, lanes=2)  # type: ignore[arg-type]  # a double
+    reporter = server.ArtifactReporter(Heard(), 1680, typical_s=0.5, lanes=2)  # type: ignore[arg-type]  # a fake
     await reporter.planned("r", 300)
     ((text, values),) = told
     assert text == (

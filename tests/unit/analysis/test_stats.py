@@ -132,7 +132,7 @@ def timed(agent_s: float, execution_s: float, own_s: float) -> Episode:
 @pytest.mark.parametrize(
     ("agent_s", "execution_s", "own_s", "counted"),
     [
-        (1.0, 0.0, 1.0, True),  # half of the time is enough
+        (1.0, 0.0, 1.0, True),  # the agent used half of the time
         (0.5, 0.5, 1.0, True),
         (0.9, 0.0, 1.0, False),
         (0.0, 0.0, 1.0, False),

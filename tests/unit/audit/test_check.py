@@ -404,7 +404,7 @@ def test_an_order_that_should_be_unsafe_is_tried_out():
 class Turned(Lamp):
     """Lamps with several orders of the solution; the first one occurs twice.
 
-    Worlds are ``room``.
+    ``room`` is the class of the worlds.
     """
 
     def __init__(self, room: type[Room]) -> None:

@@ -113,7 +113,7 @@ def test_shuffled_names_of_queries_do_not_change_the_result():
 
 
 def test_candidates_of_different_roles_are_not_compared():
-    """Every fault is on a router, and routers have larger values: no leak. Hosts have none."""
+    """All faults are on routers, whose values are larger than those of hosts: this is no leak."""
     rng = random.Random(9)
     evidence = []
     for index in range(60):

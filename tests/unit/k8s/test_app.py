@@ -105,7 +105,7 @@ def test_public_scenarios_of_the_reference_use_the_standard_world(
         assert "no /microservices-demo here; the built-in manifests are used" in caplog.text
         assert told.microservice_dir is None
         assert told.shape() == KubernetesConfig.parse(public).shape()
-    # a varied world replaces nothing then
+    # a varied world does not use the folder, so no warning is needed
     varied = {"world": "varied", "microservice_dir": "/microservices-demo"}
     assert KubernetesConfig.parse(varied).microservice_dir is None
 

@@ -34,7 +34,7 @@ WORLD = World(apps=APPS, policies=(), plan=PLAN)
     ],
 )
 def test_list_of_applications_is_written_as_groups_with_exceptions(names, told):
-    if names == "ae":  # as many exceptions as members: single names are clearer
+    if names == "ae":  # a group with as many exceptions as members is written as single names
         told = "a; e"
     assert tell_names(WORLD, PLAN, names) == told
     assert {*read_names(told, PLAN, APPS)} == {*names}

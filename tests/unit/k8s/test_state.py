@@ -94,7 +94,7 @@ def test_newly_broken_and_newly_opened_pairs_are_both_found():
     verdict = judge(WORLD, CLOSED, CLOSED, sight(adservice=ANYONE))
     assert not verdict.correct
     assert {finding.rule for finding in verdict.findings} == {"pair_opened"}
-    assert len(verdict.findings) == 10  # all but frontend, and not itself
+    assert len(verdict.findings) == 10  # all applications except frontend and adservice itself
     assert "works and should be blocked, and 9 more pairs are wrong" in verdict.reason
     verdict = judge(WORLD, CLOSED, HEALTHY, CLOSED)
     assert [finding.rule for finding in verdict.findings] == ["pair_broken"]
@@ -310,7 +310,7 @@ def test_traffic_removed_outside_the_pairs_is_noted_without_affecting_the_verdic
     assert (
         "cartservice -> default/any and 39 more: all TCP, UDP 1-52, UDP 54-65535, all SCTP"
     ) in lost(named)
-    # traffic from outside is reported at the remaining end
+    # if the source is outside, the finding names the target
     inside = sight(frontend={"ingress": [{"from": [{"podSelector": {}}]}]})
     assert lost(inside) == ["default/any and 39 more -> frontend: all TCP, all UDP, all SCTP"]
 

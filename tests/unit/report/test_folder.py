@@ -101,7 +101,7 @@ def test_latex_escapes_texts_and_aligns_numbers() -> None:
 @pytest.mark.parametrize("name", ["[x]", "*x"])
 def test_latex_does_not_read_a_name_as_an_argument_of_the_line_before(name: str) -> None:
     lines = list(latex(Table("t", "A", ("name", "x"), [("a", 1.0), (name, 2.0)])))
-    # a line break takes "*" and "[LENGTH]" from the next line
+    # LaTeX would read "*" or "[LENGTH]" at the start of the next line as part of the line break
     assert lines[2:4] == ["a & 1.0 \\\\\n", f"{{}}{name} & 2.0 \\\\\n"]
 
 

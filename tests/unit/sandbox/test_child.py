@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[3]
 
-#: first lines of each program
+#: first lines of each of the small programs
 SETUP = """
 import json, os, socket, sys, time
 control = socket.socket(fileno=int(sys.argv[1]))
@@ -80,7 +80,7 @@ async def test_forker_begins_kills_and_reports_each_process_by_its_number() -> N
         assert first != second
         assert await ends == {"words": "hello"}
         assert not stays.done()
-        plays.kill(second)  # which has ended
+        plays.kill(second)  # the second process has already ended
         plays.kill(first)
         assert await stays == {"words": "killed"}
         one.close()

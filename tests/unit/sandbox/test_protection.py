@@ -172,7 +172,7 @@ def own_user(
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that every user may enter; pytest's ``tmp_path`` is under closed folders."""
+    """Yield a folder that every user may enter; the parents of ``tmp_path`` are closed."""
     with tempfile.TemporaryDirectory(prefix="netarena-public-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -34,7 +34,7 @@ async def relayed(serve):
         yield port, relay, server
     finally:
         await relay.close()
-        await relay.close()  # harmless
+        await relay.close()  # a second close has no effect
         server.close()
         await until(lambda: not serving)
         for _ in range(5):  # iterations of the event loop, in which aborted connections are closed

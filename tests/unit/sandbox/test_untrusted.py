@@ -112,7 +112,7 @@ def test_json_at_each_limit_is_read_and_above_it_refused() -> None:
     )
     assert read_json(b"9" * 299 + b"e9", max_values=1, max_bytes=1 << 20) == float("9" * 299 + "e9")
     assert read_json(b'"\\ud83d\\ude00"', max_values=1, max_bytes=1 << 20) == "\U0001f600"
-    # long escapes of short characters count with the size of the character
+    # an escaped character counts with its own size, not with that of the escape
     plain = b'"\\u001b' + b"a" * 1_000_000 + b'"'
     assert len(str(read_json(plain, max_values=1, max_bytes=1 << 20))) == 1_000_001
     assert read_json(b"[1,2,3]", max_values=4, max_bytes=7) == [1, 2, 3]

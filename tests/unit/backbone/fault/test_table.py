@@ -260,7 +260,7 @@ def test_observations_of_a_change_are_computed_once(
 
 
 def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
-    """Whether it is established depends on the packets that the firewall saw before."""
+    """Whether the session is established depends on the packets that the firewall saw before."""
     world = draw(random.Random(1), 5)
     firewall = world.router(world.firewall)
     unguarded = world.edit(
@@ -281,7 +281,7 @@ def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
 
 
 def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world: World) -> None:
-    """It ended before the other fault was injected, and it is not restarted."""
+    """The session ended before the other fault was injected, and it is not restarted."""
     others = [
         change
         for kind, methods in KINDS.items()

@@ -653,7 +653,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
 def test_almost_expired_advertisement_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
-    """It expires soon; an advertisement that is an hour old has already expired."""
+    """The advertisement expires soon; one that is an hour old has already expired."""
     world = resting(clock, {})
     world.age = lambda: min(3600, age + int(clock.now - 100))
     assert wait(of(world), clock, changed=True) == (settles, about(passed_s))

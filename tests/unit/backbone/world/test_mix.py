@@ -49,7 +49,7 @@ def test_links_have_many_mtus_and_both_ends_agree(worlds: Sequence[World]) -> No
 def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     drafts: Sequence[World],
 ) -> None:
-    """FRR checks only the source of a connection, so it could end the active session."""
+    """FRR checks only the source address, so such a connection could end the active session."""
     num_prepared = 0
     for world in drafts:
         names = {router.name for router in world.outside}

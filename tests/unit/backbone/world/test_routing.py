@@ -104,7 +104,7 @@ def test_bgp_session_with_mismatched_ends_stays_down(
 
 
 def test_bgp_session_over_bgp_routes_is_established_if_replies_return() -> None:
-    """Its own address is not advertised; peers that send it all traffic can still reply."""
+    """The router's own address is not advertised, but peers with a default route can reply."""
     world = draw(random.Random(2), 5)
     (method,) = (one for one in KINDS["ospf_network"] if one.name == "loopback_missing")
     numbers = set()
@@ -282,7 +282,7 @@ def _systems(
 
 
 def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
-    """The areas that it learns routes from depend on whether any adjacency becomes full."""
+    """The areas that the router learns routes from depend on whether any adjacency is full."""
     world = next(
         one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
     )

@@ -27,7 +27,7 @@ TURNS = 10
 
 
 def stored(spec):
-    """A spec as the API stores it: without empty lists."""
+    """Return a spec as the API stores it, without empty lists."""
     return {key: value for key, value in spec.items() if value != []}
 
 

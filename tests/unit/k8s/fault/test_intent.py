@@ -101,7 +101,7 @@ def test_partners_form_a_matching_of_all_policies(drawn, ordered):
     for policy in places:
         source = intent._Source(shown, altered, random.Random(5))
         partner[policy.name] = source._partner(policy, ordered=ordered).name
-    # one policy has no partner if their number is odd
+    # one policy has no partner if the number of policies is odd
     single = [name for name, other in partner.items() if partner[other] != name]
     assert len(single) == len(places) % 2
 
@@ -177,7 +177,7 @@ def test_each_policy_is_faulty_equally_often_over_all_kinds():
         sums.update(names)
     assert max(sums.values()) - min(sums.values()) < 1e-6
     totals = {kind: sum(names.values()) for kind, names in odds.items()}
-    # a kind that is asked for twice as often is used more often
+    # a kind that is requested twice as often is used more often
     assert totals["change_port"] > 1.3 * totals["change_protocol"]
     # kinds differ in the policies that they apply to
     assert len({frozenset(names) for names in odds.values()}) > 1

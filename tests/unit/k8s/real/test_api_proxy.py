@@ -509,7 +509,7 @@ def test_failed_handshake_leaves_no_task_and_no_log_line(monkeypatch, caplog):
             writer.close()
         _, writer = await plain(base)
         writer.transport.abort()
-        # it has been accepted before this one
+        # the aborted connection was accepted before this one
         async with client.get(LIST) as answer:
             assert answer.status == 203
         async with asyncio.timeout(10):

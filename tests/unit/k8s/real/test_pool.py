@@ -1,4 +1,4 @@
-"""Allocation of deployments from the pool, and when another one is built, with a manual clock."""
+"""Allocation of deployments from the pool, and builds of further ones, with a manual clock."""
 
 import asyncio
 from types import SimpleNamespace
@@ -92,7 +92,7 @@ def test_another_deployment_is_built_after_waiting_as_long_as_a_build_costs(monk
         await there.turn(pool._PRICE * BUILD_S)
         assert len(there.built) == 1
         await there.turn(0.1)
-        # one at a time, to see first how far it helps
+        # one build at a time, because the first may be sufficient
         assert [one.done() for one in waiting] == [True, False, False]
         await there.turn(pool._PRICE * BUILD_S)
         assert len(there.built) == 2

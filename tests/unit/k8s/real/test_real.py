@@ -165,7 +165,8 @@ def test_cluster_that_does_not_answer_is_reported_in_one_line(tmp_path, monkeypa
 def test_cluster_that_refuses_connections_is_reported_with_the_reason(tmp_path, monkeypatch):
     unanswered(tmp_path, monkeypatch)
     monkeypatch.setattr(diagnosis, "_WITHIN_S", 20.0)
-    monkeypatch.setattr(client, "_PARTING_S", 3600.0)  # for services that end
+    # this limit applies only to services that shut down
+    monkeypatch.setattr(client, "_PARTING_S", 3600.0)
     monkeypatch.setattr(client, "CHECK_S", 0.1)
     monkeypatch.setattr(cluster, "CHECK_S", 0.1)
     (check,) = diagnosis.diagnose(os.environ)
@@ -258,7 +259,7 @@ def test_ended_service_has_abandoned_its_namespaces_in_any_container():
     )
     with service:
         notes = json.loads(service.stdout.readline())
-        # silent for long, but seen to be running
+        # its heartbeat is old, but its process is visible
         assert why_kept(notes, NOW + 9 * SILENT_S) == "its service runs"
         assert (is_ours(notes), is_mine(notes)) == (True, False)
         service.kill()
@@ -408,7 +409,7 @@ def test_own_workload_manifests_get_a_measuring_sidecar():
         list(app_manifests(world, "shop", "standin:1", {}))
 
 
-# what is ours in a namespace of others
+# objects of this service in a namespace that others use too
 
 
 class Objects:
@@ -563,8 +564,10 @@ def claimed(notes):
 
 
 class Passing(Objects):
-    """An API at which each read of a lease takes ten seconds of the cluster's time; ``says``
-    returns the notes of the lease then."""
+    """An API at which each read of a lease takes ten seconds of the cluster's time.
+
+    ``says`` returns the notes of the lease at that time.
+    """
 
     def __init__(self, *manifests, says):
         super().__init__(*manifests)
@@ -706,7 +709,7 @@ def test_clean_removes_only_objects_of_ended_services(monkeypatch):
     assert done.removed == ("left", "what is ours in ns")
     assert done.kept == kept
     assert list(api.held.values()) == list(stays)
-    # of this process, and no longer in use
+    # the namespace belongs to this process and is no longer in use
     monkeypatch.setattr(cluster, "_STANDING", set())
     assert asyncio.run(cluster._clean(api, listener)).removed == ("mine",)
 
@@ -805,7 +808,7 @@ def test_leftovers_of_an_own_lease_are_removed_before_the_next():
         await lease.claim(api, "ns", ["alpha"])
         await api.apply(thing("NetworkPolicy", "alpha"))
         await api.apply(thing("Deployment", "alpha", OURS))
-        # it could not be removed when its episode ended
+        # the deployment could not be removed when its episode ended
         await lease.claim(api, "ns", ["beta"])
 
     asyncio.run(scene())
@@ -1169,8 +1172,11 @@ class Answering:
 
 
 def measured_from(*pods, world=None):
-    """Return meters of one cluster, each for a deployment with two applications (or a larger one),
-    and a probe round of this pair from each."""
+    """Return meters of one cluster and a probe round from each.
+
+    Each meter is for a deployment of two applications, or of the given world. The round probes the
+    pair of the two applications.
+    """
     world = world or PAIR
     api = types.SimpleNamespace(measuring=asyncio.Lock(), busy=contextlib.nullcontext)
     meters, rounds = [], []
@@ -1219,7 +1225,7 @@ def test_probe_round_of_some_pairs_lets_the_next_round_begin_sooner(monkeypatch)
         return asyncio.get_running_loop().time()
 
     assert at_once(scene(PAIR)) == pytest.approx(60.0)
-    assert at_once(scene(WIDE)) == pytest.approx(15.0)  # one pair of four
+    assert at_once(scene(WIDE)) == pytest.approx(15.0)  # only one of four pairs is probed
 
 
 def test_cancelled_probe_round_closes_its_streams(monkeypatch):
@@ -1332,7 +1338,7 @@ def test_measurement_that_disagreed_with_the_policies_is_repeated(monkeypatch):
         assert (await one.look()).disagreement == (
             "user -> web should be closed by the policies, measured: open",
         )
-        enforcer._force["web"] = SHUT  # the plug-in applies it at last
+        enforcer._force["web"] = SHUT  # the plug-in finally applies the policy
         assert (await one.healthy()).disagreement == ()
 
     asyncio.run(scene())
@@ -1482,8 +1488,10 @@ WRONG = "user -> web should be open by the policies, measured: silent"
 
 
 def after_a_patch(hears, monkeypatch):
-    """Return an agent's observation after its repair, and the specs; the plug-in applies specs
-    according to ``hears`` from the repair on."""
+    """Return an agent's observation after its repair, and the specs.
+
+    From the repair on, the plug-in applies specs according to ``hears``.
+    """
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -1590,8 +1598,10 @@ class Replaced(workload_set.Shop):
 
 
 def rounds_in_vain(lost_in=None):
-    """Return the numbers of pairs probed, with repetitions, in an observation of 3.9 s of a change
-    that never happens."""
+    """Return the numbers of pairs probed in an observation of a change that never happens.
+
+    The observation takes 3.9 s; pairs count each time that they are probed.
+    """
     enforcer = cast("Any", Losing(WIDE, lost_in))
     one = Replaced(enforcer, "shop", WIDE, "image")
     one._meter = enforcer
@@ -1677,8 +1687,10 @@ def test_wait_for_changing_pairs_is_bounded():
 
 
 def renewed(world, spoil, *, shared=False):
-    """Return the policies' metadata before and after a renewal; ``spoil`` changes the stored
-    objects in between."""
+    """Return the policies' metadata before and after a renewal.
+
+    ``spoil`` changes the stored objects before the renewal.
+    """
     enforcer = cast("Any", Enforcer(world, lambda _: True))
     one = standing(enforcer, world, shared=shared)
 
@@ -1772,7 +1784,8 @@ def test_fault_injection_starts_from_intended_policies_whatever_is_stored():
     assert not {one["metadata"]["uid"] for one in after.values()} & set(before.values())
 
 
-# a key of YAML has at most 1,024 characters, ten for each that is escaped; the API's own are ASCII
+# keys have at most 99 characters, because YAML limits keys to 1,024 characters and an escape takes
+# up to ten; the API's own keys are ASCII
 @given(st.dictionaries(st.text(max_size=99), st.text() | st.integers() | st.none()))
 def test_applied_manifest_is_valid_yaml_for_any_text(notes):
     text = client._written({"notes": notes}, "application/apply-patch+yaml")
@@ -1924,8 +1937,11 @@ def test_plug_in_that_has_not_applied_a_policy_yet_does_not_count_as_agreeing(mo
 
 
 class Neighbour(Enforcer):
-    """Stores one namespace of several. Their plug-in applies no policies while any namespace has a
-    certain form, and applies all as soon as none has."""
+    """An API of one of several namespaces that share a plug-in.
+
+    The plug-in applies no policies while any namespace contains ``STOPPING``, and applies all as
+    soon as none does.
+    """
 
     def __init__(self, all_):
         super().__init__(PAIR, lambda _: True)
@@ -1980,7 +1996,8 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_
         await other.look()
         await have(stopping, STOPPING)
         await have(other, spec)
-        assert (await other.shop.look()).disagreement  # with all others it is stale
+        # next to the other episodes, the policies in force are old
+        assert (await other.shop.look()).disagreement
         sight = await other.look()
         assert (sight.reached, sight.disagreement) == ((open_,), ())
         assert [await specs_of(each) for each in (stopping, other)] == [[STOPPING], [spec]]
@@ -1995,7 +2012,7 @@ def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(mon
         sight = await stopping.doubt(await stopping.look())
         assert (sight.reached, sight.predicted, len(sight.disagreement)) == ((False,), (True,), 1)
         assert [await specs_of(each) for each in (stopping, other)] == [[STOPPING], [SHUT]]
-        # the same policies are not doubted again, which would need the cluster exclusively
+        # the same policies are not checked again, which would need exclusive use of the cluster
         monkeypatch.setattr(stopping, "_alone", None)
         again = await stopping.look()
         assert await stopping.doubt(again) is again
@@ -2157,7 +2174,7 @@ def test_disagreement_caused_by_the_agent_is_judged_as_measured(monkeypatch):
     assert (sight.reached, sight.predicted, sight.disagreement) == ((False,), (True,), (WRONG,))
     state = make_state(sight)
     assert (state["reached"], state["predicted"], state["disagreement"]) == ("0", "1", [WRONG])
-    assert there == [ODDLY_OPEN]  # as the agent left it
+    assert there == [ODDLY_OPEN]  # the agent's policy is unchanged
 
 
 @pytest.mark.parametrize("times", range(1, 4))
@@ -2193,14 +2210,15 @@ def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeyp
 
     monkeypatch.setattr(workload_set.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
-    # healthy; faulty; disagrees; alone too; healthy, shut, the agent's, three times; healthy, shut
+    # the healthy and the faulty state; the agent's, also in exclusive use; three times the healthy
+    # state, the closed one and the agent's; finally healthy and closed
     trials = [None, None, 0.0] * 3
     assert within == [None] * 4 + [*trials, None, None]
 
 
 def test_deployment_that_does_not_become_healthy_is_reported_with_both_matrices(monkeypatch):
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
-    # the plug-in applied the first policies, and none since
+    # the plug-in applied the first policies, and no later ones
     enforcer = cast("Any", Enforcer(PAIR, lambda spec: spec == SHUT))
     one = standing(enforcer, PAIR)
 
@@ -2252,7 +2270,8 @@ def test_namespace_deleted_by_others_is_an_environment_failure(monkeypatch, spac
 
 @pytest.mark.parametrize(
     "hearing",
-    # from the repair on: never again; again, until the agent's policies were restored
+    # the plug-in's reactions from the repair on: it applies nothing; it applies policies again
+    # until the agent's policies are restored
     [[], [False, True, True]],
 )
 def test_disagreement_caused_by_the_cluster_gives_no_verdict(hearing, monkeypatch):

@@ -30,7 +30,7 @@ MOST_PCT = 5
 
 
 def chosen(world, spec):
-    """The pods that a policy selects."""
+    """Return the pods that a policy selects."""
     return [app for app in world.apps if selects(spec["podSelector"], app.labels)]
 
 
@@ -193,7 +193,7 @@ def drop_odd_peer(_, spec, __):
 
 
 def mend_few_ports(world, spec, _):
-    """Replace ports if no rule works and there are few: a retired application has many."""
+    """Replace ports if no rule works and there are few rules; retired applications have many."""
     for app in chosen(world, spec)[:1]:
         if app.service and spec["podSelector"]:
             rules = rules_of(spec)

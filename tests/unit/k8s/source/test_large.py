@@ -29,7 +29,7 @@ def test_large_world_allows_its_granted_traffic_only(seed):
     assert world.uses
     assert all(map(net.allows, world.uses))
     assert sum(map(len, world.named)) == len(world.uses)
-    # otherwise a policy could not be patched
+    # a larger policy could not be patched
     assert max(count_entries(policy.spec) for policy in world.policies) <= POLICY_ENTRIES
     marks = [app.labels[world.plan.role_key] for app in world.apps]
     assert marks.count(LEGACY) == 2
@@ -40,7 +40,7 @@ def test_large_world_allows_its_granted_traffic_only(seed):
 def test_large_world_fits_no_single_output_and_policy_names_reveal_nothing(number):
     world = estate(random.Random(number), number, number)
     dump = yaml.safe_dump([render_policy(policy, "shop") for policy in world.policies])
-    # in addition to the fields that kubectl adds to each
+    # kubectl adds about 200 characters to each policy
     assert len(dump) + 200 * len(world.policies) > 65_536
     names = [policy.name for policy in world.policies]
     assert not [name for name in names for app in world.apps if app.name in name]

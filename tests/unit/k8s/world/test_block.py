@@ -22,7 +22,7 @@ TOLD = {
     ),
     "canonical": 'IPv6 CIDR value "{}" should be in RFC 5952 canonical format ("{}")',
 }
-#: text and warnings of the server; None: refused
+#: the server's text and warnings; None if it refuses the block
 SAID = [
     ("010.244.0.0/16", [("non-standard", "10.244.0.0/16")]),
     (

@@ -24,7 +24,7 @@ SERVERS = {**SPACE, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
 PORTS = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
 NAMED = {"to": [SERVERS], "ports": PORTS}
 ANYWHERE = {"ports": PORTS}
-#: includes other pods in the namespace of the name servers
+#: allows other pods in the namespace of the name servers too
 WHOLE_SPACE = {"to": [SPACE], "ports": PORTS}
 ALL: dict[str, Any] = {}
 
@@ -39,8 +39,10 @@ def state_of(world: World, policies: tuple[Policy, ...], *writes: Write) -> Any:
 
 
 def repair(query: Query, *rules: dict[str, Any]) -> tuple[Judgement, str]:
-    """Return the judgement of a repair with these egress rules, one write for each, and the form
-    of the intended policy's rules."""
+    """Return the judgement of a repair with these egress rules, one write for each.
+
+    Also returns the form of the intended policy's rules.
+    """
     world, (fault,) = world_of(query), faults_of(query)
     policies = faulty(world, [fault])
     first = state_of(world, policies)

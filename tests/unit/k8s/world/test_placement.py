@@ -92,7 +92,7 @@ def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tup
     ("seed", "space"),
     [
         *((seed, "shop") for seed in range(6, 12)),
-        # a namespace with the name of one of the other namespaces
+        # the application's namespace has the name of one of the other namespaces
         *((seed, "default") for seed in (6, 7, 9)),
     ],
 )
@@ -142,7 +142,7 @@ def test_caching_changes_no_verdict(seed: int, space: str) -> None:
                 )
             )
         }
-        # only the outside addresses of these states represent the outside here
+        # only the outside addresses in these states are compared
         few = set(outside_of(world.policies, before, after)) | there - set(outside)
         less = narrowed(world, before, after, space)
         missed = {(one.source, one.target): one.ports for one in less}

@@ -52,7 +52,7 @@ Q = tuple[Endpoint, int, str]
 @pytest.mark.parametrize(
     ("spec", "source", "port", "protocol", "allowed"),
     [
-        # not selected, an empty list, an empty rule
+        # pods that the policy does not select, an empty list of rules, an empty rule
         (policy({"podSelector": {"matchLabels": {"app": "x"}}}), WEB, 1, "TCP", True),
         (policy({"podSelector": {}}), WEB, 5432, "TCP", False),
         (policy({"podSelector": {}}, "lab"), WEB, 5432, "TCP", True),

@@ -1,4 +1,4 @@
-"""Locks on resources of which the kernel has only one for all networks."""
+"""Locks on kernel resources that all networks share."""
 
 from __future__ import annotations
 

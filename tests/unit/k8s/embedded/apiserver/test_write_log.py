@@ -108,7 +108,7 @@ def test_command_above_its_write_limits_is_refused(api, monkeypatch):
 
 
 def test_closed_server_answers_unauthorized(api):
-    """This includes requests that began before it was closed."""
+    """This includes requests that began before the server was closed."""
     api.server.closed = True
     for method, body in (("GET", None), ("PATCH", ingress(1))):
         assert api.ask(method, "adservice", body).status_code == 401

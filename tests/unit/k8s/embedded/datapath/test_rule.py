@@ -1,5 +1,7 @@
-"""The nftables lines of a policy's rules; tests/integration/test_k8s_datapath.py measures
-that the kernel enforces them with the same meaning."""
+"""The nftables lines of a policy's rules.
+
+tests/integration/test_k8s_datapath.py checks that the kernel gives them the same meaning.
+"""
 
 from __future__ import annotations
 
