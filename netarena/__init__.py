@@ -1,1 +1,2 @@
-"""NetArena's core: engine, A2A protocol, sandbox and command line. It knows no application."""
+"""NetArena's core: engine, A2A protocol, sandbox and command line. It does not depend on any
+application."""

@@ -18,10 +18,10 @@ class Fault(Record):
     #: A kind of ``fault.table.KINDS``, and a method of this kind.
     kind: str
     method: str
-    #: The machine that the fault changes (the first one, if it changes several).
+    #: The machine that the fault changes, or the first of several machines.
     machine: str
-    #: The fault's site: indices of subnets and names of machines, in the form that
-    #: ``fault.method.Site`` reads.
+    #: The position of the fault: indices of subnets and names of machines, as in
+    #: ``fault.method.Site``.
     parameters: dict[str, JsonValue]
     #: Description of the fault: a sentence without a full stop.
     words: str
@@ -29,14 +29,14 @@ class Fault(Record):
     inject: tuple[Command, ...]
     #: Commands that restore exactly the intended settings, regardless of other faults.
     repair: tuple[Command, ...]
-    #: In tickets: the name by which the following fields of other faults refer to this fault.
+    #: In tickets: the name of this fault in the fields ``masks``, ``after`` and ``bypasses`` of
+    #: other faults.
     name: str = ""
-    #: Ordered pairs that must not work, but work because of this fault.
+    #: Ordered pairs that work because of this fault although they must not work.
     opens: tuple[tuple[str, str], ...] = ()
     #: Faults that affect no pair until this fault is repaired.
     masks: tuple[str, ...] = ()
-    #: Faults that must be repaired before this fault, because its repair would otherwise break or
-    #: open a pair.
+    #: Faults to repair before this fault; otherwise its repair would break or open a pair.
     after: tuple[str, ...] = ()
     #: Faults that have no effect while this fault exists.
     bypasses: tuple[str, ...] = ()

@@ -48,7 +48,7 @@ _COMMAND = Tool(
 
 
 class NetworkBaselines(Baselines):
-    """Scripted agents that an application compares with."""
+    """Scripted baseline agents of a network application."""
 
     floors: ClassVar[tuple[str, ...]] = ("noop", "random", "blanket")
 
@@ -57,7 +57,7 @@ class NetworkBaselines(Baselines):
 
 
 class NetworkTickets(Tickets):
-    """Tickets in which a cause is a machine and a word of a glossary."""
+    """Tickets in which a declared cause is a machine and a word of a glossary."""
 
     glossary: ClassVar[Glossary]
 
@@ -72,7 +72,8 @@ class NetworkTickets(Tickets):
 
     @abstractmethod
     def find(self, query: Query, asked: str) -> str | None:
-        """Return the full name of the machine ``asked`` of a command, or None if there is none."""
+        """Return the full name of the machine that a command calls ``asked``, or None if none
+        matches."""
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
         """Return a function from a fault to the machines that its declaration may name."""
@@ -108,7 +109,7 @@ class NetworkApplication(Reactive):
     privileged: ClassVar[bool] = True
     #: Words for causes in declarations.
     glossary: ClassVar[Glossary]
-    #: The type of the application's warm process, from which networks are forked.
+    #: The type of the application's warm process. Networks are forked from this process.
     warm_type: ClassVar[Callable[[], Warm]]
     tickets: Tickets
     tools: Tools = NetworkTools()
@@ -120,8 +121,8 @@ class NetworkApplication(Reactive):
     async def __aenter__(self) -> Self:
         """Start the warm process from which networks are forked."""
         self._warm = type(self).warm_type()
-        # Without the required privileges, the agent card is still served. ``check`` reports the
-        # missing requirements of each task, and the start of a network tries again.
+        # The agent card is served even without the required privileges. ``check`` reports the
+        # missing requirements of each task, and each network tries to start the process again.
         with suppress(EnvironmentFailed):
             await self._warm.start()
         return self
@@ -133,7 +134,7 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def live(self, query: Query, config: Config, warm: Warm) -> Environment:
-        """Return the unopened network of ``query``, which ``warm`` starts."""
+        """Return the network of ``query`` before it is opened; ``warm`` starts its process."""
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
@@ -189,7 +190,8 @@ class NetworkApplication(Reactive):
         """Return a description of a state for logs."""
 
     def tell_loss(self, state: State) -> Sequence[str]:
-        """Return log lines about the lost packets in a state, if the state has their number."""
+        """Return log lines about the lost packets in a state, if the state contains their
+        number."""
         del state
         return ()
 

@@ -1,10 +1,11 @@
-"""Limits of one command's use of its machine and network, for the guard and for prompts."""
+"""Limits on one command's use of its machine and network; the guard enforces them, and prompts
+state them."""
 
 from __future__ import annotations
 
 #: A command is killed if it sends more than FREE_PACKETS plus MOST_PACKETS_PER_S for each second. A
-#: diagnosis sends far fewer: pings of all pairs in the (8,8) network are 4,160 packets. A flood has
-#: 20,000 packets per second.
+#: diagnosis needs far fewer packets: pings of all pairs in the (8,8) network are 4,160 packets. A
+#: flood sends 20,000 packets per second.
 FREE_PACKETS = 5_000
 MOST_PACKETS_PER_S = 1_000
 #: ARP entries in addition to those that the network itself needs. The kernel's table holds 1,024

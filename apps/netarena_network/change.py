@@ -1,6 +1,7 @@
-"""Tells commands that change a machine's configuration from those that only read it.
+"""Distinguishes commands that change a machine's configuration from commands that only read it.
 
-``judging: paper`` needs it. Changes made by a program text (``python3 -c``) are not recognised.
+``judging: paper`` uses this module. Changes that inline programs (``python3 -c``) make are not
+recognised.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from itertools import pairwise
 
 from netarena.sdk import SimpleCommand, read_commands
 
-#: Verbs of iproute2, which may be abbreviated; reading wins, as in iproute2, except for "link s".
+#: Verbs of iproute2 that change the configuration. Verbs may be abbreviated. As in iproute2, an
+#: ambiguous abbreviation is a verb that reads, except in "link s".
 _CHANGING: tuple[str, ...] = (
     "add",
     "append",
@@ -49,7 +51,7 @@ _SERVICE = re.compile(r"(?:re|try-re|force-re)?(?:start|load)|stop|kill|enable|d
 _ETHTOOL = re.compile(r"-[srfpEWACGKLNUXF]|--(?:set|change|reset|config|features|offload|pause).*")
 _CONNTRACK = re.compile(r"-[DFUI]|--(?:delete|flush|update|create)")
 _OVS = re.compile(r"(?:add|del|set|mod|replace)(?:-.*)?|clear|remove|destroy|create|emer-reset")
-#: Files that are configuration.
+#: Folders whose files are configuration.
 _CONFIGURATION = re.compile(r"/(?:proc/sys|sys|etc)/")
 
 

@@ -3,7 +3,7 @@
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
 The value of ``place`` is a machine, and the value of ``what`` is a word of an application's
-``Glossary``. Causes may be left out. A move that declares the end has the form of this object.
+``Glossary``. Causes may be left out. A declaration as a move has the same form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def machines_of(fault: Fault) -> set[str]:
 class Glossary:
     """Words for the causes of an application's faults."""
 
-    #: Word -> its meaning in prompts
+    #: Word -> its description in prompts
     words: Mapping[str, str]
     #: Kind of fault -> its word, unless the fault's method has another word
     kinds: Mapping[str, str]
@@ -56,8 +56,8 @@ class Glossary:
     ) -> list[Cause]:
         """Return the declared causes, each replaced with the cause of the fault that it describes.
 
-        A declared cause may use another word for the fault or another of the fault's ``places``.
-        Causes that describe no fault are returned unchanged.
+        A declared cause may contain another word for the fault, or another machine of the fault's
+        ``places``. Causes that describe no fault are returned unchanged.
         """
         injected = list(faults)
         own = self.causes_of(injected)

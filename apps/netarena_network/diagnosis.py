@@ -2,8 +2,8 @@
 
 An application lists its requirements in a ``Diagnosis``, which is a global variable of a module.
 They are tested in a separate process, in namespaces like those of an episode: ``python -m
-netarena_network.diagnosis MODULE`` prints failures as JSON. A configuration with unmet requirements
-is refused before any query is generated.
+netarena_network.diagnosis MODULE`` prints failures as JSON. A config with unmet requirements is
+refused before any query is generated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from netarena.sdk import (
     shell,
 )
 
-#: Container options that grant the required privileges; the second grants as few as possible.
+#: Container options that grant the required privileges. The second set of options grants as few as
+#: possible.
 PRIVILEGED = "docker run --privileged"
 NARROWER = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -74,8 +75,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 #: A command line that installs all packages.
 INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
-#: Programs that every network needs. Other programs are needed only for some configurations
-#: (``Need``) or by agents.
+#: Programs that every network needs. Other programs are needed only with some configs (``Need``) or
+#: by agents.
 _ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
 
@@ -87,11 +88,12 @@ class Need:
     name: str
     commands: tuple[str, ...]
     remedy: str
-    #: The config key that selects the requirement, and a function that returns whether a
-    #: configuration has the requirement. By default, all configurations have it.
+    #: The config key on which the requirement depends, and a function that returns whether a config
+    #: needs it. By default, all configs need it.
     key: str = ""
     asks: Callable[[Any], bool] | None = None
-    #: A further test in that network, given its descriptor. It returns the problem, or "".
+    #: A further test in that network. Its argument is the network's file descriptor, and it returns
+    #: the problem or "".
     test: Callable[[int], str] | None = None
 
 
@@ -149,7 +151,7 @@ class Diagnosis:
         most_machines: int,
         unused: Collection[str] = (),
     ) -> None:
-        """Create the object that ``module`` has as ``DIAGNOSIS``.
+        """Create the object ``DIAGNOSIS`` of ``module``.
 
         ``unused`` are programs that the application does not use.
         """
@@ -176,7 +178,7 @@ class Diagnosis:
             checks.append(_check(_PROGRAMS, failed, "", INSTALL))
         elif all(one.ok for one in checks):
             checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
-            # These requirements have been tested only if the sandbox works.
+            # If the sandbox does not work, these requirements have not been tested.
             for need in self._needs if checks[-1].ok else ():
                 severity = Severity.RUN if need.asks is None else Severity.NOTE
                 remedy = _remedy(need, failed.get(need.name, ""))
@@ -259,7 +261,7 @@ class Diagnosis:
     def try_all(self) -> dict[str, str]:
         """Fork, and return the unmet requirements, tested in namespaces like an episode's."""
         mininet = importlib.util.find_spec("mininet") is not None
-        # Loaded early, because only root might be able to read Python's files.
+        # Loaded before the fork, because only root may be able to read Python's files.
         codecs.lookup("ascii")
         read, write = os.pipe()
         asked = os.getpid()

@@ -1,6 +1,6 @@
 """Live network of one query, in a separate process, and commands on its machines.
 
-This module determines the order of steps and the output that the agent receives.
+It determines the order of the steps of a turn, and the output that the agent receives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Traces and forms of a live network: numbers that show how each machine was made.
+"""Traces and forms of a live network: numbers that may reveal how each machine was set up.
 
-``collect`` opens the network of a query, reads every machine that the agent may log in to through
+``collect`` opens the network of a query, reads every machine to which the agent has access through
 the agent's sandbox (``reader``), and closes the network. These readings are not used as features:
 
 - symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
@@ -12,9 +12,10 @@ the agent's sandbox (``reader``), and closes the network. These readings are not
 
 All other readings are traces. The kinds and number of a machine's entries are a symptom or a form,
 so traces are compared only among machines that have the same kinds of entries (``_kind``). Forms
-exist for hosts with a setting, that is a lock or a fault. A form contains the shapes of entries,
-without names, addresses and numbers. Forms of a backbone are computed for all machines from their
-configurations (``backbone.form``) and compared among all machines of a role.
+are computed for hosts with a setting: a lock (an intended restriction) or a fault. A form contains
+the shapes of entries, without names, addresses and numbers. Forms of a backbone are computed for
+all machines from their configurations (``backbone.form``) and compared among all machines of a
+role.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ OBSERVATIONS = 2
 #: Maximum length of a shape in the name of a feature.
 SHAPE_CHARS = 80
 
-#: Netlink dump -> attributes that are traces -> names of the attribute's words. Times are in
+#: Netlink dump -> attributes that are traces -> names of the attribute's 32-bit words. Times are in
 #: hundredths of a second since the machine started.
 _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "link": {35: ("carrier_changes",), 47: ("carrier_ups",), 48: ("carrier_downs",),
@@ -103,7 +104,7 @@ class Scene:
     roles: Mapping[str, str]
     #: Machines with a fault.
     faulty: frozenset[str]
-    #: Hosts with a setting, that is a lock or a fault.
+    #: Hosts with a setting: a lock (an intended restriction) or a fault.
     shaped: frozenset[str] = frozenset()
     #: Rows and columns of the state's matrix, if there is a matrix.
     endpoints: Sequence[str] = ()
@@ -230,7 +231,7 @@ def _kind(role: str, features: Mapping[str, float]) -> str:
 
 
 def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
-    """Yield order, extremes and spread of each field over all messages of a dump."""
+    """Yield, for each field, its order, extremes and spread over all messages of a dump."""
     fields: dict[str, list[float]] = {}
     for header, attributes in messages:
         for name, place in _HEADERS.get(dump, {}).items():
@@ -245,7 +246,8 @@ def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
 
 
 def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield features of a series: extremes, spread, the lead of the greatest value, and order."""
+    """Yield features of a series: extremes, spread, the distance of each extreme from the next
+    value, and order."""
     if not values:
         return
     rising = sorted(values)
@@ -261,7 +263,8 @@ def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
 
 
 def _filters(text: str) -> Iterator[tuple[str, float]]:
-    """Yield features of nft: handles' gaps and order, position of the newest, rule counters."""
+    """Yield features of nftables: gaps and order of the handles, position of the newest rule, and
+    rule counters."""
     handles: dict[tuple[str, str], list[int]] = {}
     chains: dict[tuple[str, str, str], list[int]] = {}
     packets: list[float] = []
@@ -298,7 +301,8 @@ def _filters(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _routing(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield features of FRR: unsaved configuration, ages, versions and events."""
+    """Yield features of FRR: lines of the unsaved configuration, ages, versions and numbers of
+    events."""
     shown = dict(read["frr"])
     running = _lines(shown.pop("running"))
     on_disk = _lines(read["frr.conf"])
@@ -311,7 +315,8 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
             if _FRR.search(key):
                 fields.setdefault(key, []).append(number)
         for key, values in fields.items():
-            # A session that is not established is a symptom.
+            # A session that is not established is a symptom, so only sessions with a value are
+            # used.
             having = [one for one in values if one]
             yield from _order(f"{command.removesuffix(' json')}.{key}", having)
 
@@ -327,7 +332,8 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in JSON, and durations given as text, each with its last key."""
     if isinstance(value, dict):
         for name, one in value.items():
-            # Addresses and prefixes as keys differ between networks.
+            # Keys that are addresses or prefixes differ between networks, so the key above them is
+            # used.
             yield from _leaves(one, key if name[:1].isdigit() else name)
     elif isinstance(value, list):
         for one in value:
@@ -348,7 +354,8 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
 ) -> tuple[dict[str, dict[str, float]], list[float]]:
-    """Return echo counts of machines whose pairs all work, and each machine's requests per peer.
+    """Return the echo counts of machines whose pairs all work, and for each machine the requests
+    per peer.
 
     The echo counts of other machines are symptoms, because a request might lack a route, or might
     arrive although the reply is lost.
@@ -407,14 +414,14 @@ def _dotted(address: int) -> str:
 
 
 def _forms(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield each shape on a machine, with its number of occurrences."""
+    """Yield each shape of entry on a machine, and how often it occurs."""
     yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
 
 
 def _shapes(read: Reading) -> Iterator[str]:
     yield from _filter_shapes(read["nft"])
     for header, attributes in read["route"]:
-        if header[4] != 255:  # the kernel creates all entries of the local table
+        if header[4] != 255:  # 255: the local table, whose entries the kernel creates
             yield f"route {header[0]}/{header[1]} type {header[7]} scope {header[6]} " + _keys(
                 attributes
             )

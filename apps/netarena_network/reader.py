@@ -1,11 +1,11 @@
-"""Program that reads everything on one machine that an agent can read without sending packets.
+"""Program that reads all data on one machine that an agent can read without sending packets.
 
 It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of
 compressed JSON. It imports only the standard library and no module of this project.
 
 Netlink dumps are decoded without names. An attribute of up to eight bytes is one number, and a
-longer attribute is a list of 32-bit words. Therefore the dumps include fields that ``ip`` does not
-print, such as the times at which an address was created and updated.
+longer attribute is a list of 32-bit words. So the dumps include fields that ``ip`` does not print,
+such as the times at which an address was created and updated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-#: Name, request type, length of the header before the attributes, address families.
+#: Netlink dumps: name, request type, length of the header before the attributes, address families.
 DUMPS = (
     ("link", 18, 16, (0,)),
     ("addr", 22, 8, (2, 10)),

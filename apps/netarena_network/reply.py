@@ -8,12 +8,11 @@ accepts:
 - an extra comma, and missing closing brackets at the end of the text or of its fence;
 - an object inside another object or in a string of another object (a tool's arguments).
 
-A string without an end is invalid, because half a command is a different command. If there is no
-such object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, provided that the command is
-complete and the next line does not continue it. A reply without a command may declare the end of a
-ticket (``claim``); the last object that does so counts. Reasoning is skipped
-(``netarena.task.reasoning``). The environment checks that the machine exists and that the command
-is not empty.
+A string without an end is invalid, because half a command is a different command. Without such an
+object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, if the command is complete and the
+next line does not continue it. A reply without a command may declare the end of a ticket
+(``declaration``); the last declaration counts. Reasoning is skipped (``netarena.task.reasoning``).
+The environment checks that the machine exists and that the command is not empty.
 
 Libraries that repair JSON are not used, because they guess where a string ends, and because they
 take quadratic or unlimited time for hostile input (issues 123, 130, 156 and 203 of json-repair).
@@ -43,15 +42,15 @@ _KEYS = frozenset({"machine", "command"})
 _DONE, _CAUSES = "done", "causes"
 _CAUSE_KEYS = frozenset({"place", "what"})
 
-#: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes the string.
-#: If strings could overlap, the text after them would be visited once for each string.
+#: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes it. Strings
+#: do not overlap, because the text after them would otherwise be parsed once per string.
 _QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
     re.DOTALL,
 )
-#: Values of words in JSON and Python; other words have no value.
+#: Words of JSON and Python that have a value here; the value of other words is ignored.
 _PLAIN = {"true": True, "false": False}
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
 #: A backslash, with the next character if the two are a JSON escape sequence.
@@ -67,13 +66,13 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 class _Said(NamedTuple):
-    """An object with both keys, or two equivalent lines, and its position in the text."""
+    """An object with both keys, or two equivalent lines, with its position in the text."""
 
     values: dict[str, Any]
     start: int
     end: int
-    #: False if this part of the reply has a marker of reasoning's end outside the command's quoted
-    #: texts.
+    #: False if this part of the reply contains a marker of the end of reasoning outside the
+    #: command's quoted texts.
     whole: bool = True
 
 
@@ -180,9 +179,10 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield objects in the order in which they end; a declaration is reduced to its causes."""
+    """Yield declarations and objects with other keys in the order in which they end. A declaration
+    contains only ``done`` and its causes."""
     for one in found:
-        # A tool that requires all keys sends null for the keys of a command.
+        # A tool call that must contain all keys has null for the keys of a command.
         bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
         if bare and str(one.get(_DONE)).lower() == "true":
             yield {_DONE: True, _CAUSES: one.get(_CAUSES)}
@@ -201,18 +201,18 @@ class _Level:
         #: Number of elements of a list so far, and the elements that are objects.
         self.size = 0
         self.objects: list[dict[str, Any]] = []
-        #: Start positions of its items; parsing from there does not depend on earlier text.
+        #: Start positions of the items. A parse that starts there does not depend on earlier text.
         self.begun: list[int] = []
 
 
 class _Walk:
     """Parse of one object, whose opening brace ends at ``start``.
 
-    ``found`` are the complete objects within the object and then the object itself, or no objects
-    if it is incomplete. ``end`` is the position where the search continues. ``hopeless`` are
-    positions of items from which no object or list can be completed (positions in lists are stored
-    as complements). A later parse stops at these positions, so that all parses together take linear
-    time.
+    ``found`` contains the complete objects within the object and then the object itself, or nothing
+    if it is incomplete. ``end`` is the position where the search continues. ``hopeless`` contains
+    positions of items from which the enclosing object or list cannot be completed (positions in
+    lists are stored as complements). A later parse stops at these positions, so that all parses
+    together take linear time.
     """
 
     def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
@@ -268,8 +268,8 @@ class _Walk:
     def _put(self, value: object) -> None:
         """Store a complete value.
 
-        Only strings are used as they are. Of other values, only the truth and the objects in lists
-        matter.
+        Strings are stored unchanged. Of other values, only the truth value and the objects in lists
+        are used.
         """
         level = self._open[-1]
         if level.values is not None:
@@ -290,7 +290,8 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """Close all levels at the end of the text or fence; return whether only brackets lack."""
+        """Close all levels at the end of the text or fence; return whether only closing brackets
+        are missing."""
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:

@@ -1,4 +1,4 @@
-"""ASGI middleware that limits the cost of one HTTP client for a service.
+"""ASGI middleware that limits the memory and time that one HTTP client can cost a service.
 
 - A request's body is read completely before the application sees it: at most ``max_body`` bytes
   and ``body_timeout_s`` seconds.
@@ -6,7 +6,7 @@
   would store a copy of the whole task for each unsent event.) A reader that falls too far behind
   loses its connection; it can reconnect and subscribe again.
 - Open responses end when the service closes.
-- JSON output, streamed or not, contains no character that a client may treat as a line end.
+- In JSON output, characters that a client may treat as a line end are escaped.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MAX_BEHIND = 8 * 2**20
 MAX_BEHIND_ALL = 48 * 2**20
 #: Time for sending the remaining data when the service closes, in s.
 _LAST_WORDS_S = 0.1
-#: Number of bytes passed to the transport at once.
+#: Number of bytes that are passed to the transport at once.
 _PIECE = 64 * 1024
 
 
 class _ReaderLost(Exception):
-    """The client has disconnected, or has read too little of the response so far."""
+    """The client has disconnected, or reads the response too slowly."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # the exception is handled above, or no longer relevant
+                answer.exception()  # mark the exception as retrieved
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()
@@ -106,10 +106,10 @@ class Boundary:
             closing.cancel()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Run the application; return whether its reader stayed until the end.
+        """Run the application; return whether the client read the response until the end.
 
-        A propagated error would hold the response through its traceback and form a reference cycle
-        until garbage collection.
+        _ReaderLost is not propagated: its traceback would keep the response in memory in a
+        reference cycle until garbage collection.
         """
         try:
             await self._app(scope, receive, send)
@@ -118,7 +118,7 @@ class Boundary:
         return True
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too large, according to its header or in fact.
+        """Return the body; None if it, or the length in the header, is too large.
 
         Raises _ReaderLost if the client leaves before its end.
         """
@@ -148,7 +148,7 @@ async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that returns the body once, then later messages (a disconnect)."""
+    """Return a ``receive`` that returns the body first, and then later messages (a disconnect)."""
     first: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
     async def replay() -> Message:
@@ -164,9 +164,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _escape(send: Send) -> Send:
     """Return a ``send`` that escapes line ends inside JSON.
 
-    Each message's body is complete: Starlette sends one for a document, and one for each event.
+    Each message contains complete JSON: Starlette sends one message per document or event.
     """
-    #: Head of a document, held back until the length of the escaped body is known.
+    #: Head of a document; it is sent once the length of the escaped body is known.
     head: Message | None = None
 
     async def escape(message: Message) -> None:
@@ -208,7 +208,7 @@ class _Outbox:
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
-        # a single large body is accepted if the service as a whole can afford it
+        # a single large body is accepted if the limit of the whole service permits it
         behind = self._waiting + size if message.get("more_body", False) else self._waiting
         if behind > MAX_BEHIND or (
             self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
@@ -221,8 +221,8 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # a producer that never waits would give the pump no turn; no pause after the head,
-            # because many tasks would then hold a body that is not counted yet
+            # without this pause, a producer that never waits would block the pump; a pause after
+            # the head would let many tasks hold a body that is not counted yet
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -248,7 +248,8 @@ class _Outbox:
         self._wake.set()
 
     async def pump(self) -> None:
-        """Send queued messages until the end; drop a reader that reads nothing for a while."""
+        """Send queued messages until the end; drop a client that reads nothing for
+        ``stall_timeout_s``."""
         while True:
             while self._messages:
                 message = self._messages.popleft()

@@ -1,9 +1,8 @@
 """Validation of JSON-RPC calls before the SDK parses them.
 
-The SDK answers unreadable input with an internal error and a traceback in the log, and needs
-seconds for small inputs with many values. This module returns an error that states the
-requirements of a call in one line. It also rejects a method of A2A 0.3 in a call that names another
-version.
+The SDK answers invalid input with an internal error and logs a traceback. It also needs seconds for
+small inputs with many values. This module returns an error that states the requirements of a call
+in one line. It also rejects a method of A2A 0.3 in a call that names another version.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 #: JSON-RPC error codes.
 PARSE_ERROR, METHOD_NOT_FOUND = -32700, -32601
 _METHODS_03 = frozenset(JSONRPC03Adapter.METHOD_TO_MODEL)
-#: Loggers of the SDK and their messages, with tracebacks, about invalid calls.
+#: Loggers of the SDK, and their messages about invalid calls (with tracebacks).
 _LOGGERS = ("a2a.server.routes.jsonrpc_dispatcher", "a2a.compat.v0_3.jsonrpc_adapter")
 _CALLERS_FAULT = frozenset(
     {
@@ -36,14 +35,14 @@ _CALLERS_FAULT = frozenset(
 
 
 def guard(endpoint: Endpoint) -> Endpoint:
-    """Wrap ``endpoint`` so that it gets only readable calls."""
+    """Wrap ``endpoint`` so that it gets only valid calls."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_tidy)  # logging adds the same filter only once
 
     async def answer(request: Request) -> Response:
         try:
             call = parse_document(await request.body())
-            # an escape may be a lone surrogate, which cannot be written
+            # an escape sequence may be a lone surrogate, which UTF-8 cannot encode
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
             what = "must be Unicode" if isinstance(error, UnicodeEncodeError) else error
@@ -66,7 +65,7 @@ def _refuse(number: str | int | None, code: int, said: str) -> Response:
 
 
 def _tidy(record: logging.LogRecord) -> bool:
-    """Log invalid calls in one line, without a traceback, since they are the caller's fault."""
+    """Log an invalid call in one line without a traceback, because the caller made the error."""
     if record.msg in _CALLERS_FAULT and record.exc_info:
         record.msg, record.args = "%s: %s", (record.msg, str(record.exc_info[1]))
         record.exc_info = None

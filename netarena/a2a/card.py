@@ -18,7 +18,7 @@ from starlette.routing import Route
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: 0.3 clients fail unless the card names their protocol version.
 VERSIONS = ("1.0", "0.3")
-#: Host header: name, IPv4 or bracketed IPv6 address, and port.
+#: Form of a Host header: a name, an IPv4 address or a bracketed IPv6 address, and a port.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
 
 

@@ -1,15 +1,15 @@
 """Client for the agent under test, over A2A.
 
-The client uses protocol 1.0 or 0.3, as the agent's card says, at the given URL. (The URL in the
-card is often an address inside a container.) If the given URL accepts no messages (404, 405) and
-never did, the client tries the path of the card's interface at the same origin. The client logs
+The client uses the protocol version in the agent's card (1.0 or 0.3) at the given URL. (The URL in
+the card is often an address inside a container.) If the given URL accepts no messages (404, 405)
+and never did, the client tries the path of the card's interface at the same origin. The client logs
 this, since another agent may answer there.
 
-The reply is the first of these that holds text: a message; the task's artifacts; its status
+The reply is the first of these that contains text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
 artifacts and messages that are marked as thoughts (``netarena.task.reasoning_marker``) are used
-only if there is no other text. If the card promises a stream and no stream comes, the client
-requests the whole reply.
+only if there is no other text. If the card declares streaming but the agent does not stream, the
+client requests the whole reply.
 
 Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed`` and one of these
 reasons:
@@ -19,8 +19,8 @@ reasons:
 ``timeout``     reachable, but no whole reply in time
 ``too_large``   more bytes, text or values than a reply may have (see ``transport``)
 ``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
-``task_failed`` its task ended failed, rejected or cancelled, or it answered with an error
-==============  =============================================================================
+``task_failed`` the task failed, was rejected or cancelled, or the answer is an error ==============
+=============================================================================
 """
 
 from __future__ import annotations
@@ -86,14 +86,13 @@ MAX_TEXT = 2**20
 MAX_CARD = 256 * 1024
 #: Maximum number of characters of a reply's metadata, as JSON.
 MAX_METADATA = 16 * 1024
-#: Waits between attempts, in s: doubled from the first to the last.
+#: First and longest wait between attempts, in s; the wait doubles with each attempt.
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
-#: Longest wait until something serves the URL of a card, in s.
+#: Longest wait between attempts while no server listens at the agent's address, in s.
 UNSERVED_WAIT_S = 1.0
-#: Maximum number of attempts of a request that may have reached the agent before a connection
-#: broke.
+#: Maximum number of attempts whose connection broke after the request may have reached the agent.
 MAX_BROKEN_SENDS = 3
-#: Waits between polls of a background task, in s.
+#: First and longest wait between polls of a background task, in s.
 FIRST_POLL_S, LAST_POLL_S = 0.2, 2.0
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -104,7 +103,7 @@ _ENDED = frozenset(
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_REJECTED,
         TaskState.TASK_STATE_CANCELED,
-        # nobody will give the agent more input, so its message is the reply
+        # the agent gets no further input, so its message is the reply
         TaskState.TASK_STATE_INPUT_REQUIRED,
         TaskState.TASK_STATE_AUTH_REQUIRED,
     }
@@ -124,15 +123,15 @@ _PROTOCOL_ERRORS = (
 
 #: JSON-RPC errors of agents that do not support streaming.
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: Minimum length of a text for which a later text is unlikely to start with it by chance.
+#: A text at least this long is unlikely to be the start of a later text by chance.
 _MIN_REPEATED = 4
 
-#: Blanks within a line, and ends of lines.
+#: Blanks within a line, and line ends.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
 _NOTHING = "the reply contained neither a message nor a task"
 
-#: Start of the SDK's message about an answer that is not JSON-RPC.
+#: Beginnings of the SDK's messages about an answer that is not JSON-RPC.
 _NO_JSON_RPC = ("Invalid JSON-RPC", "JSON Decode Error")
 
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -152,7 +151,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Card:
-    """Relevant parts of an agent's card; untrusted text with limited length."""
+    """The parts of an agent's card that are used; untrusted text of limited length."""
 
     #: URL of the card.
     path: str
@@ -165,8 +164,8 @@ class A2AAgent:
     """A participant at a URL (``netarena.agent.interface.Agent``).
 
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
-    agent has one of its own. ``connect_timeout_s`` limits the wait for the card while nothing
-    serves the URL. Raises ConfigError for a malformed URL.
+    agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
+    listens at the URL. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -190,7 +189,7 @@ class A2AAgent:
         #: Creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
-        #: URLs in the order of attempts; only one remains once it has accepted a message.
+        #: URLs in the order of attempts. When one has accepted a message, the others are removed.
         self._urls: tuple[str, ...] = ()
         #: URLs that answered a message.
         self._heard: set[str] = set()
@@ -212,7 +211,8 @@ class A2AAgent:
             inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
-                # the transport limits each attempt to connect, ``_persist`` all attempts together
+                # the transport limits each attempt to connect; ``_persist`` limits all attempts
+                # together
                 timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
@@ -248,7 +248,7 @@ class A2AAgent:
             raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached", unsent=True)
         message = Message(
             role=Role.ROLE_USER,
-            # the same id in each attempt, so an agent can recognise a repetition
+            # each attempt has the same id, so an agent can recognise a repetition
             message_id=str(uuid.uuid4()),
             context_id=context_id,
             parts=[Part(text=prompt)],
@@ -264,7 +264,7 @@ class A2AAgent:
         """Send the message to the URLs in order; later messages use the first URL that answers."""
         refused: list[StatusRefused] = []
         for url in self._urls:
-            # another request may have been answered meanwhile
+            # another request may have removed this URL in the meantime
             if url not in self._urls:
                 break
             try:
@@ -283,10 +283,10 @@ class A2AAgent:
         raise AgentFailed(first.reason, first.detail + also)
 
     async def _exchange(self, url: str, message: Message) -> Reply:
-        """Request a stream if the card promises one, or else the whole reply.
+        """Request a stream if the card declares streaming, otherwise the whole reply.
 
-        If the stream fails, request the whole reply; if that works, later messages request no
-        stream.
+        If the stream fails, request the whole reply. If that succeeds, later messages do not
+        request a stream.
         """
         if not self._streaming:
             return await _exchange(self._clients[url], message)
@@ -303,7 +303,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Store the accepting URL when an answer with status 2xx begins."""
+        """Store the URL of an answer with status 2xx as soon as the answer begins."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -315,7 +315,7 @@ class A2AAgent:
             return
         self._heard.add(url)
         if url == self._url:
-            # from now on a 404 at this URL is an error, so no prompt is sent to another URL
+            # from now on, a 404 at this URL is an error, and prompts are not sent to other URLs
             self._urls = (url,)
         else:
             log.warning(
@@ -339,7 +339,7 @@ class A2AAgent:
                 raise AgentFailed(
                     FailureReason.TOO_LARGE, f"agent card: more than {MAX_CARD} bytes"
                 )
-            # json and the card's parser raise many types of errors on invalid cards
+            # json and the card's parser raise many types of errors for invalid cards
             try:
                 return path, parse_agent_card(_without_nulls(response.json()))
             except Exception as error:  # noqa: BLE001 -- see above
@@ -355,7 +355,8 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _tls(url: str) -> ssl.SSLContext:
-    # loading certificates takes 50 ms, and no redirect leads from http to https
+    # loading certificates takes 50 ms, so only https does it; redirects from http to https are not
+    # followed
     return _verifying_tls() if url.lower().startswith("https:") else _NO_TLS
 
 
@@ -380,7 +381,7 @@ def _is_modern(interface: AgentInterface) -> bool:
 
 
 def _other_urls(card: AgentCard, url: str) -> list[str]:
-    """Return other URLs where an agent may accept messages if ``url`` does not.
+    """Return other URLs at which an agent may accept messages if it does not at ``url``.
 
     These have the path of the card's interface at the given origin: first below the given prefix,
     which a proxy may have removed, then at the root.
@@ -396,12 +397,12 @@ def _other_urls(card: AgentCard, url: str) -> list[str]:
 
 
 def _without_query(url: str) -> str:
-    """Return the URL without its query, which may hold a secret."""
+    """Return the URL without its query, which may contain a secret."""
     return urlunsplit(urlsplit(url)._replace(query=""))
 
 
 def _path(url: str) -> str:
-    """Return the path of a URL in a card; empty if there is none."""
+    """Return the path of a URL in a card, or "" if it has none."""
     try:
         path = urlsplit(url).path
     except ValueError:
@@ -419,7 +420,7 @@ def _is_url(url: str) -> bool:
 
 def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
     """Return the parts of a card that the client needs, with URL and streaming set."""
-    # without JSON-RPC in the card, the version that most agents speak is tried
+    # for a card without JSON-RPC, use the version that most agents support
     modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
         url=url, protocol_binding="JSONRPC", protocol_version="1.0" if modern else "0.3"
@@ -436,7 +437,7 @@ async def _persist(
 ) -> T:
     """Retry until success, permanent failure or ``timeout_s``.
 
-    While nothing serves the agent's host, the limit is ``unserved_s`` if that is less.
+    While no server listens at the agent's host, the limit is ``unserved_s`` if that is less.
     """
     clock = asyncio.get_running_loop().time
     begin = clock()
@@ -444,7 +445,7 @@ async def _persist(
     unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
     broken, reached = 0, False
-    # the reported error comes from an attempt that ended before the deadline
+    # at the deadline, the error of the last complete attempt is reported
     exchange_deadline.set(deadline)
     while True:
         try:
@@ -458,7 +459,7 @@ async def _persist(
         broken += last.sent
         reached = reached or last.reached
         unserved = unserved and last.unserved
-        # with jitter, so that many episodes do not retry at the same moment
+        # jitter, so that many episodes do not retry at the same moment
         pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
         wait_s = min(UNSERVED_WAIT_S if unserved else LAST_WAIT_S, wait_s * 2)
         if broken >= MAX_BROKEN_SENDS:
@@ -472,7 +473,7 @@ async def _persist(
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    """Return the ``Unavailable`` behind an error; raise anything else with the side at fault."""
+    """Return the ``Unavailable`` that caused an error. Raise AgentFailed for any other error."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, Unavailable):
@@ -481,7 +482,8 @@ def _unavailable(error: Exception) -> Unavailable:
             raise link
         link = link.__cause__ or link.__context__
     if isinstance(error, A2AError) and not isinstance(error, _PROTOCOL_ERRORS):
-        # the SDK's message for answers that are not JSON-RPC; its other errors came from the agent
+        # errors with these messages come from the SDK, because the answer is not JSON-RPC; other
+        # errors come from the agent
         own = isinstance(error, A2AClientError) and str(error).startswith(_NO_JSON_RPC)
         reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
         raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
@@ -503,7 +505,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
     collector = _Collector()
     request = SendMessageRequest(message=message)
     empty = True
-    # an async generator, though the SDK declares only an iterator
+    # an async generator, although the SDK declares an iterator
     events = cast("Any", client.send_message(request))
     async with aclosing(events) as stream:
         async for event in cast("AsyncIterator[StreamResponse]", stream):
@@ -513,7 +515,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
                     # the reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
-            # many events may arrive in one piece of data: give others a turn
+            # one piece of data may contain many events; let other tasks run in between
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
@@ -524,7 +526,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
 
 
 async def _follow(client: Client, collector: _Collector) -> None:
-    """Poll a task that did not end with the reply, because its agent works in the background."""
+    """Poll a task that was still running when the response ended, until it ends."""
     if not collector.task_id:
         raise AgentFailed(FailureReason.MALFORMED, _NOTHING)
     wait_s = FIRST_POLL_S
@@ -549,14 +551,14 @@ async def _look_back(client: Client, collector: _Collector) -> None:
         return
     try:
         task = await client.get_task(GetTaskRequest(id=collector.task_id))
-    except Exception as error:  # an agent may not store tasks: then it has sent nothing
+    except Exception as error:  # an agent need not store tasks; the reply then remains empty
         log.debug("a task that ended without a word cannot be had", exc_info=error)
         return
     collector.take(StreamResponse(task=task))
 
 
 class _Said(NamedTuple):
-    """Text of a message without its thoughts, and text of only its thoughts."""
+    """Text of a message without its thoughts, and text of its thoughts."""
 
     text: str = ""
     thoughts: str = ""
@@ -571,12 +573,13 @@ class _Collector:
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: Artifacts by id, separate from their thoughts, in order of arrival: for each part its
-    #: separator and its text.
+    #: (artifact id, whether thoughts) -> parts in order of arrival, each with its separator and its
+    #: text.
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
-    #: Ids of artifacts that got appended chunks.
+    #: Ids of artifacts to which chunks were appended.
     grown: set[str] = field(default_factory=set)
-    #: Ids of artifacts that are thoughts as a whole, since later chunks need not repeat the name.
+    #: Ids of artifacts that consist of thoughts. Later chunks need not repeat the name that shows
+    #: it.
     thoughts: set[str] = field(default_factory=set)
     has_message: bool = False
     message: _Said = _NOTHING_SAID
@@ -599,7 +602,7 @@ class _Collector:
         return text
 
     def text(self) -> str:
-        """Return the first text that is not blank; thoughts come last."""
+        """Return the first text that is not blank; thoughts are used last."""
         artifacts, status = self.artifact_text(), self.status.text
         if artifacts.strip() and _repeats(status, artifacts):
             # the status message repeats the artifacts
@@ -617,7 +620,7 @@ class _Collector:
         return next((text for text in places if text.strip()), "")
 
     def take(self, event: StreamResponse) -> bool:
-        """Take one event; return true when the reply is whole."""
+        """Process one event; return whether the reply is complete."""
         kind = event.WhichOneof("payload")
         self.seen_whole = kind == "task"
         if kind == "message":
@@ -625,7 +628,7 @@ class _Collector:
             self.task_id = self.task_id or event.message.task_id
             self.message = _said(event.message)
             self._note(event.message.metadata)
-            # an agent may send a message with only thoughts before its answer
+            # an agent may send a message that contains only thoughts before its answer
             return bool(self.message.text.strip()) or not self.message.thoughts.strip()
         if kind == "task":
             self._take_task(event.task)
@@ -717,7 +720,7 @@ class _Collector:
 def _texts(
     parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
 ) -> list[str]:
-    """Return the texts of either the parts that are thoughts or the other text parts."""
+    """Return the texts of the parts that are thoughts, or of all other text parts."""
     return [
         part.text
         for part in parts
@@ -743,8 +746,8 @@ def _repeats(text: str, known: str) -> bool:
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
     """Return whether an appended chunk repeats the whole text so far.
 
-    A chunk may start with a short text by chance. Then two such chunks in a row are required,
-    unless the chunk is the last one.
+    If the text so far is short, a chunk may start with it by chance. Two such chunks in a row are
+    then required, unless the chunk is the last one.
     """
     text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
     if not text.startswith(before) or not before.strip():
@@ -774,14 +777,14 @@ def _is_parted(one: str, other: str) -> bool:
 def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return parts of an artifact in a task, given the parts ``known`` from its stream.
 
-    Servers store chunks as parts, so parts beyond the known ones were appended. If no part is
-    known, blanks at the boundaries within a line show that the parts are chunks of one text;
-    separate parts do not start or end with blanks.
+    Servers store chunks as parts, so parts after the known ones were appended. If no part is known,
+    parts that start or end with a blank are chunks of one text; separate parts do not start or end
+    with blanks.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
     if len(known) == 1 and texts and texts[-1] == known[0][1]:
-        # each part repeats the ones before it
+        # each part repeats the parts before it
         return known
     if any(one[-1] in _BLANKS or other[0] in _BLANKS for one, other in pairwise(texts)):
         return [("", text) for text in texts]
@@ -805,7 +808,8 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the text's size in the journal in bytes; a control character takes six bytes there."""
+    """Return the number of bytes of a text in the journal, where a control character takes six
+    bytes."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -831,7 +835,8 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str, limit: int) -> str:
-    """Return untrusted text for one line: limited, no control characters, no lone surrogates."""
+    """Return untrusted text as one line of limited length, without control characters and lone
+    surrogates."""
     line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

@@ -4,9 +4,9 @@ A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed
 ``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
 open streams cannot keep others out. If all connections wait for an answer, new ones are closed.
 
-Each line of a head and each chunk of a body costs far more than its bytes. Therefore only ``READ``
-bytes of a connection are read per turn of the event loop, and requests with more lines or smaller
-chunks than any client sends are refused.
+Each line of a head and each chunk of a body takes time to parse, however short it is. Therefore
+only ``READ`` bytes of a connection are read per turn of the event loop. Requests with more lines or
+smaller chunks than usual clients send are refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: Maximum time from the first byte of a request, or the start of a connection, to the head's end.
+#: Maximum time until the end of a request's head, from its first byte or from the start of the
+#: connection.
 HEAD_TIMEOUT_S = 10.0
 #: Maximum number of open connections of a service, and maximum share of its file descriptors.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: Time for which a connection without a request may still be sending one, in s.
+#: Time in s for which a connection without a request counts as about to send one.
 FRESH_S = 0.5
 #: Number of bytes of a connection that are read at once; further bytes wait for the next turn.
 READ = 1024
@@ -35,7 +36,7 @@ MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
 #: Maximum number of chunks of a body, in addition to one for each ``_BYTES_A_CHUNK`` bytes.
 MAX_CHUNKS = 128
 _BYTES_A_CHUNK = 256
-#: Maximum number of bytes between the data of two chunks, or after the last chunk.
+#: Maximum number of bytes between the data of two chunks, and after the last chunk.
 _MAX_BETWEEN = 1024
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
@@ -49,22 +50,22 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """The loss if a connection is closed, in ascending order."""
+    """How much is lost if a connection is closed, in ascending order."""
 
     #: Nothing is lost: there is no request, or only part of its head.
     IDLE = auto()
     #: A request whose body is incomplete.
     ASKING = auto()
-    #: The rest of an answer, mostly of a stream, whose client may reconnect and subscribe again.
+    #: The rest of an answer, usually of a stream. Its client can reconnect and subscribe again.
     HEARING = auto()
-    #: Perhaps a request that is arriving: the connection is idle for less than ``FRESH_S``.
+    #: Possibly a request that is about to arrive: the connection is idle for less than ``FRESH_S``.
     FRESH = auto()
     #: A whole answer.
     WAITING = auto()
 
 
 class Reader(h11.Connection):
-    """h11 server that refuses input which would take too long to parse."""
+    """h11 server that refuses input that would take too long to parse."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -83,7 +84,7 @@ class Reader(h11.Connection):
             if self._chunks > MAX_CHUNKS + self._size // _BYTES_A_CHUNK:
                 raise h11.RemoteProtocolError("too many chunks")
         elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
-            # data is read as it comes: these bytes are the size of a chunk, or trailers
+            # body data has been consumed, so these bytes are the size line of a chunk, or trailers
             waiting, _ = self.trailing_data
             if len(waiting) > _MAX_BETWEEN:
                 raise h11.RemoteProtocolError("too many bytes between chunks", 431)
@@ -104,13 +105,13 @@ class Connection(H11Protocol):
         super().__init__(*args, **how)
         self.conn = Reader()
         self._head_timer: asyncio.TimerHandle | None = None
-        #: Start of the request, or of the time without one, by the event loop's clock.
+        #: Start of the current request or of the idle time, by the event loop's clock.
         self.since = 0.0
 
     @property
     def idle(self) -> bool:
-        """Return whether there is no request."""
-        # uvicorn declares the attribute, and sets it only with the first request
+        """Return whether no request is in progress."""
+        # uvicorn sets the attribute only with the first request, although its type excludes None
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -129,7 +130,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio's socket transports: bytes that one system call reads
+        # in asyncio's socket transports: number of bytes that one system call reads
         cast("Any", transport).max_size = READ
         self.since = self.loop.time()
         self._await_head()
@@ -179,7 +180,7 @@ class Connection(H11Protocol):
 
     def give_up(self) -> None:
         """Close the connection at once."""
-        # if the peer is gone, a transport would wait for sending
+        # otherwise a transport would wait until its data is sent, even to a peer that does not read
         self.connections.discard(self)
         self.transport.abort()
 

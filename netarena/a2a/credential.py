@@ -1,8 +1,8 @@
 """Headers for a participant, such as an API key, from the environment of the service.
 
-``NETARENA_HEADERS_<ROLE>`` holds ``{"url": prefix, "headers": {...}}``. The headers are sent only
-to URLs with the origin and path prefix of this URL, so a request that names another URL for the
-role does not get them. Messages and representations do not contain the values.
+``NETARENA_HEADERS_<ROLE>`` contains ``{"url": prefix, "headers": {...}}``. The headers are sent
+only to URLs with the origin and path prefix of this URL. So an assessment request that names
+another URL for the role cannot obtain them. Messages and representations do not contain the values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "NETARENA_HEADERS_"
 SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
-#: Keys in ``GREEN_SECRETS_JSON``; the first one counts.
+#: Keys of the seed secret in ``GREEN_SECRETS_JSON``; the first key that exists counts.
 _SEED_KEYS = ("netarena_seed", "holdout_key")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _DEFAULT_PORT = {"http": 80, "https": 443}
@@ -29,7 +29,8 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Credential:
-    """Headers and the URLs that may get them: with the prefix's origin, at or below its path."""
+    """Headers, and the prefix of the URLs that may get them: the same origin, at or below its
+    path."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -37,8 +38,8 @@ class Credential:
     def covers(self, url: str) -> bool:
         """Return whether ``url`` may get the headers.
 
-        Paths are compared by whole segments. A path that another server might read differently (dot
-        segments, encoded slashes) is never covered.
+        Paths are compared by whole segments. A path that another server might interpret differently
+        (dot segments, encoded slashes) is never covered.
         """
         own, other = urlsplit(self.url), urlsplit(url)
         if _origin(own) != _origin(other):
@@ -69,7 +70,7 @@ def variable(role: str) -> str:
 def load_credentials(environ: Mapping[str, str]) -> dict[str, Credential]:
     """Return all credentials in ``environ`` by variable name.
 
-    Raises ConfigError that names the variable, never its content.
+    Raises ConfigError. The error names the variable, but never contains its value.
     """
     return {
         name: _parse(name, text)

@@ -1,8 +1,8 @@
 """Limits on untrusted JSON before it is parsed, and escaping before it is sent.
 
-A small text can grow to a hundred times its size and block the event loop for seconds. It can also
-contain values that JSON does not have or that cannot be written back. One pass over the bytes
-finds both.
+When parsed, a small text can grow to a hundred times its size and block the event loop for seconds.
+It can also contain values that are not valid JSON or that cannot be serialised again. One pass over
+the bytes detects both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 MAX_TOKENS = 10_000
 #: Maximum nesting of brackets and braces; a message needs five levels; protobuf allows a hundred.
 MAX_DEPTH = 32
-#: Maximum number of characters of a number; Python would take seconds for more.
+#: Maximum number of characters of a number; Python would take seconds to parse very long numbers.
 _MAX_DIGITS = 32
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
@@ -25,7 +25,7 @@ _TOKEN = re.compile(_STRING + rb"|[,\[{]", re.DOTALL)
 _BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
 #: ``str.splitlines``, and clients that use it on streams, end lines at these characters. JSON
-#: allows them inside strings; it escapes the other line ends.
+#: allows them unescaped inside strings, unlike other line ends.
 LINE_ENDS = (
     (b"\xc2\x85", b"\\u0085"),
     (b"\xe2\x80\xa8", b"\\u2028"),
@@ -36,7 +36,7 @@ LINE_ENDS = (
 def escape_line_ends(text: bytes) -> bytes:
     """Escape line ends in complete JSON documents in UTF-8.
 
-    Their meaning stays the same.
+    The values of the documents do not change.
     """
     for stray, escaped in LINE_ENDS:
         text = text.replace(stray, escaped)
@@ -66,9 +66,9 @@ def count_tokens(document: bytes) -> int:
 def parse_document(document: bytes) -> Any:
     """Return the value of a JSON document in UTF-8 with limited structure.
 
-    Raises ValueError with half a line that states the violated requirement: at most ``MAX_TOKENS``
+    Raises ValueError with a phrase that states the violated requirement: at most ``MAX_TOKENS``
     values and ``MAX_DEPTH`` levels, and finite numbers. Texts in the value may contain lone
-    surrogates, which were escaped in the document.
+    surrogates from escape sequences.
     """
     try:
         text = document.decode("utf-8-sig")
@@ -87,7 +87,7 @@ def parse_document(document: bytes) -> Any:
 
 def _check_depth(document: bytes) -> None:
     depth = 0
-    # with more brackets and strings than this, the caller counts too many tokens anyway
+    # a document with more brackets and strings than this has too many tokens anyway
     for match in islice(_BRACKET.finditer(document), 5 * MAX_TOKENS):
         if (bracket := match[0]) in b"[{":
             depth += 1

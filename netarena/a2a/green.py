@@ -1,7 +1,8 @@
 """Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
 The client follows the task's stream. If the stream breaks (some gateways end a stream after 300 s),
-the client polls the task until the task ends. It uses the given URL, whatever the card says.
+the client polls the task until the task ends. It uses the given URL, even if the card contains
+another one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from netarena.errors import AssessmentFailed
 
 #: Time limit for establishing a connection, in s; answers may take any time.
 CONNECT_S = 10.0
-#: Pause between polls of a task whose stream broke, in s: doubled from the first to the last.
+#: First and longest pause between polls of a task whose stream broke, in s; the pause doubles with
+#: each poll.
 FIRST_LOOK_S, LAST_LOOK_S = 0.5, 10.0
 #: Maximum number of consecutive polls that fail.
 MOST_FAILED_LOOKS = 20
@@ -51,7 +53,7 @@ _ENDED = frozenset(
     }
 )
 
-#: Hint for a request to an agent that is not a green agent.
+#: Hint in the error for a request to an agent that is not a green agent.
 TAKES_GREEN = (
     "send the request to a green agent (netarena serve APP), and put the URL of the agent under "
     "test into participants"
@@ -64,7 +66,8 @@ Heard = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Assessed:
-    """Result of an assessment: ``results`` by artifact (the participant's role)."""
+    """Result of an assessment: ``results`` maps each artifact's name (the participant's role) to
+    its parts."""
 
     #: Final state: ``completed``, ``failed``, ``rejected`` or ``canceled``.
     state: str
@@ -166,7 +169,7 @@ class _Task:
             wait_s = min(LAST_LOOK_S, wait_s * 2)
 
     def _take(self, name: str, artifact: Artifact, skip: int = 0) -> None:
-        """Pass on the parts of an artifact after the first ``skip``."""
+        """Pass on the parts of an artifact except the first ``skip``."""
         for part in artifact.parts[skip:]:
             self._arrived[name] += 1
             self._told(name, _value(part))
@@ -187,7 +190,7 @@ def _text(parts: Iterable[Part]) -> str:
 
 
 def _value(part: Part) -> Any:
-    """Return the JSON of a text part; text that is not JSON unchanged."""
+    """Return the parsed JSON of a text part, or the text itself if it is not JSON."""
     with suppress(ValueError):
         return json.loads(part.text)
     return part.text

@@ -1,10 +1,11 @@
-"""Connections to agents: name lookups that block nobody, and refused addresses.
+"""Connections to agents: non-blocking name lookups, and refused addresses.
 
-- Each name is looked up in a thread of its own, so a lookup that never returns blocks nobody. A
-  task can always have ``OWN_LOOKUPS`` lookups at a time, including abandoned ones; all tasks
-  together have ``SHARED_LOOKUPS`` more.
-- Link-local addresses, and those where clouds serve an instance's credentials, are refused in
-  every notation at the time of the connection. The checked address is the one that is used.
+- Each name is looked up in its own thread, so a lookup that never returns does not block other
+  work. Each task can always run ``OWN_LOOKUPS`` lookups at a time, including abandoned ones. All
+  tasks together can run ``SHARED_LOOKUPS`` more.
+- Link-local addresses, and those at which clouds serve an instance's credentials, are refused in
+  every notation when the connection is made. The connection uses exactly the address that was
+  checked.
 - Data is read in small pieces between turns of the event loop. The data before a reply's body is
   limited, however many interim responses (100 Continue) it contains.
 """
@@ -30,10 +31,11 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 
 #: Maximum number of concurrent name lookups: reserved for one task, and shared by all tasks.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
-#: Time that a request waits for the check of its participants' names, in s; names whose lookup is
-#: slower are checked at the connection.
+#: Time in s that a request waits for the check of its participants' host names. Names with a slower
+#: lookup are checked when the connection is made.
 CHECK_S = 2.0
-#: Maximum number of tried addresses of one name, and time between two attempts in s.
+#: Maximum number of addresses of one name that are tried, and time in s between the starts of two
+#: attempts.
 _MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
 #: Number of bytes that are read at once.
 _READ = 4 * 1024
@@ -42,7 +44,7 @@ MAX_HEAD = 128 * 1024
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: Link-local addresses, and those where clouds serve an instance's credentials and settings.
+#: Link-local addresses, and those at which clouds serve an instance's credentials and settings.
 REFUSED = tuple(
     map(
         ipaddress.ip_network,
@@ -57,20 +59,21 @@ REFUSED = tuple(
         ),
     )
 )
-#: IPv6 networks whose addresses stand for an IPv4 address, and its position in bits from the right.
+#: IPv6 networks whose addresses contain an IPv4 address, and the number of bits to the right of it.
 _EMBEDDING = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
-        ("::/96", 0),  # compatible
-        ("::ffff:0:0/96", 0),  # mapped
-        ("::ffff:0:0:0/96", 0),  # translated (SIIT)
+        ("::/96", 0),  # IPv4-compatible
+        ("::ffff:0:0/96", 0),  # IPv4-mapped
+        ("::ffff:0:0:0/96", 0),  # IPv4-translated (SIIT)
         ("64:ff9b::/96", 0),  # NAT64
         ("64:ff9b:1::/48", 0),  # NAT64 of a site, with a prefix of 96 bits
         ("2002::/16", 80),  # 6to4
     )
 )
 _SITE_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
-#: End of an address made from an IPv4 address (ISATAP), without the bit for 'global'.
+#: Third 32-bit word of an address made from an IPv4 address (ISATAP), without the universal/local
+#: bit.
 _ISATAP = 0x00005EFE
 
 
@@ -88,35 +91,36 @@ def stands_for(address: Address) -> Iterator[Address]:
     if address.teredo is not None:
         yield from address.teredo
     if address in _SITE_NAT64:
-        # RFC 6052: with a prefix of 48 bits the address surrounds bits 64 to 71
+        # RFC 6052: after a prefix of 48 bits, bits 64 to 71 divide the IPv4 address in two
         yield ipaddress.IPv4Address((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)
 
 
 def is_refused(address: Address) -> bool:
-    """Return whether an address is, or stands for, a link-local or cloud metadata address."""
+    """Return whether an address is, or contains, a link-local or cloud metadata address."""
     return any(one in network for one in stands_for(address) for network in REFUSED)
 
 
 class Unserved(httpcore.ConnectError):
-    """Nothing serves a host: the host refused all connections, or its name is unknown."""
+    """No server listens at a host: the host refused all connections, or its name is unknown."""
 
 
 class AddressRefused(AgentFailed):
-    """A host that is, or resolved to, an address that the service does not connect to."""
+    """A host that is, or resolves to, an address to which the service does not connect."""
 
     def __init__(self) -> None:
         super().__init__(FailureReason.ENDPOINT, "a link-local or metadata address", unsent=True)
 
 
 class _Lookups:
-    """Threads of the process that look up names; they end when the system's resolver returns."""
+    """Threads of the process that look up names; each ends when the system's resolver returns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared = 0
 
     def start(self, host: str, *, own: bool) -> asyncio.Future[list[str] | Exception] | None:
-        """Look up ``host`` in a thread, in a slot of the task's own or a shared one.
+        """Look up ``host`` in a thread, in one of the task's own slots (``own``) or in a shared
+        slot.
 
         Return None if no slot is free. Raises OSError if no thread can be started.
         """
@@ -139,7 +143,7 @@ class _Lookups:
             result: list[str] | Exception
             try:
                 result = _numbers(host)
-            # invalid names have errors of their own (UnicodeError)
+            # invalid names raise other errors (UnicodeError)
             except Exception as error:  # noqa: BLE001 -- see above
                 result = error
             end()
@@ -147,7 +151,7 @@ class _Lookups:
                 loop.call_soon_threadsafe(settle, result)
 
         try:
-            # a daemon thread: the end of the process does not wait for it
+            # a daemon thread, so that the process can exit without waiting for it
             threading.Thread(target=run, name="look-up", daemon=True).start()
         except RuntimeError as error:
             end()
@@ -170,7 +174,7 @@ class Network(httpcore.AsyncNetworkBackend):
         self._allow_link_local = allow_link_local
         self._inner = httpcore.AnyIOBackend()
         self._asked: dict[str, asyncio.Future[list[str] | Exception]] = {}
-        #: Lookups in slots of the task's own.
+        #: Number of lookups that run in the task's own slots.
         self._own = 0
 
     @property
@@ -179,7 +183,7 @@ class Network(httpcore.AsyncNetworkBackend):
         return bool(self._asked)
 
     async def check(self, urls: Mapping[str, str]) -> None:
-        """Check the participants' ``urls`` (by role) before anything is sent.
+        """Check the participants' ``urls`` (by role) before any message is sent.
 
         Raises ConfigError for a host that is, or now resolves to, a refused address.
         """
@@ -210,8 +214,8 @@ class Network(httpcore.AsyncNetworkBackend):
     async def _find(self, host: str) -> list[str]:
         """Return addresses of ``host``. Raises OSError, UnicodeError or AddressRefused.
 
-        Numbers are read in every form that the system accepts as an address (octal, a single
-        number).
+        Numeric hosts are accepted in every form that the system accepts as an address (octal, a
+        single number).
         """
         try:
             addresses = _numbers(host, socket.AI_NUMERICHOST)
@@ -256,9 +260,9 @@ class Network(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address of ``host`` that answers; each has a head start.
+        """Connect to the first address of ``host`` that answers; attempts start one after another.
 
-        Raises AddressRefused, and httpcore's ConnectError (Unserved if nothing serves it) and
+        Raises AddressRefused, and httpcore's ConnectError (Unserved if no server listens) and
         ConnectTimeout.
         """
         connect = self._inner.connect_tcp
@@ -284,7 +288,7 @@ class Network(httpcore.AsyncNetworkBackend):
         if stream is None:
             failed = [error for error in errors if error is not None]
             judged = [_judge(error) for error in failed]
-            # one address that does not answer may be the served one
+            # the server may be at an address that did not answer
             unknown = (error for error in judged if not isinstance(error, Unserved))
             raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)
@@ -294,7 +298,8 @@ class Network(httpcore.AsyncNetworkBackend):
 
 
 def _judge(error: Exception) -> Exception:
-    """Return ``Unserved`` if refused connections are the error's only causes, else the error."""
+    """Return ``Unserved`` if the error was caused only by refused connections, otherwise the
+    error."""
     return Unserved("Connection refused") if _is_refusal(error) else error
 
 
@@ -311,7 +316,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
-        #: Bytes of an incomplete head of a reply; None within its body.
+        #: Number of bytes of a reply's head so far; None within its body.
         self.head: int | None = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:

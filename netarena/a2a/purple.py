@@ -1,8 +1,8 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
-A task is sent at once with the state "working", so gateways and 0.3 streams see activity. The reply
-is an artifact with one text part or, for an agent with the method ``stream``, with several parts as
-they arrive.
+A task is sent at once with the state "working", so that gateways and 0.3 clients see activity. The
+reply is an artifact with one text part or, for an agent with the method ``stream``, with several
+parts as they arrive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from netarena.model import Reply
 
 #: Time limit for one reply in s, if the caller has no deadline of its own.
 REPLY_TIMEOUT_S = 3600.0
-#: Shortest pause between sent pieces of a reply, in s: the SDK copies the task at each event.
+#: Shortest pause between sent pieces of a reply, in s. Each event is costly, because the SDK copies
+#: the task.
 PIECE_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,8 @@ class Streaming(Protocol):
     def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Yield pieces of text, None if the previous ones are void, and finally the whole reply.
+        """Yield pieces of text, None if the previous pieces must be discarded, and finally the
+        whole reply.
 
         Raises AgentFailed.
         """
@@ -78,8 +80,8 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
 ) -> None:
     """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` gets the URL once the service listens.
 
-    Port 0 uses a free one. Raises ConfigError if the address is unavailable or ``card_url`` is not
-    a URL.
+    Port 0 means any free port. Raises ConfigError if the address is unavailable or ``card_url`` is
+    not a URL.
     """
     if card_url is not None:
         check_url(card_url, "card_url")
@@ -106,7 +108,7 @@ class _AnswerExecutor(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, context_id = identify(context)
         await event_queue.enqueue_event(
-            # without the prompt in its history: the client knows it, and it may be large
+            # the history omits the prompt, because the client has it and it may be large
             Task(
                 id=task_id,
                 context_id=context_id,
@@ -145,7 +147,7 @@ class _AnswerExecutor(AgentExecutor):
 
 
 class _Artifact:
-    """The growing reply."""
+    """The reply as an artifact that grows piece by piece."""
 
     def __init__(self, updater: TaskUpdater) -> None:
         self._updater = updater
@@ -154,9 +156,9 @@ class _Artifact:
         self._last = time.monotonic()
 
     async def take(self, piece: str | None) -> None:
-        """Take a piece; None makes all previous ones void."""
+        """Add a piece; None discards all previous pieces."""
         if piece is None:
-            # the next piece replaces what was sent
+            # the next piece replaces the text sent so far
             self._sent = self._waiting = ""
             return
         self._waiting += piece

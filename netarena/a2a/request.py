@@ -1,7 +1,7 @@
 """Parser of assessment requests: the text of an A2A message becomes an ``EvalRequest`` or an error.
 
-Everything here is pure, except that paths are checked for links. Errors are ``ConfigError``: one
-line that names the field and the allowed values. The server turns them into rejected tasks.
+Nothing here does I/O, except that paths are checked for links. Errors are ``ConfigError``: one line
+that names the field and the allowed values. The server turns them into rejected tasks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ MAX_PARTICIPANTS = 16
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Maximum number of characters of a participant's URL.
 MAX_URL = 2048
-#: Key of a request that holds config keys of single participants, by role.
+#: Key of a request that contains config keys of single participants, by role.
 OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-#: Platforms stop a run after 30 minutes by default; a task ends before that, with a summary.
+#: Default time limit of a task in s. Platforms stop a run after 30 minutes by default; a task ends
+#: earlier, with a summary.
 TIME_BUDGET_S = 1680.0
 #: A run's own files (``assessment.OWN_NAMES``), which no other file may replace.
 RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
@@ -100,7 +101,7 @@ def _parse_participants(value: Any) -> dict[str, str]:
 def check_url(url: Any, field: str) -> str:
     """Return a URL that a client may use: http or https, with a host and without credentials.
 
-    Raises ConfigError. The message never repeats the URL, which may hold a secret.
+    Raises ConfigError. The message never contains the URL, because it may contain a secret.
     """
     if not isinstance(url, str) or not url:
         raise ConfigError(field, "must be an http or https URL")
@@ -147,7 +148,8 @@ def _is_host(text: str, *, bracketed: bool) -> bool:
 def derive_seed(secret: str, task_id: str) -> int:
     """Return the 64-bit seed of one assessment under a service's secret.
 
-    The first 64 bits of HMAC-SHA256 of the task id (UTF-8) under the secret text, big-endian.
+    The seed is the first 64 bits of HMAC-SHA256 of the task id (UTF-8) with the secret text as key,
+    big-endian.
     """
     digest = hmac.digest(secret.encode(), task_id.encode(), hashlib.sha256)
     return int.from_bytes(digest[: SEED_BITS // 8], "big")
@@ -155,7 +157,7 @@ def derive_seed(secret: str, task_id: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Folders of a service: it may write below ``root``, and read below ``root`` and ``data``."""
+    """Folders of a service. It may write below ``root``, and read below ``root`` and ``data``."""
 
     root: Path
     data: Path | None = None
@@ -228,8 +230,8 @@ def read_config(
     """Validate a request's config for a service with its ``defaults``.
 
     Paths (``benchmark_path`` and all others that ``Config.input_paths`` names) are resolved in
-    ``place``. ``time_budget_s`` gets a default. ``seed`` is refused if the service draws its own
-    (``secret_seed``), and a file of queries is then always drawn anew. Raises ConfigError.
+    ``place``. ``time_budget_s`` gets a default. If the service has its own seed (``secret_seed``),
+    ``seed`` is refused, and a file of queries is always generated anew. Raises ConfigError.
     """
     values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
@@ -241,7 +243,7 @@ def read_config(
         # a file of an earlier task would reveal the solutions
         values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
-        # whatever folder it names, the file is written into the task's own
+        # only the name counts, because the file is written into the task's folder
         values["output_file"] = Path(values["output_file"]).name
     values = kind.without_absent(values, lambda key, told: place.input_path(told, f"config.{key}"))
     config = kind.parse(values)

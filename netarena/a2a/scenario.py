@@ -1,6 +1,7 @@
 """Scenario files: the participants of an assessment, how each is started, and the config.
 
-The files are TOML, in two forms. Local files say where each agent is and how it is started:
+The files are TOML, in two forms. Local files contain each agent's URL and the command that starts
+it:
 
     [green_agent]
     endpoint = "http://127.0.0.1:9009"
@@ -26,9 +27,9 @@ role is then called ``name``:
 
 If the green agent has an ``application`` instead of an endpoint, no green agent is started:
 ``netarena run`` itself examines the participants. They may then be programs that are started for
-each turn (``exec``). Other keys and tables belong to the platform.
+each turn (``exec``). Other keys and tables are meant for the platform and are ignored.
 
-A participant may have a ``config`` of its own with the keys that shape only its prompts:
+A participant may have its own ``config`` with keys that affect only its prompts:
 
     [[participants]]
     role = "gpt-4o-react"
@@ -63,17 +64,17 @@ MOST_SCENARIO_BYTES = 1 << 20
 MOST_SCENARIOS = 16
 #: Port on which every image listens.
 IMAGE_PORT = 9009
-#: Ending of the roles of the applications' participants.
+#: Suffix of the roles of the applications' participants.
 _ROLE_END = "_operator"
 #: Patterns for ``netarena serve APP``, and for an image ``…/netarena-APP:TAG``.
 _SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Accepted parts of compose's short form of a mount: a path or a volume's name, its path in the
-#: container, and whether it is writable.
+#: Accepted form of a mount (part of compose's short syntax): a path or the name of a volume, the
+#: path in the container, and whether it is writable.
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _NO_IMAGES: Mapping[str, str] = MappingProxyType({})
-#: Seconds between health checks of a container, and number of checks that may fail.
+#: Health check of a container: seconds between checks, and number of checks that may fail.
 _HEALTH = {
     "test": [
         "CMD",
@@ -133,7 +134,7 @@ class Scenario:
     green: Party
     participants: tuple[Party, ...]
     config: Mapping[str, Any]
-    #: Application of a green agent that is not a service.
+    #: Application that ``netarena run`` itself runs, if the green agent is not a service.
     application: str | None = None
 
     @property
@@ -150,11 +151,11 @@ class Scenario:
         return json.dumps(request)
 
     def own(self) -> dict[str, dict[str, Any]]:
-        """Return the own config keys by role, for participants that have any."""
+        """Return the participants' own config keys by role."""
         return {party.role: dict(party.config) for party in self.participants if party.config}
 
     def ids(self) -> dict[str, str]:
-        """Return the platform ids by role, for participants that have one."""
+        """Return the participants' platform ids by role."""
         return {
             party.role: party.agentbeats_id for party in self.participants if party.agentbeats_id
         }
@@ -186,9 +187,9 @@ class Scenario:
 def read_series(path: Path) -> dict[str, Scenario]:
     """Return the scenarios that a file names, by name and in order.
 
-    Empty if the file is itself a scenario.
+    The result is empty if the file is itself a scenario.
 
-    Paths are relative to the file's folder. Raises ConfigError that names the key.
+    Paths are relative to the file's folder. Raises ConfigError; the error names the key.
     """
     data = _read(path)
     if "scenarios" not in data:
@@ -227,7 +228,7 @@ def _name_apart(files: list[Path]) -> list[str]:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario file. Raises ConfigError that names the key."""
+    """Read a scenario file. Raises ConfigError; the error names the key."""
     data = _read(path)
     if "scenarios" in data:
         raise ConfigError(
@@ -291,7 +292,7 @@ def compose(
     services["assessment"] = {
         "image": services["green-agent"]["image"],
         "entrypoint": ["netarena", "request"],
-        # compose interprets dollar signs
+        # dollar signs are doubled, because compose interprets them
         "command": [
             f"http://green-agent:{IMAGE_PORT}/",
             scenario.request(urls).replace("$", "$$"),
@@ -299,7 +300,7 @@ def compose(
             "/output",
             *(word.replace("$", "$$") for word in named),
         ],
-        # the folder belongs to its creator
+        # the files belong to the user who runs compose
         "user": "${UID:-0}",
         "volumes": ["./output:/output"],
         "depends_on": {name: {"condition": "service_healthy"} for name in services},
@@ -327,13 +328,14 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
         service["environment"] = {name: _late(value) for name, value in party.env.items()}
     if party.volumes:
         service["volumes"] = [_late(volume) for volume in party.volumes]
-    # a copy: YAML would make one an alias of the other
+    # a copy, because YAML would write a shared object as an alias
     service["healthcheck"] = copy.deepcopy(_HEALTH)
     return service
 
 
 def _late(text: str) -> str:
-    """Keep ``${NAME}``, which compose replaces at the start, so that the file has no secret."""
+    """Keep ``${NAME}`` unchanged, so that the file contains no secret; compose replaces it at the
+    start."""
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
@@ -401,7 +403,7 @@ def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
         raise ConfigError(f"{role}.config", "must be a table of config keys")
     if own and role == "green_agent":
         raise ConfigError("green_agent.config", "belongs in the table [config]")
-    # an older place, where the key had no effect
+    # an older position of the key, where it had no effect
     if "prompt_type" in table:
         raise ConfigError(
             f"{role}.prompt_type", 'belongs in its config: config = { prompt_type = "react" }'

@@ -4,8 +4,8 @@ A task continues when its client disconnects. The task ends as
 
 - ``completed``, with an artifact per participant whose last part is the summary. If participants
   have no summary, the status message names them;
-- ``rejected``, with one line that says what is wrong with the request;
-- ``failed``, with one line, if there is nothing to summarise;
+- ``rejected``, with one line that names the error in the request;
+- ``failed``, with one line, if no participant has a summary;
 - ``canceled``, if a client asked for it.
 """
 
@@ -51,15 +51,15 @@ from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: Number of parts that are appended one by one. Each event costs a line for each client, and the
-#: SDK copies its version of the task (``netarena.a2a.store``).
+#: Number of parts that are appended one by one. Each event is costly: each client gets a line, and
+#: the SDK copies its version of the task (``netarena.a2a.store``).
 SINGLE_PARTS = 200
 #: Maximum number of events for all further parts.
 BATCHES = 300
 #: Number of records after which the remaining time is first reported.
 FIRST_ESTIMATE = 5
-#: Maximum number of tasks of one service that run or wait at a time. An ended task counts while
-#: host names of its participants are still being looked up.
+#: Maximum number of tasks of one service that run or wait at a time. A task that has ended still
+#: counts while host names of its participants are being looked up.
 MAX_TASKS = 64
 #: Maximum number of bytes that one task may write to disk: enough for 100,000 queries with usual
 #: prompts and replies. Replies of the largest size reach the limit after some thousand turns.
@@ -106,8 +106,8 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits live
     worlds over all tasks. ``allow_link_local`` permits participants at addresses that
     ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see ``derive_seed``).
-    ``credentials`` are by variable name, from ``load_credentials``; ``defaults`` of config keys are
-    the application's own.
+    ``credentials`` maps variable names to credentials (``load_credentials``). ``defaults`` are the
+    application's default config values.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -167,10 +167,10 @@ def serve(  # noqa: PLR0913 -- the settings of a service
 ) -> None:
     """Run a green agent until SIGTERM or SIGINT.
 
-    ``environ`` may hold ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
+    ``environ`` may contain ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
     ``NETARENA_HEADERS_<ROLE>``. ``ready`` gets the URL of the bound address once the service
-    listens; port 0 uses a free one. Raises ConfigError before anything is served, also if the
-    sandbox lacks a protection and the application is not ``unsandboxed``.
+    listens; port 0 means any free port. Raises ConfigError before the service listens, for example
+    if the sandbox lacks a protection and the application is not ``unsandboxed``.
     """
     environ = environ or {}
     if card_url is not None:
@@ -223,7 +223,8 @@ def _warn(check: Check) -> None:
 
 
 class Applications:
-    """A service's application, and the applications to which it forwards, entered when needed."""
+    """A service's application, and the applications to which it forwards requests. Each is entered
+    on first use."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -273,7 +274,7 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
-        #: Networks of ended tasks whose lookups are still running.
+        #: Networks of tasks that have ended, but whose lookups are still running.
         self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -364,7 +365,8 @@ class AssessmentExecutor(AgentExecutor):
         except AssessmentFailed as error:
             why = without_folders(str(error))
             if reporter.done:
-                # the others' results count, and clients drop the artifacts of a failed task
+                # the other participants' results count, but clients discard the artifacts of a
+                # failed task
                 said = f"graded {reporter.sent} queries of {', '.join(sorted(reporter.done))}"
                 return TaskState.TASK_STATE_COMPLETED, f"{said}; {why}"
             return TaskState.TASK_STATE_FAILED, why
@@ -388,7 +390,7 @@ async def _end(updater: TaskUpdater, state: TaskState, text: str) -> None:
 
 
 def _line(text: str, limit: int = 1000) -> str:
-    """Return one line that protobuf can carry."""
+    """Return text as one line that protobuf can encode."""
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -404,12 +406,13 @@ class _Sheet:
 class ArtifactReporter:
     """Appends records to artifacts as they are graded (``netarena.run.assessment.Reporter``).
 
-    Each record is a text part with JSON; the summary is the last part. Since each event has a cost,
+    Each record is a text part with JSON; the summary is the last part. Each event is costly, so
     only the first ``SINGLE_PARTS`` parts of a task are sent one by one. Later parts are sent in
-    batches of at least (total − 200) / 300, and the last ones with the summary. Status messages
-    give the number of queries and an estimate, and the remaining time after 5, 20, 80, ... records.
-    ``limit_s`` is the task's time limit. ``typical_s`` is the time of a query without the agent's
-    replies (``Application.typical_s``); ``lanes`` queries run concurrently.
+    batches of at least (total − 200) / 300 parts, and the last parts with the summary. The first
+    status message for each participant contains the number of queries and an estimated duration.
+    Further messages, after 5, 20, 80, ... records, contain the remaining time. ``limit_s`` is the
+    task's time limit. ``typical_s`` is the time of a query without the agent's replies
+    (``Application.typical_s``); ``lanes`` queries run concurrently.
     """
 
     def __init__(
@@ -431,7 +434,7 @@ class ArtifactReporter:
         self._next_estimate = FIRST_ESTIMATE
         #: Number of records so far.
         self.sent = 0
-        #: Roles that have their summary.
+        #: Roles whose summary has been sent.
         self.done: set[str] = set()
 
     async def planned(self, role: str, total: int) -> None:
@@ -499,7 +502,8 @@ class ArtifactReporter:
 
 
 def _json_part(value: Mapping[str, Any]) -> Part:
-    """Return a text part with JSON, since protobuf's data part turns whole numbers into floats."""
+    """Return a text part with JSON, because protobuf's data part turns whole numbers into
+    floats."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
     return Part(text=text.encode("utf-8", "replace").decode())
 

@@ -34,24 +34,24 @@ from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
-#: Seconds from SIGTERM to the end of the process; the journal loses nothing.
+#: Maximum time in s from SIGTERM to the end of the process. The journal is complete at any time.
 EXIT_S = 0.85
-#: Part of this time for open responses, in s.
+#: Part of ``EXIT_S`` that is reserved for open responses, in s.
 _STREAMS_S = 0.2
 #: Number of threads for work outside the event loop. Threads share one interpreter, so more of them
 #: would delay the loop. Two are used so that a slow task does not delay verdicts.
 _THREADS = 2
 #: Seconds after which a computing thread yields to the event loop (Python's default: 0.005). The
-#: loop waits for this time after each of its many system calls.
+#: loop may wait this long after each of its many system calls.
 _SWITCH_S = 0.0005
 #: Maximum number of connections that wait to be accepted.
 BACKLOG = 128
-#: Seconds until an idle connection is closed: longer than the minute of most proxies.
+#: Seconds until an idle connection is closed; longer than the limit of most proxies (one minute).
 _KEEP_ALIVE_S = 75
 
 
 def identify(context: RequestContext) -> tuple[str, str]:
-    """Return task id and context id of a request; the SDK creates omitted ones."""
+    """Return task id and context id of a request; the SDK creates missing ids."""
     return context.task_id or "", context.context_id or ""
 
 
@@ -59,8 +59,8 @@ class _OneMessageEach(SimpleRequestContextBuilder):
     """Refuses a message to an existing task, and requests for push notifications.
 
     No task asks its client for input. After a task has ended, the SDK would pass such a message to
-    the executor, which would run it under the same id. Notifications are not sent; the card says
-    so.
+    the executor, which would run it under the same id. According to the card, notifications are not
+    supported.
     """
 
     async def build(self, *args: Any, **how: Any) -> RequestContext:
@@ -89,8 +89,8 @@ def build_app(
 ) -> Starlette:
     """Return an ASGI application that answers A2A 1.0 and 0.3 (JSON-RPC) at ``/``.
 
-    ``resources`` is entered before the first request and left after the last. ``fallback_url`` is
-    the card's URL if there is neither ``card_url`` nor a usable Host header.
+    The context manager ``resources`` is entered before the first request and exited after the last.
+    ``fallback_url`` is the card's URL if there is neither ``card_url`` nor a usable Host header.
     """
     store = BoundedTaskStore()
     handler = Handler(
@@ -125,14 +125,15 @@ def build_app(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 uses a free one. Raises ConfigError."""
+    """Return a listening socket; port 0 means any free port. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError("port", f"cannot listen on {host} port {port}: {reason}") from None
-    # connections inherit it; otherwise a second small response waits 40 ms for an acknowledgement
+    # connections inherit this option; without it, a second small response waits 40 ms for an
+    # acknowledgement
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -145,7 +146,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def bound_url(listener: socket.socket) -> str:
-    """Return the URL of a socket's address for people, in which 0.0.0.0 is not replaced."""
+    """Return the URL of a socket's address for messages to users; 0.0.0.0 is not replaced."""
     return _url(*listener.getsockname()[:2])
 
 
@@ -174,18 +175,18 @@ class _Process(_Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # modules and the application's data stay, so garbage collection, which stops every thread
-        # meanwhile, need not examine them again
+        # modules and the application's data are never freed, so garbage collection, which stops all
+        # threads, should not examine them again
         gc.collect()
         gc.freeze()
-        # threads share one interpreter, so more of them would only delay the event loop
+        # threads share one interpreter, so more threads would only delay the event loop
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
         if self.should_exit:  # second signal
             os._exit(0)
-        # no stream, tear-down or stuck thread may delay the process longer
+        # exits even if a stream, the clean-up or a hanging thread takes longer
         watchdog = threading.Timer(EXIT_S, os._exit, (0,))
         watchdog.daemon = True
         watchdog.start()
@@ -193,7 +194,7 @@ class _Process(_Server):
 
 
 class _Guest(_Server):
-    """Server in another program's event loop, which handles signals."""
+    """Server in the event loop of another program. That program handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -208,7 +209,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        # the limits of ``Connection`` are for requests: an upgraded socket would count as idle
+        # the limits of ``Connection`` are for requests; it would treat a WebSocket as idle
         http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
         ws=ws,
@@ -219,7 +220,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    The process belongs to the service: from the start on, threads yield to the event loop sooner.
+    The process must serve nothing else: this changes how soon its threads yield to the event loop.
     """
     sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])

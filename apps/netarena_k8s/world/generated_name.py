@@ -1,8 +1,8 @@
 """Names and labels that a cluster adds to pods.
 
-Policies may select by all labels of a pod, including labels that no manifest has. On the embedded
-cluster such labels are derived from the application's name. On a real cluster they are read from
-the API.
+Policies may select pods by labels that are in no manifest, because a controller adds them. On the
+embedded cluster such labels are derived from the application's name. On a real cluster they are
+read from the API.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-#: Letters that Kubernetes uses in generated names. There are no vowels, so that names contain no
-#: words.
+#: Characters that Kubernetes uses in generated names. They include no vowels, so that names contain
+#: no words.
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 

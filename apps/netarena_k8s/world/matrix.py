@@ -28,7 +28,7 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import contains
 
-#: maximum numbers of effects and of peers cached for each world
+#: maximum numbers of cached effects and of cached peers for each world
 _KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096
 _NOBODY: frozenset[str] = frozenset()
 
@@ -82,7 +82,7 @@ class Matrix:
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that can work, and connections among them that need no name lookup
+        #: connections that can work, and those of them that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}
@@ -100,7 +100,7 @@ class Matrix:
             if use.source not in ground.pods or use.target not in ground.pods:
                 self._unnamed |= bit
         self._ends = {name: ground.end(name) for name in {*self._by_source, *self._by_target}}
-        #: ends that are not pods of the world
+        #: names of the ends that are not pods of the world
         self._beside = sorted(self._ends.keys() - ground.pods.keys())
         self._by_label: dict[tuple[str, str], set[str]] = {}
         for name, pod in ground.pods.items():
@@ -187,8 +187,8 @@ class Matrix:
         return found
 
     def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
-        """Return the match of a rule's peers, the connections to the rule's ports, and whether
-        these ports include name lookups."""
+        """Return the connections that a rule's peers match, those that its ports match, and whether
+        the ports include name lookups."""
         peers: Sequence[Manifest] = rule.get(key) or ()
         match = _Match(self.every, self.every, name_server=True)
         if peers:

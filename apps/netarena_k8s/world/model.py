@@ -4,7 +4,7 @@ A world consists of the applications in one namespace, their services, the requi
 intended network policies. The tested pairs are derived from the world: every application with the
 service of every other application. A pair should work if the intended policies allow it.
 
-A *cluster* (embedded or real) deploys a world. ``Net`` evaluates given policies there.
+A *cluster* (embedded or real) deploys a world. ``Net`` evaluates policies for a deployed world.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from netarena_k8s.world.policy import (
 
 #: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
-#: label of every object that this project creates on a cluster, including namespaces, except
-#: policies and objects that controllers create
+#: label of every object that this project creates on a cluster, including namespaces. Policies, and
+#: objects that controllers create, do not have it.
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
-#: labels of other namespaces from which exposure is checked, including one that stands for the
+#: labels of other namespaces for which the grader checks exposure; one of them represents the
 #: namespace of another episode
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
@@ -58,7 +58,7 @@ DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
 _KEPT_PLACES, _KEPT_NETS = 8, 8
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
-#: ``Headless`` means that the service has no address, so its name resolves to the pods' addresses.
+#: A ``Headless`` service has no address: its name resolves to the pods' addresses.
 ServiceType: TypeAlias = Literal["ClusterIP", "NodePort", "LoadBalancer", "Headless"]
 
 
@@ -95,7 +95,7 @@ class App(Record):
     """
 
     name: str
-    #: labels of the pods; deployments and services select by all these labels
+    #: labels of the pods; the selectors of the deployment and the service contain all of them
     labels: dict[str, str]
     ports: tuple[ContainerPort, ...] = ()
     service: tuple[ServicePort, ...] = ()
@@ -163,8 +163,8 @@ _READ_CHARS = 4096
 
 
 class Write(Record):
-    """One write to a policy. ``what`` describes the write, and ``spec`` is the new spec, or None if
-    the policy was deleted."""
+    """One write to a policy. ``what`` describes the write. ``spec`` is the new spec, or None if the
+    policy was deleted."""
 
     what: str
     name: str
@@ -174,7 +174,7 @@ class Write(Record):
 class Pair(NamedTuple):
     """One tested connection: from the pods of ``source`` to the service of ``target``.
 
-    A named tuple, because a large world has thousands of them.
+    A named tuple rather than a model, because a large world has thousands of pairs.
     """
 
     source: str
@@ -255,8 +255,8 @@ class World(Record):
 
     @cached_property
     def wanted(self) -> int:
-        """The tested connections of ``matrix`` as bits: all pairs, and the other uses that should
-        work."""
+        """The tested connections of ``matrix`` as bits: all pairs, and the other connections that
+        should work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
     @cached_property
@@ -270,7 +270,8 @@ class World(Record):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The evaluation of all pairs and then all named uses, on the embedded cluster."""
+        """The evaluator of all pairs, followed by all connections of the plan, on the embedded
+        cluster."""
         uses = [*self.needs, *(use for uses in self.named for use in uses)]
         return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 
@@ -294,7 +295,7 @@ class World(Record):
 
     @cached_property
     def granted(self) -> tuple[tuple[Use, ...], ...]:
-        """The uses of each grant of the plan that the intended policies allow."""
+        """For each grant of the plan, the connections that the intended policies allow."""
         number, found = len(self.pairs), []
         for uses in self.named:
             places = enumerate(uses, start=number)
@@ -304,7 +305,8 @@ class World(Record):
 
     @cached_property
     def named(self) -> tuple[tuple[Use, ...], ...]:
-        """The uses of each grant of the plan, in the order of its grants, allowed or not."""
+        """For each grant of the plan, all its connections, even if the intended policies do not
+        allow them."""
         if self.plan is None:
             return ()
         ends = {guest.name: guest.address for guest in self.plan.guests}
@@ -339,8 +341,8 @@ class World(Record):
 
     @property
     def healthy(self) -> Net:
-        """The world under its intended policies. It is cached per placement, not per world, because
-        there are many worlds."""
+        """The world under its intended policies. It is cached with the placement instead of the
+        world, because there are many worlds."""
         return net_of(self, self.policies)
 
     @cached_property
@@ -361,12 +363,13 @@ class World(Record):
         return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
 
 
-#: an address in no block of an intended policy
+#: an address that is in no block of an intended policy
 _OUTSIDE = Endpoint("198.51.100.77")
 
 
 def target_port(app: App, port: ServicePort) -> ContainerPort | None:
-    """Return the pod port that a service port leads to. A port given as a number may be undeclared.
+    """Return the pod port of a service port. A container need not declare a port that is given as a
+    number.
 
     Returns None if no container declares the named port.
     """
@@ -496,8 +499,8 @@ class Net:
 
 
 def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") -> Net:
-    """Return the net of ``policies``, cached by identity because each step compares with the same
-    states."""
+    """Return the ``Net`` of ``policies``. It is cached by identity, because all steps are compared
+    with the same states."""
     nets = _place(world, namespace, {}, (), None).nets
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
 
@@ -530,7 +533,7 @@ class _Place(NamedTuple):
 
 
 #: Cached results take about 10 MB for a large world, so only a few worlds are cached. No other
-#: object may hold a reference to the cached results.
+#: object may hold a reference to the cached results, because they would then stay in memory.
 _PLACES: Kept[Memo[tuple[object, ...], _Place]] = Kept(16)
 
 
@@ -541,7 +544,7 @@ def _place(
     name_servers: Sequence[str],
     marks: Marks | None,
 ) -> _Place:
-    """Return the placement of a world for these arguments, which is created at first use and
+    """Return the placement of a world for these arguments. It is created at first use and
     cached."""
     key = (
         namespace,
@@ -592,7 +595,7 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # Each guest's namespace also has a pod without labels, so that policies that let in more
+        # Each guest's namespace also has a pod without labels, so that policies that allow more
         # than the guest are detected.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(
@@ -634,7 +637,8 @@ def count_entries(value: JsonValue | Sequence[JsonValue]) -> int:
 
 
 def entries_of(policies: Sequence[Policy]) -> int:
-    """Return the size of a state: its policies plus the items of all lists in them."""
+    """Return the size of a state: the number of its policies plus the number of items in all their
+    lists."""
     return len(policies) + sum(policy.entries for policy in policies)
 
 

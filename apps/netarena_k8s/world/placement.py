@@ -24,7 +24,7 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import Stretches, intersection
 
-#: maximum numbers of cached outside addresses, and of cached results of a side for all pairs
+#: maximum numbers of cached outside addresses, and of cached sets of pairs that a side allows
 _KEPT_OUTSIDE, _KEPT_WORKS = 1024, 1024
 _BOTH = (EGRESS, INGRESS)
 #: direction -> applications whose sides have changed
@@ -32,7 +32,7 @@ Altered: TypeAlias = Mapping[str, Container[str]]
 
 
 class Link(NamedTuple):
-    """Two ends by name and as endpoints.
+    """A possible connection: the names of its two ends, and the ends as endpoints.
 
     If one end is an absent pod, only the policies of the other end count, and only one direction is
     in ``directions``.
@@ -55,7 +55,7 @@ class Link(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """A pod that a peer of the intended policies selects and that does not exist."""
+    """A pod that does not exist, although a peer of the intended policies selects it."""
 
     name: str
     endpoint: Endpoint
@@ -96,7 +96,7 @@ class Ground:
 
     @cached_property
     def absent(self) -> Sequence[Absent]:
-        """Pods that the intended policies select and that do not exist."""
+        """Pods that do not exist, although peers of the intended policies select them."""
         there = [*self.pods.values(), *self.strangers.values(), *self.dns]
         found: dict[str, Absent] = {}
         for peer in _peers(self._specs):
@@ -121,8 +121,8 @@ class Ground:
         """Yield the links on which, in each pair of ``pairs``, the first rules allow more than the
         second rules.
 
-        A link is yielded if its egress or its ingress allows more, because otherwise the link as a
-        whole cannot allow more. ``one_sided`` includes links with absent pods.
+        A link is yielded if its egress or its ingress allows more. The link as a whole may still
+        allow no more. ``one_sided`` includes links with absent pods.
         """
         outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
@@ -144,7 +144,7 @@ class Ground:
         """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in a
         direction."""
         spaces = rules.namespaces | others.namespaces
-        # A guest's namespace may be the world's own, where policies apply.
+        # A guest may be in the world's own namespace. Policies then apply to the guest too.
         subject_to = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
         subject_to |= self.pods
         for direction, opposite in (_BOTH, _BOTH[::-1]):
@@ -177,8 +177,8 @@ class Ground:
                 yield Link(other, name, end, pod)
 
     def one_sided(self, about: Altered) -> Iterator[Link]:
-        """Yield the links of applications in ``about`` with absent pods, whose own policies are
-        unknown."""
+        """Yield the links between applications in ``about`` and absent pods. The policies of absent
+        pods are unknown."""
         for name, pod in self.pods.items():
             for one in self.absent if name in about[INGRESS] else ():
                 yield Link(one.name, name, one.endpoint, pod, (INGRESS,))

@@ -1,8 +1,8 @@
 """The intended access in a large world, in terms of teams and roles instead of pairs.
 
-A grant lets a group of applications, or a guest from another namespace, reach a group or an outside
-address. Groups are identified by pod labels. A grant without a port refers to the pod port behind
-the first port of each target's service, with which pairs are tested.
+A grant permits a group of applications, or a guest from another namespace, to reach a group or an
+outside address. Groups are identified by pod labels. A grant without a port refers to the pod port
+behind the first port of each target's service. Tests of pairs use the same port.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Guest(Record):
 
     @property
     def address(self) -> str:
-        """The name of the pod among the pods of other namespaces: ``NAMESPACE/NAME``."""
+        """The guest's name in ``Net.strangers``: ``NAMESPACE/NAME``."""
         return f"{self.space}/{self.name}"
 
 
 class Partner(Record):
-    """Outside addresses that applications use."""
+    """A block of addresses outside the cluster that applications use."""
 
     name: str
     cidr: str

@@ -2,8 +2,8 @@
 
 ``Rules`` reads policies as the API stores them. It determines whether a new connection (or a first
 datagram) from one endpoint reaches a port of another endpoint. The source's egress and the target's
-ingress must both allow the connection, at the port of the destination pod. A service has already
-translated its own port to this pod port.
+ingress must both allow the connection. Ports are those of the target pod, after the translation of
+the service's port.
 
 The following rules are often misread, and each has a separate test:
 
@@ -15,8 +15,8 @@ The following rules are often misread, and each has a separate test:
 - A named port is looked up on the destination pod and must have the protocol. ``endPort`` is
   inclusive and needs a number. An entry without a port means any port of its protocol (default:
   TCP).
-- A pod on the host's network is never selected. Only an ``ipBlock`` matches it, as for nodes and
-  outside addresses.
+- A selector never matches a pod on the host's network. Only an ``ipBlock`` matches it, like nodes
+  and outside addresses.
 - A pod always reaches itself by its own address.
 
 Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
@@ -70,7 +70,7 @@ class Port:
 class Endpoint:
     """A sender or receiver: a pod, or an outside address, whose ``namespace`` is empty.
 
-    Endpoints are compared by identity, because each pod has exactly one object.
+    Endpoints are compared by identity. Each pod has exactly one endpoint object.
     """
 
     ip: str
@@ -90,7 +90,7 @@ class Endpoint:
 class _Rule:
     """One rule of a policy in ``namespace``.
 
-    Results for each end are cached, because agents write rules with thousands of peers and ports.
+    Results are cached per endpoint, because agents write rules with thousands of peers and ports.
     """
 
     def __init__(self, rule: Manifest, namespace: str, peers_key: str) -> None:
@@ -98,8 +98,8 @@ class _Rule:
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: Target -> ports of the rule. The key is None if the rule has no named port, because the
-        #: ports are then the same for every pod.
+        #: Target -> ports of the rule. If the rule has no named port, the ports are the same for
+        #: every target, and the only key is None.
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 
@@ -132,7 +132,7 @@ class _Policy:
         self.kept = kept
         self.namespace = namespace
         self._selector: Manifest = spec.get("podSelector") or {}
-        #: direction -> rules, without the directions in which the policy does not isolate
+        #: direction -> rules; only directions in the policy's ``policyTypes``
         self.rules: dict[str, list[_Rule]] = {}
         for direction in policy_types(spec):
             key, peers_key = _KEYS[direction]
@@ -153,8 +153,8 @@ class _Policy:
 class Side:
     """The effect of the policies that select an endpoint, in one direction.
 
-    All states in which the same policies select the endpoint share one side. Results are cached for
-    each other end.
+    All states in which the same policies select the endpoint share one ``Side``. Results are cached
+    for each peer.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class Side:
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """Return the ports of the called end on which connections to or from ``peer`` are
-        allowed."""
+        """Return the allowed ports of connections to or from ``peer``. Ports are those of the
+        connection's target."""
         found = self._lets.get(peer)
         if found is None:
             target = peer if self._leaves else self._subject
@@ -191,10 +191,10 @@ class Side:
         """Yield the names of ``ends`` to or from which ``other`` allows ports that this side does
         not allow.
 
-        If ``other`` is None, it stands for a side that allows all ports.
+        None as ``other`` means a side that allows all ports.
         """
-        # Most ends share few sets of ports, so results are cached by identity. The sets are stored
-        # too, so that their ids stay unique.
+        # Most ends share a few sets of ports, so results are cached by identity. The sets are
+        # stored too, so that their ids stay unique.
         known: dict[tuple[int, int], tuple[Stretches, Stretches, bool]] = {}
         mine = self._lets
         for name, end in ends.items():
@@ -212,7 +212,8 @@ class Side:
                 yield name
 
     def passes(self, peer: Endpoint, port: int, protocol: Protocol) -> bool:
-        """Return whether connections to ``port`` of the called end are allowed."""
+        """Return whether connections to or from ``peer`` are allowed, where ``port`` is the
+        target's port."""
         key = (peer, port, protocol)
         found = self._passes.get(key)
         if found is None:
@@ -310,7 +311,7 @@ class Rules:
         port: int,
         protocol: Protocol = "TCP",
     ) -> bool:
-        """Return one side of ``allow``, which is the egress of ``source`` or the ingress of
+        """Like ``allow``, but check only one direction: the egress of ``source`` or the ingress of
         ``target``."""
         if source is target:
             return True
@@ -326,8 +327,8 @@ class Rules:
         return intersection(leaving, self.lets(INGRESS, source, target))
 
     def lets(self, direction: str, source: Endpoint, target: Endpoint) -> Stretches:
-        """Return one side of ``open_ports``, which is the egress of ``source`` or the ingress of
-        ``target``."""
+        """Like ``open_ports``, but check only one direction: the egress of ``source`` or the
+        ingress of ``target``."""
         subject, peer = (source, target) if direction == EGRESS else (target, source)
         side = self.side(direction, subject)
         return ALL if side is None else side.lets(peer)

@@ -23,10 +23,10 @@ BASELINE = {
     "ipv4/conf/default/arp_ignore": "0",
     "ipv4/ip_forward": "0",
     "ipv4/icmp_echo_ignore_all": "0",
-    # Bridges join 224.0.0.106 (RFC 4286) and report the group at random times. Filters would count
-    # these reports.
+    # Bridges join 224.0.0.106 (RFC 4286) and report this at random times; packet counters would
+    # include these reports.
     "ipv4/igmp_link_local_mcast_reports": "0",
-    # Otherwise bridged packets pass the filters of the switches' namespace.
+    # With 1, bridged packets would pass the filters of the switches' namespace.
     "bridge/bridge-nf-call-iptables": "0",
     "bridge/bridge-nf-call-arptables": "0",
     "bridge/bridge-nf-call-ip6tables": "0",
@@ -55,7 +55,7 @@ def run_shell(text: str) -> subprocess.CompletedProcess[str]:
 
     Raises subprocess.CalledProcessError if the command fails.
     """
-    return subprocess.run(  # entries are written for a shell
+    return subprocess.run(  # the commands may contain shell syntax
         ["/bin/sh", "-c", text],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Networks as the service uses them: separate processes with asynchronous requests.
+"""The service's interface to networks: separate processes with asynchronous requests.
 
     async with Warm("package.module:Class") as warm:
         net = await warm.begin({"world": ...}, 5)
@@ -38,7 +38,7 @@ _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
 #: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
 _ANSWER_BYTES = 64 << 20
-#: Extra time in addition to a command's own timeout, which the sandbox needs on a busy machine.
+#: Extra time that the sandbox needs on a busy machine, in addition to a command's own timeout.
 _RUN_GRACE_S = 90.0
 #: Timeout of other requests, and extra time per ordered pair. A probe round on a busy machine takes
 #: 0.1 ms per pair.
@@ -73,13 +73,14 @@ class Net:
     """One network; every method raises EnvironmentFailed if the network fails or has ended."""
 
     def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
-        """Prepare a network; ``made_of`` are arguments of ``build``, ``endpoints`` is a number."""
+        """Prepare a network; ``made_of`` are arguments of the worker's ``build``, and ``endpoints``
+        is the number of endpoints."""
         self._made_of = made_of
         self._endpoints = endpoints
         self._life = life
         self._busy = asyncio.Lock()
-        #: Request that was cancelled before its answer arrived. The next answer would belong to
-        #: this request.
+        #: Request that was cancelled before its answer arrived. The next answer belongs to it and
+        #: must not be used.
         self._unanswered = ""
         #: Total time in s spent waiting for pings that never arrived.
         self.waited_s = 0.0
@@ -96,8 +97,8 @@ class Net:
         Exactly the pairs of ``wanted`` must work; it has a row of ``0`` and ``1`` per source. By
         default, these are the intended pairs.
 
-        With ``traced``, states report the remains of faults or, if there are no faults, the changes
-        by an agent's commands.
+        With ``traced``, states report the parts of faults that remain. Without faults, they report
+        the changes that an agent's commands made.
         """
         broken: dict[str, Any] = {}
         if commands := [[one.machine, one.command] for one in faults]:
@@ -185,7 +186,8 @@ class _Life:
                 f"the network's worker process does not answer: {error}"
             ) from None
         if not line.endswith(b"\n"):
-            # The process has died and closed its socket; the zygote immediately reports its exit.
+            # The process has died and closed its socket; the zygote (the process that forked it)
+            # reports the exit at once.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
             raise EnvironmentFailed(f"the network's worker process exited{self._last_words()}")

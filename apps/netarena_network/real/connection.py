@@ -1,9 +1,9 @@
-"""Removes the judge's connections from the connection trackers of machines.
+"""Removes the grader's connections from the connection tracking tables of machines.
 
-An entry of a tracker exists for 30 s after its ping, so ``conntrack -L`` would show which of the
-judge's pings were answered. ``Connections`` records the entries that a measurement creates on a
-machine and deletes them afterwards, except entries of routing daemons. Entries of the agent's own
-traffic are retained.
+An entry exists for 30 s after its ping, so ``conntrack -L`` would show which of the grader's pings
+were answered. ``Connections`` records the entries that a measurement creates on a machine and
+deletes them afterwards, except entries of routing daemons. Entries of the agent's own traffic are
+retained.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ _TRACKER = 1 << 8
 _NEW, _GET, _DELETE = _TRACKER, _TRACKER | 1, _TRACKER | 2
 _HEADER = struct.Struct("=BBH")
 _IPV4 = 2
-#: Attributes of an entry (linux/netfilter/nfnetlink_conntrack.h): original direction, id, zone.
+#: Numbers of an entry's attributes (linux/netfilter/nfnetlink_conntrack.h): original direction, id,
+#: zone.
 _ORIGINAL, _ID, _ZONE = 1, 12, 18
-#: Attributes of a direction: the protocol, with its number and its ports.
+#: Numbers of a direction's attributes: the protocol, and within it the protocol number and the
+#: ports.
 _PROTOCOL, _NUMBER, _PORTS = 2, 1, (2, 3)
 _NESTED = 0x8000
 _ICMP, _TCP, _UDP = 1, 6, 17
@@ -84,12 +86,12 @@ class _Tracker:
         self._netfilter = netfilter
         self.events = Netlink(NETFILTER)
         self._files: list[int] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without a tracker
+        with contextlib.suppress(FileNotFoundError):  # a kernel without connection tracking
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}
-        #: Entries that existed before (only if there are no events), and whether all events were
-        #: received.
+        #: Entries that existed before ``watch`` (only if events are disabled), and whether all
+        #: events were received.
         self._before: set[bytes] = set()
         self._heard_all = True
 
@@ -134,7 +136,7 @@ class _Tracker:
             for one in self._new.values()
             if _is_of_judge(one)
         ]
-        self._netfilter.send(found)  # some entries may have expired meanwhile
+        self._netfilter.send(found)  # some entries may have expired by now
         self._new = {}
 
     def _read(self, file: int) -> int:

@@ -37,16 +37,16 @@ from netarena_network.real.netlink import (
 
 #: Duration of the measurement after each command.
 _LISTEN_S = 0.003
-#: Maximum total packet rate of a machine's interfaces. Beyond this rate, all interfaces that carry
+#: Maximum total packet rate of a machine's interfaces. If it is exceeded, all interfaces that carry
 #: at least 1/_LOUD of the busiest interface's packets are taken down. This is repeated up to _LOOKS
 #: times.
 _STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
 #: Maximum number of interfaces that a message names.
 _MOST_NAMED = 4
 #: Limits on kernel objects per machine. A command is killed if a number exceeds both its limit and
-#: its value before the command. A socket uses up to 0.2 MB, a queue of a link 10 KB (a pair of
-#: links has two queues per processor), and nftables rules about ten times their size in netlink
-#: messages.
+#: its value before the command. A socket uses up to 0.2 MB of kernel memory, and a queue of a link
+#: 10 KB (a pair of links has two queues per processor). Nftables rules use about ten times their
+#: size in netlink messages.
 _MOST: Mapping[str, int] = {
     "interfaces": 512,
     "routes": 10_000,
@@ -64,10 +64,10 @@ _LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # no ruleset generation has this number
+_NONE = -2  # differs from every ruleset generation
 
 
-#: Number of each command's processes that are not the agent's: bubblewrap and its timer.
+#: Number of processes that the sandbox adds to each command: bubblewrap and its timer.
 _ATTENDANTS = 2
 
 T = TypeVar("T")
@@ -135,11 +135,12 @@ class Guard:
         return ""
 
     def _look(self) -> Mapping[str, int]:
-        """Return the counts from netlink, or an empty mapping if the last query was too recent."""
+        """Return the numbers of objects that netlink reports, or an empty mapping if the last query
+        was too recent."""
         began = time.monotonic()
         if began < self._look_again:
             return {}
-        with suppress(OSError):  # concurrent changes may cause errors
+        with suppress(OSError):  # changes during the query may cause errors
             held = self._ask()
             ended = time.monotonic()
             self._look_again = ended + _LOOK_AWAY * (ended - began)
@@ -193,12 +194,13 @@ class Guard:
             first = self._within(_sent_packets)
             time.sleep(_LISTEN_S)
             sent = _difference(first, self._within(_sent_packets))
-            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # longer on a busy machine
+            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # as measured
             if sum(sent.values()) <= most:
                 break
             least = max(sent.values()) / _LOUD
             loud = sorted(name for name, packets in sent.items() if packets >= least)
-            # One command takes down all interfaces, because the storm delays each new process.
+            # A single command takes down all interfaces, because the storm delays the start of each
+            # process.
             lines = "".join(f"link set dev {name} down\n" for name in loud)
             self._command(_IP, "-force", "-batch", "-", fed=lines)
             stilled += loud
@@ -217,7 +219,8 @@ class Guard:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """Return the numbers of the namespace's objects that /proc shows, by the names of ``_MOST``."""
+    """Return the numbers of the namespace's objects according to /proc, with the keys of
+    ``_MOST``."""
     return {
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
@@ -234,7 +237,8 @@ def _sent_packets(folder: Path) -> dict[str, int]:
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """Return the packets since ``before`` per interface; a recreated interface counts from zero."""
+    """Return the packets per interface since ``before``. The counter of a recreated interface
+    starts at zero."""
     since = {name: sent - before.get(name, 0) for name, sent in after.items()}
     return {name: sent if sent >= 0 else after[name] for name, sent in since.items()}
 

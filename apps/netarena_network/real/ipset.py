@@ -30,7 +30,7 @@ _HEADER = bytes([2, 0, 0, 0])  # IPv4, regardless of the set's family
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
-#: Attributes with numbers of references, bytes and elements, which are listed but cannot be set.
+#: Attributes that are listed but cannot be set: numbers of references, bytes and elements.
 _COUNTS = (24, 25, 26)
 _NAME_BYTES = 31
 
@@ -63,7 +63,7 @@ class Sets:
         self._copies = []
         for made, added in _copied(self._listed()):
             if not any(self._netfilter.send([made.create])):
-                # An element that has just expired may be rejected.
+                # The kernel may reject an element that has just expired.
                 self._netfilter.send(added)
                 self._copies.append(made.pair)
         self._swap()
@@ -89,7 +89,7 @@ class Sets:
         if not self._absent:
             try:
                 return [*self._netfilter.dump(_LIST, _HEADER + _PROTOCOL)]
-            except OSError:  # without ipsets, the kernel would look for a module at each request
+            except OSError:  # each further request would make the kernel look for a module
                 self._absent = True
         return []
 

@@ -15,24 +15,24 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-#: Number of ARP entries per slot, and number of slots. Together they use less than the default
-#: table, because other programs have entries too.
+#: Number of ARP entries per slot, and number of slots. All slots together are smaller than the
+#: default table, because other programs have entries too.
 PLACE, PLACES = 100, 9
-#: Maximum time to wait for slots, and pause between attempts. After this time, the holder counts as
-#: stuck, and the caller continues without slots.
+#: Maximum time to wait for slots, and pause between attempts. After this time, the process that
+#: holds the slots is assumed to hang, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
 #: Lock file of all networks that run as root on this machine; other users cannot open it.
 MACHINE = "/run/netarena-turns"
 
 
 class Turns:
-    """Locks on a file, which are released when the process that holds them ends.
+    """Locks on a file. The kernel releases them when the process that holds them ends.
 
     The lock on byte 0 is needed to acquire slots. Each further byte represents one slot.
     """
 
     def __init__(self, path: str = "") -> None:
-        """Open the lock file at ``path``, which is shared by all processes that can open the file.
+        """Open the lock file at ``path``. All processes that can open this file share the locks.
 
         Without a path, or if the file cannot be opened, the locks are shared only by processes
         forked from this process.
@@ -47,7 +47,8 @@ class Turns:
 
     @contextmanager
     def take(self, entries: int) -> Iterator[None]:
-        """Hold slots for the given number of entries, or all slots if there are too few."""
+        """Hold enough slots for the given number of entries, or all slots if the number is too
+        large."""
         wanted = min(math.ceil(entries / PLACE), PLACES)
         deadline = time.monotonic() + _WAIT_S
         taken: list[int] = []
@@ -74,7 +75,7 @@ class Turns:
                 return True
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_PAUSE_S)  # another round, or another caller's wait, must end first
+            time.sleep(_PAUSE_S)  # wait for the end of another round or of another caller's wait
 
     def _give(self, places: Iterable[int]) -> None:
         for place in places:

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
-#: Mininet's objects, which are kept alive because their shells hold the namespaces.
+#: Mininet's objects. They must stay alive, because their shells hold the namespaces.
 _networks: list[Mininet] = []
 
 
@@ -39,7 +39,7 @@ class _Machine(Host):  # type: ignore[misc] # Mininet has no types
 def begin() -> Mininet:
     """Return a Mininet network without machines."""
     setLogLevel("critical")
-    # Mininet's initialisation is skipped, because it changes limits of the whole host.
+    # Skip Mininet's initialisation, because it changes limits of the whole host.
     Mininet.inited = True
     network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)

@@ -1,4 +1,4 @@
-"""Netlink in batches, for the kernel queries that each probe round repeats.
+"""Batched netlink requests, for the kernel queries that each probe round repeats.
 
 pyroute2 builds the networks. It needs about 0.2 ms per message, which is too long for the ARP
 entries, links and routes of a thousand machines before and after every command. This module makes
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-#: Netlink families of sockets and of nftables (linux/netlink.h), which Python does not name.
+#: Netlink families of sockets and of nftables (linux/netlink.h); Python has no names for them.
 SOCK_DIAG, NETFILTER = 4, 12
 
 NEWLINK, GETLINK, SETLINK = 16, 18, 19
@@ -40,7 +40,7 @@ _OF_NFTABLES = struct.pack("!BBH", 0, 0, 10)
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NESTED = 0x8000
-#: Number of messages per batch: their answers, about 4 KB each, fit into a socket's buffer.
+#: Number of messages per batch. Their answers, about 4 KB each, fit into a socket's buffer.
 _BATCH = 32
 _READ_BYTES = 1 << 18
 _COUNTERS_BYTES = 1 << 16
@@ -49,7 +49,8 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Message(NamedTuple):
-    """One request: message type, body (the type's header and attributes), and further flags."""
+    """One request: message type, body (the header of this type, and attributes), and additional
+    flags."""
 
     kind: int
     body: bytes
@@ -93,7 +94,7 @@ class Netlink:
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        self._socket.bind((0, 0))  # required to receive messages of groups
+        self._socket.bind((0, 0))  # needed to receive messages of multicast groups
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -116,7 +117,8 @@ class Netlink:
         self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
 
     def heard(self) -> Iterator[tuple[int, bytes]]:
-        """Yield received messages of the groups: type, and body with header and attributes.
+        """Yield received messages of the multicast groups as (type, body with header and
+        attributes).
 
         Raises OSError if more messages arrived than the socket buffers.
         """
@@ -167,7 +169,7 @@ class Netlink:
         packet += self._pack(_BATCH_END, _REQUEST, _OF_NFTABLES)
         self._socket.send(packet)
         problem = 0
-        # When ``send`` returns, the kernel has answered. It answers only rejected changes.
+        # The kernel has answered when ``send`` returns. It answers only rejected changes.
         with contextlib.suppress(BlockingIOError):
             while True:
                 for kind, sequence, body in self._receive(socket.MSG_DONTWAIT):
@@ -224,7 +226,7 @@ _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
 _IFLA_QUEUES = (31, 32)  # transmit and receive queues
 _IFF_UP = 0x1
 _IFLA_IFNAME, _IFLA_NET_NS_FD, _INFO_DATA, _VETH_PEER = 3, 28, 2, 1
-_OPER_UP = b"\6"  # of RFC 2863
+_OPER_UP = b"\6"  # state "up" of RFC 2863
 _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
 _TCA_STATS_BASIC, _TCA_STATS_QUEUE = 1, 3
@@ -235,14 +237,14 @@ _NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
 _NDTA_NAME, _NDTA_STATS = 1, 7
-#: Offset in struct ndt_stats (linux/neighbour.h).
+#: Offset of the field table_fulls in struct ndt_stats (linux/neighbour.h).
 _NDTS_TABLE_FULLS_AT = 80
 #: States of learnt entries: all but NOARP and PERMANENT.
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
 #: States of learnt entries whose resolution has ended, successfully or not.
 _KNOWN = _LEARNT & ~_INCOMPLETE
-#: States: unused for a while; being probed again; failed.
+#: States STALE (unused for a while), DELAY or PROBE (being checked again), and FAILED.
 _STALE, _CHECKED, _FAILED = 0x4, 0x8 | 0x10, 0x20
 _EXTERNALLY = 0x10  # a flag
 _NOARP, _PERMANENT = 0x40, 0x80
@@ -328,7 +330,7 @@ def forward(index: int) -> Message:
 
 
 class Queue(NamedTuple):
-    """A queue discipline in which packets can wait, which excludes the kind "noqueue"."""
+    """A queue discipline in which packets can wait (any kind except "noqueue")."""
 
     ifindex: int
     #: Number of packets in the queue now, including packets in its classes.
@@ -373,8 +375,8 @@ def nexthops(netlink: Netlink) -> int:
 def stop_queues(netlink: Netlink) -> bool:
     """Drop all packets that wait in queues; return whether there were any.
 
-    The links of these queues then drop all further packets. This does not remove the reason why the
-    packets waited.
+    The links of these queues then drop all further packets. The reason why the packets waited
+    remains.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([drop_all(index) for index in sorted(waiting)])
@@ -415,7 +417,8 @@ def forget_neighbours(netlink: Netlink) -> None:
 def learnt_neighbours(netlink: Netlink) -> list[Message]:
     """Return messages that create the learnt and failed neighbours again.
 
-    Unresolved neighbours are left out, because their entries hold packets and end within seconds.
+    Unresolved neighbours are left out, because their entries hold packets and expire within
+    seconds.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -443,7 +446,7 @@ def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
     """Recreate permanent neighbours and the NOARP entries in ``kept``; delete other NOARP entries.
 
-    Otherwise, the age of an entry would show when the entry was last used.
+    The age of an old entry would show when the entry was last used.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -464,7 +467,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
     """Exempt learnt and failed neighbours from the kernel's limit.
 
     The entries get the flag "learnt externally", which exempts them (``neigh_alloc`` in the
-    kernel's net/core/neighbour.c, since 5.0). Otherwise they stay unchanged.
+    kernel's net/core/neighbour.c, since 5.0), and do not change otherwise.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -474,7 +477,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
             if _NDA_LLADDR in told:
                 body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
             found.append(Message(NEWNEIGH, body, _REPLACE))
-    netlink.send(found)  # an entry may have ended meanwhile
+    netlink.send(found)  # an entry may have expired
 
 
 def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
@@ -486,7 +489,7 @@ def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
         for index, state, _, told in _neighbours(netlink)
         if which(state)
     ]
-    netlink.send(found)  # an entry may have ended meanwhile
+    netlink.send(found)  # an entry may have expired
     return bool(found)
 
 
@@ -511,7 +514,7 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
 
 
 def neighbours_refused() -> int:
-    """Return how often the kernel's IPv4 neighbour table was full since the kernel started.
+    """Return how often the kernel's IPv4 neighbour table has been full since the kernel started.
 
     All network namespaces share this table (gc_thresh3) and show the same number (rtnetlink(7)).
     Each time, a packet was dropped. Raises OSError.
@@ -526,7 +529,8 @@ def neighbours_refused() -> int:
 
 
 def queue_drops() -> int:
-    """Return the packets dropped by the processors' full queues since the kernel started.
+    """Return the number of packets that processors have dropped since the kernel started because
+    their queues were full.
 
     Packets between namespaces pass these queues, which all networks share (second column of
     softnet_stat, see net/core/net-procfs.c).
@@ -538,13 +542,13 @@ def queue_drops() -> int:
 class Unsent(NamedTuple):
     """Numbers of messages and packets that a network namespace could not send.
 
-    If both numbers grow, the buffer of the kernel's own socket was too full for a ping reply. A
+    If both numbers grow, the buffer of the kernel's ICMP socket was too full for a ping reply. A
     reply that is too large for its path increases only the number of messages.
     """
 
     #: Number of ICMP messages.
     messages: int
-    #: Number of packets of any protocol for which memory was lacking.
+    #: Number of packets of any protocol that were dropped for lack of memory.
     packets: int
 
 
@@ -568,8 +572,8 @@ _NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _
 _NFT_HEADER = struct.Struct("=BBH")
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
-#: Bytes counted per element for which a set reserves room. Reserved room needs a tenth of the
-#: memory of an existing element.
+#: Bytes counted for each element for which a set reserves memory. A reserved element needs a tenth
+#: of the memory of an existing element.
 _PLACE_BYTES = 1
 
 
@@ -583,7 +587,8 @@ def ruleset_generation(netfilter: Netlink) -> int:
 
 
 def ruleset_bytes(netfilter: Netlink, most: int) -> int:
-    """Return the total size of nftables rules and elements in netlink messages, and reserved room.
+    """Return the total size of nftables rules and set elements in netlink messages, with reserved
+    elements.
 
     Counting stops above ``most``, and the socket cannot be used after that.
     """
@@ -607,7 +612,7 @@ def ruleset_bytes(netfilter: Netlink, most: int) -> int:
         for family, table, name in sets
     ]
     for kind, body in questions:
-        with contextlib.suppress(FileNotFoundError):  # the set may have been deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the set may have been deleted by now
             for content in netfilter.dump(kind, body):
                 total += len(content)
                 if total > most:

@@ -1,8 +1,9 @@
-"""Duration of an observation, which depends only on the size of the network.
+"""Duration of an observation; it depends only on the size of the network.
 
-The work of an observation depends on its findings, because it waits for lost pings and copies
-filters. An unpadded duration would therefore show an agent whether there is a fault. Each
-observation is padded to the longest duration that was measured for networks of its size.
+The work of an observation depends on the state of the network, because it waits for lost pings and
+copies filters. Without padding, the duration would therefore show an agent whether there is a
+fault. Each observation is padded to the longest duration that was measured for networks of its
+size.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from itertools import pairwise
 #: (number of ordered pairs of endpoints, duration in s): the longest of many observations, plus
 #: about 20 %. The observations include fault-free networks and networks in which no packet is
 #: forwarded, a machine is down or unresponsive, no machine answers ARP, or all hosts drop packets.
-#: They were measured with netns on two otherwise idle processors, for sizes (2,1), (3,2), (4,4) and
-#: (8,8). Without padding, the longest observations of these sizes took 0.12, 0.15, 0.26 and 1.5 s.
+#: They were measured with ``emulator: netns`` on two otherwise idle processors, for sizes (2,1),
+#: (3,2), (4,4) and (8,8). Without padding, the longest observations of these sizes took 0.12, 0.15,
+#: 0.26 and 1.5 s.
 WORST = ((6, 0.15), (42, 0.18), (272, 0.32), (4160, 1.75))
 #: Duration in s of a backbone's observation without the part that depends on the number of pairs.
 #: The value is estimated from the table above and not yet measured on an idle machine.

@@ -5,8 +5,8 @@ packets as ``ping`` of iputils, field by field, so that no rule can distinguish 
 
 A measurement always sends the same requests, regardless of the replies. It has three conversations
 with each pair: two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most
-of its conversations work. Therefore one lost packet changes no verdict, and a rule that drops every
-second packet breaks all conversations of two pings.
+of its conversations work. So one lost packet does not change the result, and a rule that drops
+every second packet breaks all conversations of two pings.
 
 The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
 conversation, one has the current time, and the other has the time of an earlier or later ping. A
@@ -14,12 +14,13 @@ conversation works if its requests **arrived** in the target's namespace and in 
 and the replies came back to the source from the pinged address. A reply is not sufficient, because
 an alias on the loopback, a translated address or another machine may answer too.
 
-The measurement does not wait for requests whose sending fails (no route, a filter on the output).
+The measurement does not wait for replies to requests that could not be sent (no route, or an output
+filter).
 
 The kernel sends the ICMP replies of all namespaces through one socket per processor, with room for
 about 340 replies. If more replies wait (for an unresolved ARP entry, or in a queue), no machine of
-any network gets replies. Therefore a round lets few of its own replies wait, and no round counts
-while the kernel answers no pings (``Pulse``).
+any network gets replies. Therefore a round limits how many of its own replies wait, and no round
+counts if the kernel answered no pings (``Pulse``).
 """
 
 from __future__ import annotations
@@ -41,40 +42,42 @@ from netarena_network.real.netlink import Queue
 PAYLOAD_BYTES = 56
 
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
-_ICMP_FILTER = 1  # of level SOL_RAW
+_ICMP_FILTER = 1  # socket option of level SOL_RAW
 _SOL_RAW = 255
 _HEADER = struct.Struct("!BBHHH")
 #: Time of sending in seconds and microseconds, in host byte order.
 _STAMP = struct.Struct("=QQ")
 _SECOND_US = 1_000_000
-#: Time in µs between two consecutive pings: a prime, so that all ranges of microseconds occur.
+#: Time in µs between the time stamps of two consecutive pings: a prime, so that all values of the
+#: microseconds field occur.
 _PACE_US = 618_029
 #: Weight of a number in host byte order in the sum of 16-bit words, modulo 65,535.
 _STAMP_WORDS = 256 if sys.byteorder == "little" else 1
-#: Identifiers that are usual for pings from a namespace with few processes, used in turn.
+#: Identifiers that are usual for pings from a namespace with few processes. Conversations use them
+#: in turn.
 _SMALL = range(2, 64)
-#: Difference between the large identifiers of consecutive conversations, which makes each
-#: conversation a new connection.
+#: Difference between the large identifiers of consecutive conversations. Because of it, each
+#: conversation is a new connection.
 _STEP = 0x9E37
-#: Pings of a measurement in order: the conversation, and whether the ping is its second ping.
+#: Pings of a measurement in order: (conversation, whether it is the conversation's second ping).
 PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
 #: Conversations with each pair.
 CONVERSATIONS = 3
-#: In this many consecutive measurements, no two pings have the same time.
+#: No two pings within this many consecutive measurements have the same time stamp.
 _TOLD_APART = 3
 #: Number of other machines that each machine pings a second time (at most all other machines).
 _AGAIN = 32
-_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER: ignores the learnt path MTU
+_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER with a value that ignores the learnt path MTU
 _FREEBIND = 15  # allows an address that the machine does not have yet
-_SOURCE = slice(12, 16)  # of an IPv4 header
-#: Packets that a socket's default buffer holds, with a margin.
+_SOURCE = slice(12, 16)  # position in an IPv4 header
+#: Number of packets that surely fit into a socket's default buffer.
 _BURST = 64
 _BUFFER_BYTES = 1 << 20
 #: Number of veths and bridges that a request and its reply pass, including ARP requests.
 _HOPS = 24
 _THERE_AND_BACK = 3
-#: Seconds after which a missing datagram counts as dropped, and seconds after which a kernel that
-#: drops all datagrams counts as starved.
+#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
+#: datagrams counts as overloaded.
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
 #: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
@@ -83,12 +86,12 @@ PATIENCE_S, QUEUES_S = 0.05, 0.25
 #: Seconds without a packet after which the next ping is sent, once the kernel has processed all
 #: packets.
 _SHORT_S = 0.004
-#: Number of pings without a reply after which waiting replies are checked. Several networks may
-#: have this many unanswered pings simultaneously.
+#: Number of unanswered pings at which the measurement checks whether replies wait in the kernel.
+#: Several networks may have this many unanswered pings at the same time.
 _MOST_WAITING = 64
 #: Interval of the checks whether the kernel answers again and whether queues hold packets.
 _LOOK_S = 0.02
-#: Number of pings of the kernel to itself, at least one of which must be answered.
+#: Number of pings to the namespace itself; at least one of them must be answered.
 _PINGS = 3
 
 
@@ -186,7 +189,7 @@ class Pulse:
         self._socket.close()
 
     def stands(self, *, patient: bool = False) -> bool:
-        """Return whether the reply socket of some processor is certainly full.
+        """Return whether the ICMP reply socket of any processor is certainly full.
 
         If the kernel is too busy to answer, this method waits if ``patient``, else it returns
         False. Raises TimeoutError if the kernel does not process packets at all.
@@ -217,10 +220,10 @@ class Pulse:
 
 
 class Prober:
-    """Pings between endpoints, each with a socket in its namespace and the address to ping.
+    """Sends pings between endpoints. Each endpoint has a socket in its namespace and an address.
 
     ``echo`` confirms that no more packets will arrive. ``release`` drops packets that wait for
-    unresolved ARP entries and, with a true argument, in queues.
+    unresolved ARP entries. With a true argument, it also drops packets in queues.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -237,8 +240,8 @@ class Prober:
     ) -> None:
         """``meanwhile`` is called repeatedly while requests are sent.
 
-        With ``fresh``, identifiers repeat only by chance. Some networks need this, because
-        connection trackers store identifiers for 30 s.
+        With ``fresh``, all identifiers are random. Networks with connection tracking need this,
+        because it stores identifiers for 30 s.
         """
         self._meanwhile = meanwhile
         self._payload_bytes = payload_bytes
@@ -251,7 +254,7 @@ class Prober:
         self._packed = [socket.inet_aton(address) for address in addresses]
         self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
         self._rounds = 0
-        # An agent cannot predict which pairs are pinged a second time.
+        # Random, so that an agent cannot predict which pairs are pinged a second time.
         self._looks = int.from_bytes(os.urandom(2))
         self.look()
         self._poll = select.epoll()
@@ -266,7 +269,8 @@ class Prober:
             one.close()
 
     def look(self) -> None:
-        """Draw new parameters for the next rounds; only rounds with equal parameters compare."""
+        """Draw new random parameters for the next rounds. Only rounds with equal parameters are
+        comparable."""
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
         # The processor is random too, because the kernel forwards a packet on the processor that
@@ -303,7 +307,7 @@ class Prober:
         ready: Callable[[], object],
         conversations: int,
     ) -> Round | None:
-        """Return one measurement, or None if the kernel could not answer."""
+        """Return one measurement, or None if the kernel answered no pings."""
         sight = _Sight(
             len(self._sockets),
             self._packed,
@@ -316,8 +320,8 @@ class Prober:
         self._rounds += 1
         self._drain_all(sight)  # packets of earlier measurements, recognised by their time
         waited_s = 0.0
-        # The measurement waits as long even if all pings were answered, so that the duration
-        # reveals no results.
+        # The wait is the same if all pings were answered, so that the duration does not reveal the
+        # results.
         for ping, (conversation, again) in enumerate(PINGS):
             if conversation == conversations:
                 break
@@ -333,7 +337,7 @@ class Prober:
         self._release(False)
         if self._pulse.stands(patient=True):
             return None
-        self._drain_all(sight)  # includes requests that arrived at a wrong machine
+        self._drain_all(sight)  # also reads requests that arrived at a wrong machine
         return Round(sight.rows(), waited_s)
 
     def _collect(
@@ -357,7 +361,7 @@ class Prober:
             if sight.seen == seen:
                 self._echo.wait()
                 on_the_way = self._holds(queues)
-                self._drain_all(sight)  # includes packets that a queue has just released
+                self._drain_all(sight)  # also reads packets that a queue has just released
             waited_s = time.monotonic() - began
             if sight.seen > seen:
                 began, pause_s = time.monotonic(), patience_s
@@ -384,7 +388,7 @@ class Prober:
     def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
         """Send every request, and read received packets in between.
 
-        Returns the number of sent requests, or None if the kernel could not answer.
+        Returns the number of sent requests, or None if the kernel answered no pings.
         """
         sent = lost = 0
         for source, one in enumerate(self._sockets):
@@ -461,14 +465,14 @@ class _Sight:
         self._arrived = bytearray(pings)
         self._replied = bytearray(pings)
         self._astray = bytearray(pings)
-        for marks in (self._arrived, self._replied):  # machines to themselves
+        for marks in (self._arrived, self._replied):  # a machine always reaches itself
             for start in range(0, pings, max(1, self._pairs)):
                 marks[start : start + self._pairs : size + 1] = b"\1" * size
         self._noise = _draw(size) if drawn is None else drawn
-        # Different pairs get a second ping for each value of ``look``; after enough values, all
-        # pairs have had a second ping.
+        # Each value of ``look`` selects other pairs for a second ping; after enough values, all
+        # pairs have had one.
         self._nearest = 1 + look * _AGAIN
-        # All times of consecutive measurements differ within a span of this many seconds. Shifted
+        # Within a span of this many seconds, all times of consecutive measurements differ. Shifted
         # times differ from current times by whole spans, so the remainder identifies the
         # measurement and the place.
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
@@ -494,7 +498,7 @@ class _Sight:
         return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:
-        """Return a pair's echo request as an ICMP message (RFC 792)."""
+        """Return the echo request of a pair as an ICMP message (RFC 792)."""
         place = self._ping * self._pairs + source * self.size + target
         self._asked[place] = 1
         identifier, sequence, seconds, microseconds = self._fields(place)
@@ -507,9 +511,9 @@ class _Sight:
     def _fields(self, place: int) -> tuple[int, int, int, int]:
         """Return the fields of a request: identifier, sequence number, seconds and microseconds.
 
-        Like any ping, the first request has sequence number 1; the second request has a number that
-        follows soon or much later. One of the two requests has the current time, and the other
-        request has a time that is seconds to days earlier or later.
+        As in any ping, the first request has sequence number 1. The second request has a slightly
+        or a much larger number. One of the two requests has the current time, and the other has a
+        time that is seconds to days earlier or later.
         """
         ping, pair = divmod(place, self._pairs)
         conversation, again = PINGS[ping]
@@ -572,10 +576,11 @@ class _Sight:
         for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
             part = slice(ping * self._pairs, (ping + 1) * self._pairs)
             marks = (self._asked, self._arrived, self._replied, self._astray)
-            # Each pair is one byte, 0 or 1, and the operators work on all pairs simultaneously.
+            # Each pair is one byte, 0 or 1, of a large integer. Each operator processes all pairs
+            # at once.
             asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
             works = arrived & replied & ~astray
-            # If a pair is not pinged a second time, the first ping is sufficient.
+            # For a pair without a second ping, the first ping is sufficient.
             conversations[conversation] &= works | ~asked if again else works
         counts = sum(conversations).to_bytes(self._pairs)
         text = counts.translate(_FEW[len(conversations)])
@@ -608,7 +613,7 @@ _FEW = {
     one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
     for one in range(1, CONVERSATIONS + 1)
 }
-#: Initial value with all bits 1, because every pair works until a ping fails.
+#: Initial value with all bits 1: every pair counts as working until a ping fails.
 _ONE = -1
 
 
@@ -616,7 +621,8 @@ def open_socket(address: str = "", *, whole: bool = False) -> socket.socket:
     """Return a socket for ``Prober`` in the network namespace of the calling thread.
 
     With an ``address`` of the machine, the socket pings from this address and receives only packets
-    to it. Packets of a ``whole`` socket are never fragmented, regardless of the learnt path MTU.
+    to it. Packets of a ``whole`` socket are never fragmented, even if they exceed the learnt path
+    MTU.
     """
     one = socket.socket(
         socket.AF_INET,

@@ -1,7 +1,7 @@
-"""Settings of a machine as lines, and detection of settings that expire or start later.
+"""Settings of a machine as text lines, and detection of settings that expire or take effect later.
 
-All kinds of networks use this module, because changes that take effect later without a daemon's
-timer also count as unsettled.
+All kinds of networks use this module: a network is unsettled until its later changes have happened,
+even if no daemon's timer causes them.
 """
 
 from __future__ import annotations
@@ -34,27 +34,30 @@ _LOGS = re.compile(
 _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\n")
 _IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
 
-#: Attributes of links: the kind; for bridges, whether STP delays forwarding; for ports, the states
-#: that the kernel leaves by itself (listening, learning, blocking).
+#: Attributes of links: the kind; for bridges, whether STP delays forwarding; for bridge ports, the
+#: state. The kernel leaves the other states than ``_PASSING`` without a command.
 _LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA, _IFNAME = 18, 1, 2, 4, 5, 3
 _BRIDGE, _STP_STATE, _PORT_STATE, _PASSING = b"bridge\0", 5, 1, frozenset({1, 2, 4})
-#: Attribute with a queue's kind. A token bucket passes packets only until the bucket is empty.
+#: Attribute with the kind of a queue, and the kind of a token bucket. A token bucket passes packets
+#: only until it is empty.
 _KIND, _BUCKET = 1, b"tbf\0"
-#: ifa_cacheinfo of if_addr.h begins with an address's preferred and valid lifetimes, in s.
+#: Attributes of addresses. ifa_cacheinfo (linux/if_addr.h) starts with the preferred and the valid
+#: lifetime in s.
 _IFA_LOCAL, _IFA_CACHEINFO, _FOREVER_S = 2, 6, 0xFFFFFFFF
 
 
 def effective(rules: str) -> str:
     """Return listed nftables rules without chains and tables that let all packets pass.
 
-    Programs often leave such empty chains and tables behind.
+    Programs often leave such chains and tables after their rules have been removed.
     """
     lines = "".join(f"{line}\n" for line in rules.splitlines() if line and not line.startswith("#"))
     return _IDLE_TABLE.sub("", _IDLE_CHAIN.sub("", lines))
 
 
 def unfold(title: str, text: str) -> Iterator[str]:
-    r"""Yield each line of a text with the lines of its enclosing blocks, which are indented less.
+    r"""Yield each line of a text, preceded by the less indented lines of the blocks that contain
+    it.
 
     >>> [*unfold("ospfd", "interface a\n ip ospf cost 9\nexit\n")]
     ['ospfd: interface a', 'ospfd: interface a / ip ospf cost 9', 'ospfd: exit']
@@ -74,7 +77,7 @@ def are_fleeting(filters: str) -> bool:
 
 
 def waits(link: Mapping[int, bytes]) -> bool:
-    """Return whether a link's attributes show a bridge or port that forwards only after a delay."""
+    """Return whether a link is a bridge or a bridge port that forwards only after a delay."""
     info = attributes(link.get(_LINKINFO, b""))
     if info.get(_INFO_KIND) == _BRIDGE and any(
         attributes(info.get(_INFO_DATA, b"")).get(_STP_STATE, b"")
@@ -85,12 +88,12 @@ def waits(link: Mapping[int, bytes]) -> bool:
 
 
 def is_bucket(queue: Mapping[int, bytes]) -> bool:
-    """Return whether a queue's attributes show a token bucket."""
+    """Return whether a queue is a token bucket."""
     return queue.get(_KIND) == _BUCKET
 
 
 def ages(address: Mapping[int, bytes]) -> bool:
-    """Return whether an address's attributes show that it is deprecated or expires."""
+    """Return whether an address is deprecated or expires."""
     times = address.get(_IFA_CACHEINFO, b"\xff" * 8)
     preferred_s, valid_s = (int.from_bytes(times[at : at + 4], sys.byteorder) for at in (0, 4))
     return valid_s != _FOREVER_S or preferred_s not in {0, _FOREVER_S}

@@ -3,7 +3,7 @@
 A measurement must leave no traces that an agent could read on a machine. Filters (``shadow``), sets
 (``ipset``), connections (``connection``) and learnt ARP entries are restored. Afterwards the age of
 all ARP entries is the time since the measurement. Counters of interfaces, of the kernel (SNMP), of
-queue disciplines and of connection trackers cannot be restored, but each measurement adds the same
+queue disciplines and of connection tracking cannot be restored. Each measurement adds the same
 packets to these counters, whatever its result.
 """
 
@@ -41,7 +41,7 @@ class Records:
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        # Rules are copied first, while they still use the machine's own sets.
+        # Rules are copied before the sets, while they still use the machine's own sets.
         self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 
@@ -54,7 +54,7 @@ class Records:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Remove all traces of a measurement that runs in this context."""
+        """Run a measurement in this context, and restore the machines' state afterwards."""
         neighbours = [
             (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
         ]

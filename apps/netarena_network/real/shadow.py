@@ -1,22 +1,23 @@
-"""Replaces a machine's filters with copies during a measurement, so that it leaves no traces.
+"""Replaces a machine's filters with copies during a measurement, so that the measurement leaves no
+traces.
 
 Rules of nftables (including those of iptables, arptables and ebtables) record packets in counters,
 dynamic sets, meters, quotas, limits and lists of recent addresses. ``Shadow`` copies each table,
-makes the originals dormant, and lets the copies filter the judge's packets. Afterwards the copies
-are deleted and the originals become active again. The originals process no packets in between, so
-their counters, elements, expiry times and handles are unchanged.
+makes the originals dormant, and lets the copies filter the grader's packets. Afterwards the copies
+are deleted and the originals become active again. Dormant tables process no packets, so the
+counters, elements, expiry times and handles of the originals are unchanged.
 
 Copies are made from netlink attributes as the kernel lists them (linux/netfilter/nf_tables.h),
 because the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
 quotas and elements of its original, and with full limits. The lists of ``recent`` and the buckets
 of ``hashlimit`` belong to the network namespace and not to a table, so copies use separate lists
-that start empty. The accounts of ``nfacct`` also belong to the namespace, and copies use copies of
-these accounts.
+that start empty. The accounts of ``nfacct`` also belong to the namespace, so copied tables use
+copied accounts.
 
 The kernel allows some targets of iptables only in a table with a certain name. A copy has another
 name, so nftables expressions replace these targets. If a target has no replacement, its table stays
-active and filters the judge's packets. Afterwards each of its rules is replaced with itself and its
-earlier counters.
+active and filters the grader's packets. Afterwards each of its rules is replaced with the same rule
+and its earlier counters.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from netarena_network.real.netlink import Message, Netlink, attribute, attribute
 
 
 class _Nat(NamedTuple):
-    """An nftables expression, with its attributes for the first port's register and for flags."""
+    """An nftables expression for NAT, with its attributes for the first port's register and for
+    flags."""
 
     expression: bytes
     ports: int
@@ -41,7 +43,7 @@ class _Nat(NamedTuple):
 
 
 _NFT = 10 << 8
-#: Message types that create objects; adding _LIST gives those that list them.
+#: Message types that create objects; each type plus _LIST lists such objects.
 _TABLE, _CHAIN, _RULE, _SET, _ELEMENT, _OBJECT, _FLOWTABLE = (
     *(_NFT | 0, _NFT | 3, _NFT | 6, _NFT | 9, _NFT | 12, _NFT | 18, _NFT | 22),
 )
@@ -49,12 +51,12 @@ _LIST, _DELETE_TABLE, _FLUSH = 1, _NFT | 2, _NFT | 14
 _HEADER = struct.Struct("=BBH")
 _CREATE, _APPEND, _REPLACE = 0x400, 0x800, 0x100
 _CHAIN_COUNTERS = 8
-#: In most kinds of objects, attribute 1 is the table.
+#: Attribute that contains the table, in most kinds of objects.
 _OF_TABLE = 1
-_NAME, _FLAGS = 1, 2  # of a table
+_NAME, _FLAGS = 1, 2  # attributes of a table
 _DORMANT = 0x1
-#: Kind of object -> attributes with which a copy is created; the remaining attributes are handles,
-#: uses and counters.
+#: Kind of object -> attributes that a copy gets; the other attributes are handles, use counts and
+#: counters.
 _KEPT: Mapping[int, tuple[int, ...]] = {
     _CHAIN: (3, 4, 5, 7, 12),  # name, hook, policy, type, user data
     _OBJECT: (2, 3, 4, 8),  # name, type, data, user data
@@ -65,7 +67,8 @@ _KEPT: Mapping[int, tuple[int, ...]] = {
 }
 _NESTED = 0x8000
 _SET_NAME, _SET_FLAGS, _SET_ID = 2, 3, 10
-#: Flags: a set that belongs to one rule, a constant set, ranges, and keys with several parts.
+#: Flags of sets: anonymous (belongs to one rule), constant, with ranges, and with keys of several
+#: parts.
 _ANONYMOUS, _CONSTANT, _INTERVAL, _CONCATENATED = 0x1, 0x2, 0x4, 0x80
 _ELEMENTS = 3
 _EXPRESSIONS, _COMPAT = 4, 5
@@ -75,12 +78,12 @@ _OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
 _QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
 _COMMENT_BYTES = 256
-#: iptables match that uses a named list of the namespace -> offset and size of the name in the
-#: match's data (xt_recent.h, xt_hashlimit.h by revision).
+#: iptables matches that use a named list of the namespace, and offset and size of the name in the
+#: match's data (xt_recent.h; xt_hashlimit.h by revision).
 _RECENT, _RECENT_AT, _RECENT_BYTES = b"recent", 10, 200
 _HASHLIMIT, _HASHLIMIT_BYTES = b"hashlimit", (16, 255)
-#: Attributes of comparisons, and of expressions that load the protocol above IP from metadata or
-#: from the header.
+#: Attributes of comparisons, and of expressions that load the transport protocol from metadata or
+#: from the IP header.
 _CMP_OP, _CMP_DATA, _NOT_EQUAL = 2, 3, 1
 _COMPAT_PROTOCOL, _COMPAT_FLAGS, _COMPAT_INVERTED = 1, 2, 2
 _META_KEY, _L4PROTO = 2, 16
@@ -94,20 +97,20 @@ _NATS: Mapping[bytes, _Nat] = {
 }
 #: Flags of a range in nf_nat.h.
 _NAT_ADDRESSES, _NAT_PORTS, _NAT_SHIFTED = 0x1, 0x2, 0x20
-#: Address families; the judge sends no IPv6 packets.
+#: Address families; the grader sends no IPv6 packets.
 _IPV4, _IPV6 = 2, 10
 _NOTRACK = struct.pack("=H", 1)
 #: Offset of the TTL in the header, and operations of the target TTL.
 _TTL_AT, _TTL_SET, _TTL_RAISED = 8, 0, 1
-#: Target ECN: its flags for bits of IP and TCP, and offsets of TCP's flags and checksum.
+#: Target ECN: flags for the bits of IP and TCP, and offsets of TCP's flags and checksum.
 _ECN_IP, _ECN_ECE, _ECN_CWR = 0x01, 0x10, 0x20
 _TCP_FLAGS_AT, _TCP_ECE, _TCP_CWR, _TCP_CHECKSUM_AT = 12, 0x40, 0x80, 16
 _TRANSPORT, _IP_CHECKSUM_AT, _INET_CHECKSUM = 2, 10, 1
 #: The first register.
 _FIRST = (1).to_bytes(4, "big")
-#: Flag of a map, and first number of the copy's own maps.
+#: Flag of a map, and number of the first additional map of a copy.
 _MAP, _OWN_SETS = 0x8, 1 << 16
-#: By number of the target REJECT: type and code of nftables.
+#: Type and code of nftables for each number of the target REJECT.
 _REJECTS = ((0, 0), (0, 1), (0, 2), (0, 3), None, (0, 9), (0, 10), (1, 0), (0, 13))
 #: Size of one batch, below every socket's limit.
 _BATCH_BYTES = 1 << 17
@@ -126,7 +129,7 @@ class Shadow:
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
         self._tables: list[_Table] = []
-        #: Whether copies use separate lists.
+        #: Whether any copy uses separate lists.
         self._lists = False
         #: Transactions that restore the current content of the tables that stay active.
         self._kept: list[list[Message]] = []
@@ -171,14 +174,14 @@ class Shadow:
             if self._lists:
                 self._await_end()
         for transaction in self._kept:
-            with contextlib.suppress(OSError):  # a set of a single rule cannot be created again
+            with contextlib.suppress(OSError):  # an anonymous set cannot be created again
                 self._netfilter.batch(transaction)
         self._kept = []
 
     def _await_end(self) -> None:
-        """Wait until the kernel has asynchronously deleted the lists of the copies.
+        """Wait until the kernel has deleted the lists of the copies, which it does asynchronously.
 
-        The kernel itself waits for this before it creates an iptables match (nft_compat.c).
+        Before the kernel creates an iptables match, it waits for this deletion (nft_compat.c).
         """
         table = _Table(_IPV4, b"", 0, b"s" + os.urandom(8).hex().encode() + b"\0")
         chain = attribute(_OF_TABLE, table.copy) + attribute(3, b"c\0")
@@ -187,7 +190,7 @@ class Shadow:
         rule = attribute(_OF_TABLE, table.copy) + attribute(2, b"c\0")
         rule += attribute(_EXPRESSIONS | _NESTED, _expression(b"match", match))
         header = _HEADER.pack(_IPV4, 0, 0)
-        with contextlib.suppress(OSError):  # a kernel without matches of iptables
+        with contextlib.suppress(OSError):  # a kernel without iptables matches
             self._netfilter.batch(
                 [
                     _table(_IPV4, table.copy, _DORMANT),
@@ -200,7 +203,7 @@ class Shadow:
     def _now(self, table: _Table) -> Iterator[list[Message]]:
         """Yield transactions that restore a table's current counters and elements.
 
-        There is one transaction for each chain, set and rule. A rule that is replaced with itself
+        Each chain, set and rule has its own transaction. A rule that is replaced with the same rule
         keeps its handle and position.
         """
         for found in self._of(_CHAIN, table):
@@ -240,7 +243,8 @@ class Shadow:
             yield {_SET_NAME: name, _ELEMENTS: elements}
 
     def _copies(self, table: _Table) -> Iterator[Message]:
-        """Yield messages that create a dormant copy of a table, objects before their users."""
+        """Yield messages that create a dormant copy of a table. Each object precedes the objects
+        that use it."""
         yield _table(table.family, table.copy, _DORMANT)
         for kind in (_CHAIN, _OBJECT, _FLOWTABLE, _SET):
             for number, found in enumerate(self._of(kind, table)):
@@ -354,11 +358,12 @@ def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
-    """Return a rule's expressions for a copy, and the attribute for the protocol of its matches.
+    """Return the expressions of a rule's copy, and the attribute with the protocol of its iptables
+    matches.
 
-    The kernel checks iptables matches against a protocol that is not listed. The rule states this
-    protocol in a comparison before the matches. With an empty ``copy``, return the expressions that
-    recreate the original rule.
+    The kernel checks iptables matches against a protocol, but does not list this protocol. It is
+    taken from the comparison before the matches. With an empty ``copy``, return the expressions
+    that recreate the original rule.
     """
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
@@ -370,7 +375,7 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
         if name == b"match" and copy:
             one = _part(name, {**data, _MATCH_INFO: _renamed(data, copy)})
         elif name == b"dynset" and not any(data.get(_DYNSET_TIMEOUT, b"")):
-            # The kernel lists this attribute even for sets that reject it.
+            # The kernel lists this attribute even for sets for which it rejects the attribute.
             one = _part(name, {kind: data[kind] for kind in data if kind != _DYNSET_TIMEOUT})
         elif name == b"quota":
             one = _expression(name, _limited(data))[4:]
@@ -393,14 +398,15 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
 
 
 def _limited(quota: Mapping[int, bytes]) -> bytes:
-    """Return the data that creates a quota, without the "used up" flag that the kernel rejects."""
+    """Return the data that creates a quota, without the "depleted" flag, which the kernel
+    rejects."""
     flags = int.from_bytes(quota.get(_QUOTA_FLAGS, b""), "big") & _QUOTA_INVERTED
     found = {**quota, _QUOTA_FLAGS: flags.to_bytes(4, "big")}
     return b"".join(attribute(kind, value) for kind, value in found.items())
 
 
 def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
-    """Return whether an expression loads the protocol above IP."""
+    """Return whether an expression loads the transport protocol."""
     if name == b"meta":
         return int.from_bytes(data.get(_META_KEY, b""), "big") == _L4PROTO
     if name != b"payload":
@@ -437,7 +443,8 @@ def _native(target: Mapping[int, bytes]) -> bytes:
 
 
 def _untracked(info: bytes) -> bytes:
-    """Return the expression for CT, which is only supported for disabling connection tracking."""
+    """Return the expression for the target CT. Only its use to disable connection tracking is
+    supported."""
     return _expression(b"notrack") if info[:2] == _NOTRACK else b""
 
 
@@ -451,7 +458,7 @@ def _rejected(info: bytes) -> bytes:
 
 
 def _lived(info: bytes) -> bytes:
-    """Return the expressions for TTL."""
+    """Return the expressions for the target TTL."""
     if info[0] == _TTL_SET:
         return _changed(_NETWORK, _TTL_AT, (0, 0xFF), (info[1], 0), _IP_CHECKSUM_AT)
     looked_up = attribute(1, _lives(info)) + attribute(2, _FIRST) + attribute(3, _FIRST)
@@ -463,7 +470,8 @@ def _lived(info: bytes) -> bytes:
 
 
 def _served(keep: int, value: int) -> bytes:
-    """Return the expressions for DSCP and TOS, which keep some bits of a byte and invert others."""
+    """Return the expressions for the targets DSCP and TOS. They keep some bits of a byte and invert
+    others."""
     return _changed(_NETWORK, 0, (0xFF, keep), (0, value), _IP_CHECKSUM_AT)
 
 
@@ -494,7 +502,7 @@ def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
 
 
 def _notified(ecn: bytes) -> bytes:
-    """Return the expressions for ECN, which changes bits of IP and TCP."""
+    """Return the expressions for the target ECN. It changes bits of IP and TCP headers."""
     operation, value = ecn[0], ecn[1]
     text = b""
     if operation & _ECN_IP:
@@ -555,7 +563,7 @@ def _part(name: bytes, data: Mapping[int, bytes]) -> bytes:
     return _expression(name, parts)[4:]
 
 
-#: Target -> function that returns its replacement; the targets in the last row do not affect pings
+#: Target -> function that returns its replacement. The targets in the last row do not affect pings.
 _NATIVE: Mapping[bytes, Callable[[bytes], bytes]] = {
     b"CT": _untracked,
     b"REJECT": _rejected,

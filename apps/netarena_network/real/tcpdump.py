@@ -32,7 +32,7 @@ LONG = [
     *("print", "relinquish-privileges=", "snapshot-length=", "time-stamp-precision="),
     *("time-stamp-type=", "version"),
 ]
-#: Options with which tcpdump captures nothing.
+#: Options with which tcpdump does not capture.
 _ITSELF = {
     *("-r", "-V", "-d", "-L", "-h", "-J", "--help", "--version"),
     *("--list-data-link-types", "--list-time-stamp-types"),
@@ -102,7 +102,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _be_tcpdump(arguments: Sequence[str]) -> NoReturn:
-    # -Z: the sandbox does not allow tcpdump to change to another user.
+    # -Z root: the sandbox does not allow tcpdump to change to another user.
     os.execv(REAL, [REAL, "-Z", "root", *arguments])  # noqa: S606 -- the arguments are the agent's own
 
 
@@ -133,7 +133,7 @@ def _open(interface: str, *, promiscuous: bool) -> tuple[socket.socket, int]:
     if index and promiscuous:
         request = struct.pack("=iHH8x", index, _PROMISCUOUS, 0)
         capture.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
-    if index:  # before bind, the socket receives no packets
+    if index:  # protocol 0: the socket receives no packets before bind
         capture.bind((interface, _EVERYTHING))
     capture.setblocking(False)
     return capture, link_type
@@ -150,7 +150,7 @@ def _records(
             return
         data, about, _, source = capture.recvmsg(_SNAPSHOT, socket.CMSG_SPACE(_TIME.size))
         name, protocol, kind, hardware, address = source
-        if kind == _OUTGOING and (way == "in" or name == "lo"):  # packets on lo are also received
+        if kind == _OUTGOING and (way == "in" or name == "lo"):  # on lo, also received
             continue
         if kind != _OUTGOING and way == "out":
             continue

@@ -1,7 +1,7 @@
 """Programs that are added for commands, and host programs that are hidden from commands.
 
 Commands can use the host's programs. Consoles of daemons that do not run on the emulated machine
-would only mislead, and tcpdump needs privileges that commands must not have.
+would only confuse agents, and tcpdump needs privileges that commands must not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONSOLES = (
     *("nmcli", "networkctl", "resolvectl"),
 )
 _FOLDERS = (Path("/usr/bin"), Path("/usr/sbin"))
-#: Folders of the network in /sys that commands can read.
+#: Network folders of /sys that commands can read.
 _NETWORK = ("class/net", "devices/virtual/net")
 _PYTHON = "/usr/bin/python3"
 
@@ -40,7 +40,8 @@ def _scripts() -> dict[str, str]:
 _NAMES = "".join(
     f"{name}: files\n" for name in ("passwd", "group", "hosts", "networks", "protocols", "services")
 )
-#: Path -> text. The files are read at import, because a network's process might run as user nobody.
+#: Path -> text of an added file. The texts are read at import, because a network's process may run
+#: as user nobody.
 TEXTS = {
     "/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n",
     "/etc/group": "root:x:0:\n",
@@ -51,7 +52,7 @@ TEXTS = {
 
 
 def hide_consoles(but: Container[str] = ()) -> None:
-    """Hide consoles without a daemon from commands of this process."""
+    """Hide consoles whose daemon does not run from commands of this process."""
     for folder in _FOLDERS:
         with suppress(OSError):  # without kernel support, consoles report that no daemon runs
             names = [name for name in CONSOLES if name not in but]
@@ -60,6 +61,7 @@ def hide_consoles(but: Container[str] = ()) -> None:
 
 
 def room(network: Path | None) -> Room:
-    """Return the files for a command; ``network`` is the machine's part of /sys, if available."""
+    """Return the files that are added for a command. ``network`` is the machine's part of /sys, if
+    available."""
     views = {} if network is None else {f"/sys/{name}": network / name for name in _NETWORK}
     return Room(texts=TEXTS, views=views)

@@ -47,17 +47,18 @@ from netarena_network.real.prober import CONVERSATIONS, Prober, Pulse, Round
 from netarena_network.real.record import Records
 from netarena_network.real.tool import room
 
-#: Maximum time to wait for links before a round. The time is limited because a link may be
-#: configured so that it never comes up.
+#: Maximum time to wait for links before a round. It is limited, because some configurations keep a
+#: link down forever.
 READY_S = 1.5
-#: If the kernel's ARP table was full, a round is repeated for up to ROOM_S, at least _ROOM_TRIES
-#: times. If a queue was full, rounds are repeated for up to CROWD_S in total.
+#: If the kernel's ARP table was full, a round is repeated for up to ROOM_S, but at least
+#: _ROOM_TRIES times. If a queue was full, rounds are repeated for up to CROWD_S in total.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
 #: First and longest pause between repetitions. Pauses double so that other networks can finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-#: Interval of the checks, between requests, for activity that commands left in the kernel.
+#: Interval of the checks for activity that commands left in the kernel. The checks run between
+#: requests.
 _CALM_S = 0.5
-#: Limit of open files: the sockets of all machines, and a few files for each.
+#: Limit of open files: enough for the sockets of all machines, and a few files for each machine.
 OPEN_FILES = 16384
 
 
@@ -67,7 +68,7 @@ class Worker:
     A subclass opens the network and sets ``_pulse`` and ``_prober``.
     """
 
-    #: Both are set when the network is built.
+    #: Subclasses set both when the network is built.
     _pulse: Pulse
     _prober: Prober
 
@@ -107,8 +108,8 @@ class Worker:
     def _next_line(self, connection: socket.socket, lines: BinaryIO) -> bytes:
         """Wait for the next request and return it, or b"" at the end.
 
-        Meanwhile the guards stop activity that agents' commands left in the kernel. Some of this
-        activity starts only with the pings that measure the network.
+        During the wait, the guards stop activity that agents' commands left in the kernel. The
+        pings of a measurement may start such activity.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
             self._keep_calm()
@@ -118,7 +119,8 @@ class Worker:
         with contextlib.suppress(OSError):
             self._note(self._revive())
         for machine, guard in self._guards.items():
-            # Errors are ignored: the check is repeated soon, and the next request reports failures.
+            # Errors are ignored, because the check is repeated soon and the next request reports
+            # failures.
             with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
                 self._note(guard.calm(), machine)
 
@@ -205,7 +207,7 @@ class Worker:
         return any(released)
 
     def _revive(self) -> str:
-        """Drop this network's waiting replies if waiting replies block all of the kernel's pings.
+        """If waiting replies block all of the kernel's pings, drop those of this network.
 
         Other networks do the same, so that pings soon work again, whichever network is the cause.
         Returns a message if this network was the cause, else "".
@@ -218,7 +220,7 @@ class Worker:
         return ""
 
     def _make_ready(self) -> None:
-        """Make the kernel process link changes immediately and forget learnt ARP entries and paths.
+        """Make the kernel process link changes at once, and delete learnt ARP entries and paths.
 
         Links and bridges need up to a second to detect their other end, and the kernel repeats an
         unanswered ARP request only after a second. Without this call, a round would measure these
@@ -226,7 +228,7 @@ class Worker:
         """
         deadline = time.monotonic() + READY_S
         while not self._settle_links() and time.monotonic() < deadline:
-            time.sleep(0.01)  # some kernels cannot be hurried
+            time.sleep(0.01)  # some kernels process the changes only after a delay
         switches = self._netlinks[""]
         switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
         for name in self._names:
@@ -234,7 +236,7 @@ class Worker:
         self._forget_paths()
 
     def _forget_paths(self) -> None:
-        """Flush the redirects and path MTUs that the kernels have learnt."""
+        """Flush the redirects and path MTUs that the machines have learnt."""
         for descriptor in self._flushers:
             os.write(descriptor, b"1")
 
@@ -248,12 +250,13 @@ class Worker:
         return settled
 
     def _queues(self) -> Callable[[], list[Queue]]:
-        """Return a function that lists the queues of the machines that have queues now."""
+        """Return a function that lists the queues of all machines that have queues at the time of
+        this call."""
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
     def _measure(self, crowd_until: float, conversations: int = CONVERSATIONS) -> Round:
-        """Measure once, and repeat the measurement while shared kernel resources were full.
+        """Measure, and repeat the measurement as long as shared kernel resources were full.
 
         These resources are the ARP table, each processor's packet queue, and the buffer of ping
         replies. Other networks may fill these resources at any time, and lost packets then do not
@@ -262,7 +265,7 @@ class Worker:
         After ``crowd_until`` (monotonic, s), a measurement counts even if queues were full, because
         its own packets may have filled the queues. Raises EnvironmentFailed if the ARP table stays
         full and packets are lost. This counts as a proven environment failure if other networks
-        filled the table while this network was silent.
+        filled the table while this network sent no packets.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
@@ -310,7 +313,8 @@ class Worker:
         return grown
 
     def _reap(self) -> None:
-        """Reap processes that commands left to process 1, because zombies count as processes."""
+        """Reap processes that commands left to process 1, because zombies count towards the process
+        limit."""
         if self._alone:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:

@@ -5,8 +5,9 @@
 
 KIND is an application's subclass of ``worker.Worker``, as MODULE:NAME.
 
-The control socket belongs to a ``child.Forker``; ``failed`` has the last output of an ended worker.
-When the socket closes, this process ends, all workers die, and their namespaces are removed.
+The control socket belongs to a ``child.Forker``. In its messages, ``failed`` is the last output of
+a worker that has ended. When the socket closes, this process ends, all workers die, and their
+namespaces are removed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Zygote(Forks):
 
     def __init__(self, control: socket.socket, kind: type[Worker]) -> None:
         super().__init__(control)
-        #: Process -> pipe from which the worker's error report is read
+        #: Process ID -> pipe from which the worker's error report is read
         self._words: dict[int, int] = {}
         self._make = partial(kind, Turns(MACHINE))
 
@@ -69,7 +70,8 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
             os.close(words)
             os.waitpid(inner, 0)
         else:
-            # The pipe stays open in the worker, so that end-of-file shows the worker's exit.
+            # The pipe stays open in the worker, so that end-of-file means that the worker has
+            # exited.
             serve(socket.socket(fileno=descriptor), make())
     except NamespaceUnavailable as error:
         os.write(words, str(error).encode())
