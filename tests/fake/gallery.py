@@ -1,4 +1,4 @@
-"""Stored runs with all contents that a viewer shows, including hostile ones."""
+"""Stored runs with everything that the viewer can show, including hostile texts."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def end_run(folder: Path) -> None:
 
 
 def mixed(folder: Path, count: int = 12) -> Path:
-    """Write a run with all kinds of episodes in turn; the last is ``hostile``, as is its label."""
+    """Write a run with all kinds of episodes in turn, and a hostile one with a hostile label."""
     queries = [query(number) for number in range(count)]
     kinds = (solved, lost, silent, solved, invalid, lost)
     episodes = [kinds[number % len(kinds)](one) for number, one in enumerate(queries)]

@@ -525,7 +525,10 @@ def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) ->
 
 @each
 def test_command_that_cannot_be_executed_is_an_agent_failure(walls: Walls) -> None:
-    """Otherwise an agent could make its episode invalid. Each /tmp is replaced by a longer path."""
+    """An environment failure would let an agent void its episode.
+
+    Each /tmp becomes a longer path.
+    """
 
     async def scene(cell: Cell) -> None:
         result = await cell.run("true " + "/tmp " * 13_000, address=NOWHERE)

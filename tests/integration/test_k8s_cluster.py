@@ -385,8 +385,8 @@ asyncio.run(main())
 @contextlib.contextmanager
 def killed(*arguments):
     """Return the namespace of a running service, and a function that kills it."""
-    # as in a container with the host's network: its processes are invisible, but its end is
-    # detectable
+    # as in a container with the host's network: the service's processes are invisible, but their
+    # end is detectable
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
         [*apart, sys.executable, "-c", SERVICE, *arguments],

@@ -22,7 +22,10 @@ _TOKEN = re.compile(r'(\w+)\s*:\s*(?:"([^"]*)"|([\w.+-]+))|(\w+)\s*\{|(\})')
 
 
 def _message(tokens: Iterator[re.Match[str]]) -> list[tuple[str, Any]]:
-    """Return one message's fields in order: numbers as floats, enum values and strings as text."""
+    """Return one message's fields in order.
+
+    Numbers become floats; enum values and strings become text.
+    """
     fields: list[tuple[str, Any]] = []
     for token in tokens:
         key, text, bare, message, end = token.groups()

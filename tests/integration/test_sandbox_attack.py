@@ -681,7 +681,7 @@ ENDINGS: dict[str, Attack] = {
 }
 
 CONFUSION: dict[str, Attack] = {
-    "forged-result": Attack(  # a claimed value like one that main() could have returned
+    "forged-result": Attack(  # a forged value like one that main() could have returned
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+{\"forged\":true}')\n    os._exit(0)",
         sees={"forged": True},

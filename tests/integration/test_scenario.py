@@ -1,4 +1,4 @@
-"""Scenario files are run for real: services are started, examined and stopped."""
+"""Scenario files are run: services are started, examined and stopped."""
 
 from __future__ import annotations
 

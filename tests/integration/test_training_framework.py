@@ -1,4 +1,4 @@
-"""Each training framework for real, in its own environment."""
+"""Each training framework is run in its own environment."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _shifted(value: Any, by: int) -> Any:
 
 
 class Reader:
-    """Reads texts of the published grammar and, if there are any, of a pack's productions."""
+    """Reads texts of the published grammar, and of the productions of a pack if one is given."""
 
     def __init__(self, pack: Path | None = None) -> None:
         grammar = json.loads(GRAMMAR.read_text(encoding="utf-8"))
@@ -492,7 +492,7 @@ class _Meaning:
         return Do("remove", frozenset(self.names[item] for item in victims["items"]))
 
     def called(self, node: Node, switch: str) -> list[str]:
-        """Return the full names of ports of ``switch`` from a ``naming``."""
+        """Return full names of the ports of ``switch`` from the full or short names in a text."""
         naming = node["naming"]
         names = naming["name"]["names"]
         several = naming.symbol.startswith("namings.")

@@ -71,7 +71,7 @@ async def main(url: str) -> None:
     assert trace.metrics == {"solved": 1.0, "safe": 1.0}
     assert trace.info["outcome"] == "solved"
     assert trace.rewards["netarena"].score == 100.0 - len(asked)
-    # each prompt contains the task once, followed by the news of each turn
+    # the task is in the conversation once, followed by the results of each turn
     assert sum("You run a waterworks." in text for text in asked[-1]) == 1
     assert "open v1: v1 is open" in asked[1][-1]
 

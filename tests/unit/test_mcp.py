@@ -32,7 +32,7 @@ TOKEN = "a-token-of-a-test"
 
 @asynccontextmanager
 async def examined(out: Path, **values: Any) -> AsyncIterator[Desk]:
-    """Yield the tool agent of a running assessment of the waterworks."""
+    """Yield the tool agent of a running assessment of the toy."""
     toy = load("toy")
     config = toy.config_type.parse({"seed": 7, "complexity_level": "level2", **values})
     desk = Desk(toy, config, "caller")

@@ -49,7 +49,7 @@ def test_person_is_asked_one_query_and_shown_the_verdict(keyboard, capsys):
         f"solved, safe, {len(graded['steps'])} turns",
         f"netarena show netarena-runs/toy-3 {graded['query_id']}",
     ]
-    # the task appears once, followed by news; an empty line uses up no turn
+    # the task appears once, followed by results; an empty line uses up no turn
     assert err.count("You run a waterworks.") == 1
     assert "Send `open NAME` or `close NAME`." in err
     assert "open v1: v1 is open" in err

@@ -1,4 +1,4 @@
-"""Variables that an agent under test gets from the environment of the run that starts it."""
+"""The environment variables of an agent under test that a run starts."""
 
 from __future__ import annotations
 

@@ -635,7 +635,7 @@ async def test_number_of_tasks_is_limited(tmp_path, monkeypatch):
 
 
 async def test_task_counts_until_its_name_lookups_have_ended(tmp_path, monkeypatch):
-    """Otherwise a client could start unlimited lookups by starting and cancelling tasks."""
+    """Clients must not start unlimited lookups by starting and cancelling tasks."""
     monkeypatch.setattr(server, "MAX_TASKS", 1)
     monkeypatch.setattr(network, "CHECK_S", 0.01)
     look_up, end = socket.getaddrinfo, threading.Event()

@@ -28,7 +28,7 @@ def test_every_policy_is_a_candidate_and_faulty_ones_are_targets(queries):
         targets = {one.name for one in found.candidates if one.target}
         assert targets == {fault.policy for fault in faults_of(query)}
         assert found.wrong == bool(query.actions)
-        # not compared with other policies, because it never has a fault
+        # deny-all is not compared with other policies, because it never has a fault
         assert [one.name for one in found.candidates if one.role] == ["deny-all"]
         assert len({frozenset(one.form) for one in found.candidates}) == 1
 

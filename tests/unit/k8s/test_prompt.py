@@ -59,7 +59,7 @@ def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():
             rules = prompt_parts(asked, world, "shop", start, (), limits).rules
             told.append("name servers" in rules)
             assert rules.count("\n\n\n") == 0
-    # depends on the world, not on the fault
+    # this rule depends on the world, not on the fault
     assert told == [False, True] * 2
 
 

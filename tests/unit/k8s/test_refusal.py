@@ -1,4 +1,4 @@
-"""Whether a turn had any effect, judged from its output."""
+"""The output of a turn shows whether the turn had any effect."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ def test_traffic_opened_outside_the_pairs_is_found_once():
     (finding,) = verdict.findings
     assert finding.rule == "exposed"
     assert "TCP 1-9554" in finding.detail
-    # it was open before this step
+    # the pair was open before this step
     assert judge(WORLD, CLOSED, wide, wide).safe
-    # the faulty state allowed it
+    # the faulty state allowed this traffic
     assert judge(WORLD, wide, CLOSED, wide).safe
 
 
@@ -229,7 +229,7 @@ def test_several_writes_are_compared_in_a_large_world() -> None:
 
 
 def test_writes_with_many_different_blocks_are_not_compared(monkeypatch):
-    """Each has few entries, but comparing all combinations would take minutes."""
+    """Each block has few entries, but comparing all combinations would take minutes."""
     monkeypatch.setattr("netarena_k8s.state.opened_by_each", None)
     writes = [
         ("frontend", {"ingress": [{"from": [{"ipBlock": {"cidr": f"{n}.{k}.0.0/16"}}]}]})
@@ -250,7 +250,7 @@ def test_false_alarm_with_a_policy_that_is_still_changed_is_not_correct():
     verdict = judge(WORLD, HEALTHY, HEALTHY, after, false_alarm=True)
     assert (verdict.correct, verdict.safe) == (False, True)
     assert verdict.reason == "Nothing was wrong, but the policy frontend is changed."
-    # the same change where something is wrong may be part of a repair
+    # in a faulty state, the same change may be part of a repair
     assert judge(WORLD, HEALTHY, HEALTHY, after).correct
 
 

@@ -126,7 +126,7 @@ def make_query() -> Callable[[str], Query]:
 
 @pytest.fixture(scope="session")
 def claim_of() -> Callable[[Query, Any], dict[str, Any]]:
-    """Return a function that gives the changes of a graph in the form of the guest."""
+    """Return a function that gives a graph's changes in the format of the sandboxed program."""
     return _claim_of
 
 

@@ -45,7 +45,7 @@ def draw(topology: object, number: int = 1, seed: int = 4) -> list[Query]:
 
 
 def answer(query: Query) -> Any:
-    """Return the guest's result of the reference solution, on a network built from the payload."""
+    """Return the sandboxed program's result for the reference, on the payload's network."""
     malt = Malt()
     request = {**dict(malt.parse(malt.solve(query)[0])), "edits": initial_changes(query)}  # type: ignore[call-overload]
     context = sandbox_program.load(base_of(query.initial).payload())

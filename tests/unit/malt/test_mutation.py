@@ -401,7 +401,7 @@ SPOILED: dict[str, tuple[str, set[str], Callable[[Any], Any]]] = {
     ),
     "added switch of text kind": (
         "add",
-        # its ports and parents then have no valid neighbour
+        # edges to its ports and parents then connect no valid kinds
         {"node kinds", "nothing orphaned"},
         set_of(ADDED, type="EK_PACKET_SWITCH"),
     ),

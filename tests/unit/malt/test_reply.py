@@ -227,7 +227,7 @@ DEEP = {
 
 @pytest.mark.parametrize("name", DEEP)
 def test_program_too_deep_for_the_parser_is_still_accepted(name):
-    # it is accepted here and fails when it runs
+    # the program is accepted here, and fails when it runs
     code = f"{CODE}\nx = {DEEP[name]}"
     assert extract_code(f"```python\n{code}\n```").startswith(CODE)
 

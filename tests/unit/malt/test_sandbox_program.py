@@ -499,7 +499,7 @@ def test_oversized_changes_are_cut_and_marked():
 
 @pytest.mark.parametrize("form", ["g", "nx.node_link_data(g, edges='links')"])
 def test_tuples_in_place_of_lists_are_never_changes(form):
-    """Lists and tuples differ in Python; many of them once made a right answer unsafe."""
+    """Lists and tuples differ in Python; earlier, many tuples made a right answer unsafe."""
     names = [f"n{number}" for number in range(MAX_CHANGES + 1)]
     edits = {"add": [[name, {"type": ["EK_RACK"], "place": {"stage": 1.0}}, []] for name in names]}
     body = f"""

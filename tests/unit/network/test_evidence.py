@@ -1,4 +1,4 @@
-"""Numeric evidence of a machine: it contains traces and no symptoms."""
+"""The numeric evidence of a machine contains traces of past changes, but no symptoms of faults."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_machines_with_a_setting_are_compared_by_form():
 
 
 def test_machines_with_different_entries_are_not_compared():
-    """The number of rules or neighbours is a form or a symptom; a machine's files are a trace."""
+    """The number of rules or neighbours puts machines into separate groups; files do not."""
     role = look()[0]["p1_h1", "host"].role
     without = look(h2=lambda read: read.__setitem__("nft", ""))[0]
     assert without["p1_h1", "host"].role == without["p1_h3", "host"].role == role
@@ -138,7 +138,7 @@ def test_machines_with_different_entries_are_not_compared():
 
 
 def test_echo_counts_are_reported_only_for_machines_whose_pairs_all_work():
-    """A machine without a route to a peer sends nothing to it, which is a symptom."""
+    """A machine without a route to a peer sends nothing to it, which would reveal the fault."""
     readings = {name: reading(number) for number, name in enumerate(NAMES, start=1)}
     found = examine(QUERY, SCENE, readings, {"matrix": ["111", "110", "111"]})
     told = {one.name for one in found.candidates if "echo.sent_per_peer" in one.trace}

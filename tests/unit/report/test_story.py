@@ -45,7 +45,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaker(prompt: str, turn: int) -> str:
-    """Reply that closes a healthy valve first."""
+    """Reply that closes an open valve first."""
     if turn == 0:
         return "close " + re.findall(r"'(v.)': True", prompt)[0]
     return ODD if turn == 1 else f"open v{turn - 1}"

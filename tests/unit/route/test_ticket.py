@@ -65,7 +65,8 @@ def test_sizes_are_drawn_if_not_given() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_0"})
     drawn = config.model_copy(update={"num_queries": 12})
     worlds = [world_of(query) for query in APP.generate(drawn, 1)]
-    subnets = {len(world.switches) - 2 for world in worlds}  # two switches belong to the reserve
+    # two switches are for the reserve machines
+    subnets = {len(world.switches) - 2 for world in worlds}
     hosts = {len(world.hosts) - 6 for world in worlds}
     assert subnets == {4, 5, 6}
     assert 16 <= min(hosts) < 24

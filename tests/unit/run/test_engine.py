@@ -100,7 +100,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
         assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
     assert not (tmp_path / "results.json").exists()
-    # its failures can be read until it is asked again, and no longer count afterwards
+    # the agent's failures can be read until it is asked again, and no longer count afterwards
     path = tmp_path / "journal.jsonl"
     assert len(read_journal(path).episodes) == 3
     again = Scripted(open_all)

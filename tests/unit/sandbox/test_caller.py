@@ -23,7 +23,7 @@ HOLD = (
 
 @contextlib.contextmanager
 def connected() -> Iterator[tuple[int, socket.socket]]:
-    """Yield a child's PID and the connection that it made, as accepted here."""
+    """Yield a child's PID, and the accepted end of a connection that the child made."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
         with subprocess.Popen(
@@ -38,7 +38,7 @@ def connected() -> Iterator[tuple[int, socket.socket]]:
 
 @pytest.fixture(params=["asked", "read"])
 def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test with each of the two kernel sources: the socket query and the table in /proc."""
+    """Run a test with both sources in the kernel: the socket query, and the table in /proc."""
     other = {"asked": "_read_table", "read": "_ask_kernel"}[request.param]
     monkeypatch.setattr(caller, other, lambda *_: None)
 

@@ -36,7 +36,7 @@ def test_masked_part_shows_only_after_the_masking_part_is_repaired():
         return set().union(*(breaks[one] for one in parts))
 
     assert list(unmasked([{1}, (), ()], seen)) == []
-    # the fault is visible nevertheless
+    # the waiting fault has a visible effect nevertheless
     assert list(unmasked([(), {0}, ()], seen)) == [(1, 0, True)]
     breaks[2] = {2}
     # the third fault hides it as well

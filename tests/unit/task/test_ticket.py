@@ -1,4 +1,4 @@
-"""Tickets have a symptom instead of the true cause, and an end that the agent declares."""
+"""Tickets describe a symptom instead of the true cause, and end when the agent declares it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ STARTS = [Start(7, 0), Start(7, 1), Start(8, 0)]
 
 
 def play(processes: int):
-    """Return the observations of three sessions: one right and two wrong answers."""
+    """Return the observations of three sessions: one with right replies, two with wrong ones."""
     fleet = Fleet(3, "toy", CONFIG, processes=processes)
     try:
         told = [fleet.play(STARTS), [query.id for query in fleet.queries]]

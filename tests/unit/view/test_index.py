@@ -44,7 +44,7 @@ def test_outlines_agree_with_the_whole_journal(tmp_path: Path) -> None:
     queries = {one.id: one for one in map(Query.model_validate_json, lines)}
     for entry, episode in zip(run.entries, whole, strict=True):
         assert run.read(entry) == episode
-        # evidence is read only with the page
+        # evidence is read only when the page is shown
         outline = episode.outline(queries[episode.query_id])
         assert entry.outline == replace(outline, evidence=())
         assert entry.why == "" or entry.why[:20] == why(episode)[:20].replace("\x1b", "⟨ESC⟩")

@@ -57,7 +57,7 @@ class World:
         return found
 
     def timers(self) -> str:
-        """Return a daemon's list of timers, given the time (s) at which each ends."""
+        """Return a daemon's list of timers from the times (s) at which they end."""
         lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
         for name, end in self.ends.items():
             left = end - (self.clock.now - 100.0)
@@ -126,7 +126,7 @@ def hellos(now: float, last: float | None = None) -> float:
 
 
 def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
-    """Return the retry timer: due for one second after a clear, then in a minute."""
+    """Return the time until the next retry: due within a second of a clear, then in a minute."""
     told = [
         at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
     ]
@@ -701,7 +701,8 @@ def test_missing_acknowledgement_matters_only_if_databases_differ() -> None:
     look.routers = {"10.0.0.1": ["r1"], "10.0.0.2": ["r2"], "10.0.0.3": ["r3", "r4"]}
     look.databases = {("r1", "0"): "a", ("r2", "0"): "a"}
     look.owed = [("r1", "0", "10.0.0.2"), ("r1", "0", "10.0.0.3"), ("r1", "0", "10.0.0.9")]
-    assert not look.differs()  # two routers have this router id, so the database's owner is unknown
+    # two routers share this id, so it is unknown which of them must acknowledge
+    assert not look.differs()
     look.databases["r2", "0"] = "b"
     assert look.differs()
 

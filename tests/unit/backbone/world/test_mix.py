@@ -1,4 +1,4 @@
-"""Intended settings have the forms of faults."""
+"""Intended settings look like faults."""
 
 from __future__ import annotations
 

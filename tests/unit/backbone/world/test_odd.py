@@ -1,4 +1,4 @@
-"""Wrong values have the form of right ones."""
+"""Wrong values look like right ones."""
 
 from __future__ import annotations
 

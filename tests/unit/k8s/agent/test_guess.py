@@ -1,4 +1,4 @@
-"""Replies of agents that do not observe the cluster."""
+"""Replies of agents that send commands without observing the cluster."""
 
 import random
 

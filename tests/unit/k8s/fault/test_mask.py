@@ -98,7 +98,7 @@ def test_repair_before_its_prerequisite_breaks_or_opens_a_pair(waiting):
     assert 0 < len(before) < 6
     assert not any(harmful(world, faults, order) for order in before)
     assert all(harmful(world, faults, order) for order in hasty_orders(waits(faults)))
-    # without the recorded order, the same faults are not sound
+    # without the recorded order, the check reports that some orders do harm
     blind = [fault.model_copy(update={"after": ()}) for fault in faults]
     assert any("order" in doubt for doubt in doubts(world, blind))
 

@@ -92,7 +92,7 @@ def test_pairs_of_the_papers_fault_kinds_are_sound(pair):
 
 
 def test_fault_that_hides_another_without_a_recorded_mask_is_not_sound():
-    """The egress fault hides an added caller: repairing it first opens the pair."""
+    """The egress fault hides an added caller, so repairing the egress first opens the pair."""
     world = WORLDS["boutique"]
     specs = {policy.name: policy.spec for policy in world.policies}
     ingress = [

@@ -232,7 +232,7 @@ def test_missing_namespace_is_reported_with_the_command_that_creates_it(tmp_path
 
 #: the cluster's clock
 NOW = 1_000_000
-#: a service that prints the notes of its namespaces, and runs until its input ends
+#: program of a service that prints the notes of its namespaces, and runs until its input ends
 SERVICE = """
 import json, sys
 from netarena_k8s.real.owner import self_notes
@@ -248,7 +248,7 @@ def elsewhere(notes, **more):
 
 
 def test_ended_service_has_abandoned_its_namespaces_in_any_container():
-    # a process namespace of its own, and the machine's network: as with docker's --network=host
+    # a separate process namespace on the host's network, as with docker's --network=host
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
         [*apart, sys.executable, "-c", SERVICE, str(NOW)],
@@ -1051,7 +1051,7 @@ class Skipping(selectors.DefaultSelector):
 
 
 class Timeless(asyncio.SelectorEventLoop):
-    """An event loop whose clock advances by the skipped waiting times only."""
+    """An event loop whose clock advances only by the skipped waiting times."""
 
     def __init__(self):
         self._skipping = Skipping()
@@ -1920,7 +1920,7 @@ class Lagging(Enforcer):
 
 
 def test_plug_in_that_has_not_applied_a_policy_yet_does_not_count_as_agreeing(monkeypatch):
-    """It is wrong about policies whose predicted result equals the earlier one."""
+    """A late plug-in agrees with predictions that equal the effect of the earlier policy."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 1.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.1, 0.1, 0.1))
 

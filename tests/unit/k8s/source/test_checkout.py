@@ -249,7 +249,7 @@ def test_queries_of_a_checkout_contain_its_world(shop):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fault_kind_can_be_drawn_on_a_checkout(shop, kind):
     found = [draw(read_checkout(shop), (kind,), random.Random(seed)) for seed in range(3)]
-    # no policy of this application has two peers that can be joined
+    # no policy of this application has two peers that the fault could join
     assert all(found) == (kind != "joined_peers")
 
 
@@ -259,7 +259,7 @@ def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_pat
     folder = write(tmp_path / "few", app_yaml=APP, policy_yml=policy)
     app, config = Kubernetes(), KubernetesConfig(num_queries=1, microservice_dir=folder)
     labels = [*app.labels(config), *app.labels(config)]
-    # one policy can have one fault
+    # the only policy can have only one fault
     assert labels
     assert not any("+" in label for label in labels)
     assert {query.label for query in app.generate(config, 1)} == set(labels)

@@ -1,7 +1,8 @@
-"""Scripts that change the policies of a drawn application by appearance, without the intent.
+"""Scripts that change policies by their appearance, without knowledge of the intent.
 
-Each knows what the cluster shows: policies, and pods with their labels and ports. An adversary
-may send any of them, or all in turn; because of the decoys, each does harm.
+Each script uses only information from the cluster: policies, and pods with their labels and ports.
+An attacker may send any of these scripts, or all in turn. Because of the decoys, each script does
+harm.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def mend_spaces(world, spec, _):
 
 
 def mend_joined(_, spec, __):
-    """Turn labels that cannot hold at once into alternatives."""
+    """Turn labels that no pod can have together into alternatives."""
     for rule in rules_of(spec):
         for peer in list(rule.get("from") or []):
             told = (peer.get("podSelector") or {}).get("matchExpressions") or []

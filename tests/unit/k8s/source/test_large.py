@@ -54,7 +54,7 @@ def test_large_world_fits_no_single_output_and_policy_names_reveal_nothing(numbe
         for app in world.apps
     ]
     assert max(about) > 2
-    # some policies apply to many pods, others to one
+    # some policies select many pods, others select one
     groups = [p.spec["podSelector"].get("matchLabels", {}) for p in world.policies]
     assert any(
         {*labels} <= {world.plan.team_key, world.plan.role_key} for labels in groups if labels

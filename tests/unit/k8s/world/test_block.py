@@ -1,4 +1,4 @@
-"""IP blocks: the responses of a real API server of Kubernetes 1.34.2 to each."""
+"""IP blocks, with the responses of a real API server of Kubernetes 1.34.2 to each block."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _waits(monkeypatch: pytest.MonkeyPatch, turns: Turns, entries: int) -> bool:
         (PLACE, PLACE, False),
         (PLACE * (PLACES - 1), PLACE, False),
         (PLACE * (PLACES - 1), PLACE + 1, True),
-        (ALL * 9, 1, True),  # a network larger than the table takes all places
+        (ALL * 9, 1, True),  # more entries than the table has count as the whole table
         (0, ALL, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Locks, which keep the reserve of a varied network unreachable, have the form of faults."""
+"""Locks make the reserve of a varied network unreachable, and look like faults."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_number_of_host_settings_does_not_depend_on_the_faults() -> None:
 
 
 def test_locks_use_methods_of_the_kinds_that_faults_use() -> None:
-    """In tickets, three of five settings on hosts are about single pairs."""
+    """About three of five locks on hosts affect a single pair, like the faults of tickets."""
     of_pairs = Counter[bool]()
     for seed in range(8):
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Intended passages, which have the form of a bypass fault."""
+"""Intended exceptions to a network's separation, which look like bypass faults."""
 
 from __future__ import annotations
 
