@@ -499,7 +499,7 @@ def test_attack_through_a_daemons_configuration_gains_nothing(name: str) -> None
 
 
 def test_backbone_is_in_its_intended_state_after_all_attacks() -> None:
-    """No daemon has ended, and their configurations have been restored."""
+    """No daemon has ended, and the configurations of all daemons have been restored."""
     assert course().seen["attacks"] == HEALTHY
     assert "EVIL" not in course().said["configuration"]
     assert LOOPBACKS["r0"] in course().said["configuration"]

@@ -12,7 +12,7 @@ from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.world.boutique import boutique
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # warnings of the library's imports
+    warnings.simplefilter("ignore")  # the library's imports cause warnings
     from kubernetes import client, config
 
 OPEN = {"spec": {"ingress": [{}]}}

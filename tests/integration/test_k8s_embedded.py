@@ -203,7 +203,7 @@ def test_changes_by_an_administrator_are_reported(tmp_path):
 
 def test_python_client_reads_and_watches(tmp_path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of the library's imports
+        warnings.simplefilter("ignore")  # the library's imports cause warnings
         from kubernetes import client, config, watch
 
     def drive(access):

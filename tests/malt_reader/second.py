@@ -309,7 +309,7 @@ class _Loose(_Meaning):
         if what == "turn":
             return [variable for of, variable in self.turns if of == kind][-1:]
         if what == "root":
-            # several nodes may have no parents: racks and control domains too
+            # all nodes without parents, which include racks and control domains
             return [name for name in self.graph if not self.parents(name)]
         if what == "bare" and not node["tails"]:
             return self.of_kind(kind)

@@ -1012,7 +1012,7 @@ def check_lamp_agent(answer) -> dict[str, Check]:
             return await asyncio.to_thread(answer, prompt)
 
     async def check() -> dict[str, Check]:
-        app = purple_app(Answerer(), name="own", description="d")  # type: ignore[arg-type] # as above
+        app = purple_app(Answerer(), name="own", description="d")  # type: ignore[arg-type] # the fake has no aclose
         async with serving_here(app, listen("127.0.0.1", 0)) as url:
             return {check.name: check async for check in examine_agent(url, load("lamp"), 60.0)}
 

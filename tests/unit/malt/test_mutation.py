@@ -315,7 +315,7 @@ def rehang_contents(graph: Any) -> None:
 
 
 def turn_into(kind: str, **attributes: Any) -> Callable[[Any], Any]:
-    """Return a function that replaces a port to be removed by an isolated node."""
+    """Return a function that replaces a port, which the task removes, with an isolated node."""
 
     def do(graph: Any) -> None:
         name = f"{GONE}.p1"

@@ -489,7 +489,7 @@ def test_arbitrary_text_is_a_selector_or_refused(text):
 
 @pytest.mark.parametrize("text", ["{}(", "!{}(", "a{}(", "a in{}", "a,{}", "{}!"])
 def test_long_selector_is_parsed_in_linear_time(text):
-    """Quadratic parsing of its blanks would take minutes."""
+    """Parsing the selector's blanks in quadratic time would take minutes."""
     with contextlib.suppress(Refused):
         label_test(text.format(" " * 400_000))
     with contextlib.suppress(Refused):

@@ -1392,7 +1392,7 @@ def test_service_account_of_the_previous_agent_is_deleted_first(monkeypatch):
     assert ("ServiceAccount", OPERATOR) in done
 
 
-# a cluster that does not enforce its policies
+# clusters that do not enforce their policies
 
 
 class Enforcer:

@@ -1,4 +1,4 @@
-"""Kernel activity left by a command and stopped by a guard."""
+"""A guard stops the network traffic that a command has left in the kernel."""
 
 from __future__ import annotations
 

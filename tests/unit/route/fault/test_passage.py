@@ -13,7 +13,7 @@ from netarena_route.world.path import Plan
 
 
 def _passages(world: World) -> list[str]:
-    """Return the passage commands of a network's router."""
+    """Return the router's commands that make an exception to the separation."""
     return [
         command
         for command in world.router.commands

@@ -1,4 +1,4 @@
-"""Entries of the kernel as text."""
+"""Routes and policy rules of the kernel as text."""
 
 from __future__ import annotations
 
