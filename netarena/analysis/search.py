@@ -1,0 +1,351 @@
+"""Adversarial search: Thompson sampling over a hierarchy of strata.
+
+The strata form a hierarchy: the root contains every query, and each child has one feature more, up
+to ``DEPTH`` features. A search draws queries one by one and learns whether the agent failed.
+
+- **Evidence.** A draw is uniform in its stratum. It therefore counts for this stratum and for each
+  smaller one that contains the drawn cell, and for no other: a draw of "fault a" says nothing
+  unbiased about "fault b", although the query may have both.
+- **Belief.** The failure rate of a stratum has a Beta posterior. Its prior has the mean of the
+  likeliest stratum with one feature less, and the weight of ``WEIGHT`` draws.
+- **Choice.** From the root, each step samples a rate for the stratum and for those children whose
+  mean is higher. The search descends while a child has the highest sample.
+- **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
+  stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
+  a ladder, another value, or one feature less.
+- **Settling.** A stratum whose rate is known well is *settled*: its cells are left out of all later
+  draws and counts, so that the rest of the budget looks for other strata (sequential covering).
+  Before that, it is compared with larger strata, which replace it if they fail as often, and with
+  its children, one of which may have the cause.
+
+The sampling rule is W. R. Thompson's (1933); the search uses only the generator that is passed in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Literal, NamedTuple, TypeAlias
+
+from netarena.analysis.intervals import wilson
+from netarena.analysis.strata import ALL, Cell, Feature, Space, Stratum
+
+#: Maximum number of features of a stratum.
+DEPTH = 3
+#: Weight of a prior, in draws.
+WEIGHT = 2.0
+#: Shares of the draws after the first pass over all features.
+EVEN, MUTATED = 0.12, 0.12
+#: Minimum numbers of draws: before a child may be chosen, and before a stratum settles or is
+#: reported at the end.
+SEEN, SETTLED, REPORTED = 2, 20, 8
+#: Minimum advantage of a child's mean, without which the search stays at the larger stratum.
+MARGIN = 0.05
+#: Draws of each larger stratum before a stratum settles, unless the larger one clearly fails less.
+WIDER = 12
+#: Draws of each child before a stratum settles with a rate below ``PURE``, because one of the
+#: children may have the cause.
+DEEPER, PURE = 3, 0.9
+#: Minimum ratio of a larger stratum's rate at which it replaces the stratum.
+SAME = 0.9
+#: Minimum ratio of the lower end of a settled rate's interval to the rate.
+SHARP = 0.75
+#: Minimum rate of a settled stratum.
+LEAST = 0.4
+#: Minimum ratio of the rate of a reported stratum to that of the stratum with the highest rate.
+ALIKE = 0.7
+#: Maximum number of reported strata.
+MOST = 6
+#: Maximum number of strata drawn in vain before the search ends.
+_VAIN = 200
+
+Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "due"]
+
+
+class Tally(NamedTuple):
+    """Draws of a stratum, and how many of them the agent failed."""
+
+    failed: int
+    drawn: int
+
+    @property
+    def rate(self) -> float:
+        """Return the share of failed draws; 0 without draws."""
+        return self.failed / self.drawn if self.drawn else 0.0
+
+    @property
+    def low(self) -> float:
+        """Return the lower end of the rate's 95 % Wilson interval."""
+        return wilson(self.failed, self.drawn)[0]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A request of the search: play a query of ``cell``, which was drawn from ``stratum``."""
+
+    #: Starts at 1; cells that turned out to be empty have numbers, too.
+    number: int
+    stratum: Stratum
+    cell: Cell
+    why: Why
+
+
+class Found(NamedTuple):
+    """A stratum in which the agent fails often, with the draws that showed it."""
+
+    stratum: Stratum
+    tally: Tally
+
+
+class Search:
+    """The state of a search; the same space, generator and results give the same draws."""
+
+    def __init__(self, space: Space, rng: random.Random) -> None:
+        self.space = space
+        self.settled: list[Found] = []
+        #: Results of all draws: whether the agent failed.
+        self.history: list[tuple[Draw, bool]] = []
+        self._rng = rng
+        self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
+        self._empty: set[Cell] = set()
+        #: Strata in which no cell was found.
+        self._barren: set[Stratum] = set()
+        self._asked = 0
+        singles = [*space.singles]
+        rng.shuffle(singles)
+        self._first = singles
+        #: Larger and smaller strata to draw before a stratum settles.
+        self._due: list[Stratum] = []
+
+    def ask(self) -> Draw | None:
+        """Return the next draw, or None if no cell is left. Call ``tell`` or ``skip`` with it.
+
+        Several draws may be open at the same time.
+        """
+        for _ in range(_VAIN):
+            stratum, why = self._choose()
+            cell = self._draw(stratum)
+            if cell is None:
+                self._barren.add(stratum)
+            else:
+                self._asked += 1
+                return Draw(self._asked, stratum, cell, why)
+        return None
+
+    def skip(self, draw: Draw) -> None:
+        """Note that no query of the cell exists; the cell is not drawn again."""
+        self._empty.add(draw.cell)
+
+    def tell(self, draw: Draw, *, failed: bool) -> None:
+        """Note the result of a draw, and settle strata whose rate is now known."""
+        self.history.append((draw, failed))
+        self._count(draw, failed=failed)
+        self._settle()
+
+    def tally(self, stratum: Stratum) -> Tally:
+        """Return the draws that count for ``stratum``, without cells of settled strata."""
+        return Tally(*self._tallies.get(stratum, (0, 0)))
+
+    def finish(self) -> list[Found]:
+        """Return the strata in which the agent fails often, the highest rate first.
+
+        These are settled strata, and others with a clearly high rate, each with at least ``ALIKE``
+        times the highest rate. Empty if the agent failed too rarely. No draw follows.
+        """
+        while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
+            tally = self.tally(best)
+            if tally.low < LEAST:
+                break
+            self._close(best)
+        top = max((one.tally.rate for one in self.settled), default=0.0)
+        clear = [one for one in self.settled if one.tally.rate >= ALIKE * top]
+        return sorted(clear, key=lambda one: (-one.tally.rate, -one.tally.drawn))
+
+    # choosing a stratum
+
+    def _choose(self) -> tuple[Stratum, Why]:
+        if self._first:
+            return frozenset({self._first.pop()}), "single"
+        if self._due:
+            return self._due.pop(), "due"
+        chance = self._rng.random()
+        if chance < EVEN:
+            return ALL, "even"
+        if chance < EVEN + MUTATED and (mutant := self._mutate()) is not None:
+            return mutant, "mutated"
+        return self._descend(), "sampled"
+
+    def _descend(self) -> Stratum:
+        means: dict[Stratum, float] = {}
+        chosen = ALL
+        children = self._children()
+        while len(chosen) < DEPTH:
+            best, highest = chosen, self._sample(chosen, means)
+            mean = self._mean(chosen, means)
+            for child in children.get(chosen, ()):
+                if self._mean(child, means) > mean + MARGIN:
+                    rate = self._sample(child, means)
+                    if rate > highest:
+                        best, highest = child, rate
+            if best is chosen:
+                break
+            chosen = best
+        return chosen
+
+    def _children(self) -> dict[Stratum, list[Stratum]]:
+        """Return the children of each stratum that were drawn often enough, in a fixed order."""
+        found: dict[Stratum, list[Stratum]] = {}
+        for stratum, (_, drawn) in self._tallies.items():
+            if drawn >= SEEN:
+                for feature in sorted(stratum):
+                    found.setdefault(stratum - {feature}, []).append(stratum)
+        return found
+
+    def _mean(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
+        """Return the mean of the posterior; ``means`` caches the results."""
+        if stratum not in means:
+            failed, drawn = self.tally(stratum)
+            means[stratum] = (failed + WEIGHT * self._prior(stratum, means)) / (drawn + WEIGHT)
+        return means[stratum]
+
+    def _prior(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
+        if not stratum:
+            return 0.5
+        return max(self._mean(stratum - {feature}, means) for feature in sorted(stratum))
+
+    def _sample(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
+        failed, drawn = self.tally(stratum)
+        mean = self._prior(stratum, means)
+        # neither parameter may be 0
+        return self._rng.betavariate(
+            failed + WEIGHT * max(mean, 0.01), drawn - failed + WEIGHT * max(1 - mean, 0.01)
+        )
+
+    def _mutate(self) -> Stratum | None:
+        """Return a stratum like that of a failed draw, with one feature changed; None without."""
+        losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
+        if not losses:
+            return None
+        draw = self._rng.choice(losses)
+        known = sorted(self.space.features(draw.cell) & {*self.space.singles})
+        if not known:
+            return None
+        feature = self._rng.choice(known)
+        kept = (draw.stratum or {self._rng.choice(known)}) - {feature}
+        ladder = self.space.ladders.get(feature.axis, ())
+        changed: list[Feature] = []
+        if feature.value in ladder[:-1] and self._rng.random() < 0.5:
+            changed = [Feature(feature.axis, ladder[ladder.index(feature.value) + 1])]
+        elif self._rng.random() < 0.5:
+            changed = [Feature(feature.axis, self._rng.choice(self.space.values[feature.axis]))]
+        return frozenset([*changed, *sorted(kept)][:DEPTH])
+
+    # drawing and counting
+
+    def _covers(self, cell: Cell) -> bool:
+        features = self.space.features(cell)
+        return any(one.stratum <= features for one in self.settled)
+
+    def _draw(self, stratum: Stratum) -> Cell | None:
+        without = [one.stratum for one in self.settled]
+        for _ in range(8):
+            cell = self.space.draw(stratum, self._rng, without)
+            if cell is None or cell not in self._empty:
+                return cell
+        return None
+
+    def _count(self, draw: Draw, *, failed: bool) -> None:
+        if self._covers(draw.cell):
+            return
+        for stratum in self._credited(draw):
+            tally = self._tallies.setdefault(stratum, [0, 0])
+            tally[0] += failed
+            tally[1] += 1
+
+    def _credited(self, draw: Draw) -> Iterator[Stratum]:
+        """Yield the strata for which a draw is evidence: its own, and smaller ones of the cell."""
+        rest = sorted((self.space.features(draw.cell) & self._telling) - draw.stratum)
+        for size in range(DEPTH - len(draw.stratum) + 1):
+            for more in combinations(rest, size):
+                yield draw.stratum.union(more)
+
+    @cached_property
+    def _telling(self) -> Stratum:
+        return frozenset(self.space.singles)
+
+    # settling
+
+    def _settle(self) -> None:
+        self._due = []
+        while len(self.settled) < MOST and (best := self._best(SETTLED)) is not None:
+            tally = self.tally(best)
+            if tally.rate < LEAST or tally.low < SHARP * tally.rate:
+                return
+            best, self._due = self._widen(best)
+            self._due = self._due or self._narrow(best)
+            if self._due:
+                return
+            self._close(best)
+
+    def _close(self, stratum: Stratum) -> None:
+        """Settle a stratum, and leave its cells out of all counts."""
+        self.settled.append(Found(stratum, self.tally(stratum)))
+        self._tallies = {ALL: [0, 0]}
+        for draw, failed in self.history:
+            self._count(draw, failed=failed)
+
+    def _widen(self, stratum: Stratum) -> tuple[Stratum, list[Stratum]]:
+        """Return the largest stratum with the rate of ``stratum``, and the larger ones to draw.
+
+        A larger stratum has one feature less. It is to be drawn until it has ``WIDER`` draws, or
+        has clearly fewer failures.
+        """
+        while stratum:
+            rate = self.tally(stratum).rate
+            larger = [stratum - {feature} for feature in sorted(stratum)]
+            tallies = {one: self.tally(one) for one in larger}
+            alike = {
+                one: tally
+                for one, tally in tallies.items()
+                if wilson(tally.failed, tally.drawn)[1] >= rate * SAME
+            }
+            if unsure := [one for one, tally in alike.items() if tally.drawn < WIDER]:
+                return stratum, unsure
+            same = [one for one, tally in alike.items() if tally.rate >= rate * SAME]
+            if not same:
+                break
+            stratum = max(same, key=lambda one: (alike[one].low, sorted(one)))
+        return stratum, []
+
+    def _narrow(self, stratum: Stratum) -> list[Stratum]:
+        """Return the children of ``stratum`` to draw because one of them may have the cause."""
+        if self.tally(stratum).rate >= PURE or len(stratum) >= DEPTH:
+            return []
+        children = (stratum | {feature} for feature in self.space.singles if feature not in stratum)
+        return [
+            child
+            for child in children
+            if self.tally(child).drawn < DEEPER
+            and child not in self._barren
+            and self.space.has(child)
+        ]
+
+    def _best(self, least: int) -> Stratum | None:
+        """Return the stratum with the highest lower bound, unless one of its children is better."""
+        known = [
+            (stratum, Tally(*tally))
+            for stratum, tally in self._tallies.items()
+            if tally[1] >= least
+        ]
+        known = [(stratum, tally) for stratum, tally in known if tally.failed]
+        if not known:
+            return None
+        best, tally = max(known, key=lambda one: (one[1].low, -len(one[0]), sorted(one[0])))
+        better = any(
+            stratum > best and Tally(*other).low > tally.rate
+            for stratum, other in self._tallies.items()
+        )
+        return None if better else best

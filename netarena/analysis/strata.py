@@ -1,0 +1,154 @@
+"""Spaces of strata: kinds of query that a search may draw, described by features; pure.
+
+A *setting* is an assignment of config keys, a *label* a group of queries such as a combination of
+faults. One setting and one label make a *cell*. A *stratum* is a set of features; it contains all
+cells that have these features, and the empty stratum contains every cell.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+#: Number of draws after which a stratum counts as exhausted by the excluded cells.
+_TRIES = 64
+
+
+class Feature(NamedTuple):
+    """A property of queries, such as ``world`` = ``varied`` or ``fault`` = ``remove_ip``."""
+
+    axis: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.axis} {self.value}"
+
+
+Stratum: TypeAlias = frozenset[Feature]
+#: The stratum that contains every cell.
+ALL: Stratum = frozenset()
+
+
+class Cell(NamedTuple):
+    """A setting and a label, each by its position in the space."""
+
+    setting: int
+    label: int
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label with its features. Groups are drawn with equal probability, such as sizes."""
+
+    name: str
+    features: Stratum
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Space:
+    """All settings and labels, and the order of values on axes that have one."""
+
+    settings: Sequence[Stratum]
+    labels: Sequence[Label]
+    #: Values of ordered axes, the easiest first.
+    ladders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a space without cells."""
+        if not self.settings or not self.labels:
+            raise ValueError("a space needs at least one setting and one label")
+
+    def features(self, cell: Cell) -> Stratum:
+        """Return the features of a cell."""
+        return self.settings[cell.setting] | self.labels[cell.label].features
+
+    @cached_property
+    def values(self) -> Mapping[str, Sequence[str]]:
+        """Return the values of each axis, in the order of ladders or else of first use."""
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for axis, ladder in self.ladders.items():
+            found[axis] = dict.fromkeys(ladder)
+        for stratum in (*self.settings, *(label.features for label in self.labels)):
+            for axis, value in sorted(stratum):
+                found[axis][value] = None
+        return {axis: tuple(values) for axis, values in found.items()}
+
+    @cached_property
+    def singles(self) -> Sequence[Feature]:
+        """Return the features that some cells have and others do not have, sorted."""
+        common = frozenset.intersection(*self.settings) | frozenset.intersection(
+            *(label.features for label in self.labels)
+        )
+        every = frozenset.union(*self.settings, *(label.features for label in self.labels))
+        return sorted(every - common)
+
+    def has(self, stratum: Stratum) -> bool:
+        """Return whether ``stratum`` contains a cell."""
+        return bool(self._places(stratum)[0])
+
+    def settings_of(self, stratum: Stratum) -> Sequence[int]:
+        """Return the settings of a stratum; empty if it contains no cell."""
+        return self._places(stratum)[0]
+
+    def labels_of(self, stratum: Stratum) -> Mapping[str, Sequence[int]]:
+        """Return the labels of a stratum by group; empty if it contains no cell."""
+        return self._places(stratum)[1]
+
+    def draw(
+        self, stratum: Stratum, rng: random.Random, without: Collection[Stratum] = ()
+    ) -> Cell | None:
+        """Return a cell of ``stratum``: a uniform setting, a uniform group, a uniform label in it.
+
+        Cells of the strata ``without`` are drawn again. None if no such cell is found.
+        """
+        settings, groups = self._places(stratum)
+        if not settings or not groups:
+            return None
+        names = list(groups)
+        for _ in range(_TRIES):
+            cell = Cell(rng.choice(settings), rng.choice(groups[rng.choice(names)]))
+            features = self.features(cell)
+            if not any(other <= features for other in without):
+                return cell
+        return None
+
+    def _places(self, stratum: Stratum) -> tuple[Sequence[int], Mapping[str, Sequence[int]]]:
+        if stratum not in self._known:
+            self._known[stratum] = self._find(stratum)
+        return self._known[stratum]
+
+    @cached_property
+    def _known(self) -> dict[Stratum, tuple[Sequence[int], Mapping[str, Sequence[int]]]]:
+        return {}
+
+    @cached_property
+    def _of_settings(self) -> Stratum:
+        return frozenset.union(*self.settings)
+
+    def _find(self, stratum: Stratum) -> tuple[Sequence[int], Mapping[str, Sequence[int]]]:
+        theirs = stratum & self._of_settings
+        settings = [at for at, has in enumerate(self.settings) if theirs <= has]
+        groups: dict[str, list[int]] = {}
+        for at, label in enumerate(self.labels):
+            if stratum - theirs <= label.features:
+                groups.setdefault(label.group, []).append(at)
+        return (settings, groups) if settings and groups else ([], {})
+
+
+def words(stratum: Stratum) -> str:
+    """Return a stratum in words; a repeated axis is named once.
+
+    >>> words(frozenset({Feature("world", "varied"), Feature("fault", "a"), Feature("fault", "b")}))
+    'fault a and b; world varied'
+    """
+    if not stratum:
+        return "all queries"
+    by_axis: dict[str, list[str]] = {}
+    for axis, value in sorted(stratum):
+        by_axis.setdefault(axis, []).append(value)
+    return "; ".join(f"{axis} {' and '.join(values)}" for axis, values in by_axis.items())
