@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await ``work`` to its end even if the caller is cancelled, then re-raise."""
+    """Await ``work`` to its end even if the caller is cancelled; then raise the cancellation
+    again."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -31,7 +32,8 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Background:
-    """Tasks that nobody awaits, stored until they end: the event loop has only weak references."""
+    """Stores background tasks until they end, because the event loop has only weak references to
+    them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -43,7 +45,7 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Cancel all unfinished tasks and wait for them; their errors are dropped."""
+        """Cancel all unfinished tasks and wait for them; their errors are ignored."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

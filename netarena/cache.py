@@ -1,4 +1,4 @@
-"""Caches of values derived from immutable objects; they drop the values that are not used again.
+"""Caches of values derived from immutable objects, with limited numbers of entries.
 
 ``Kept`` looks up a value by the identity of an object, ``Memo`` by a key's content.
 """
@@ -22,7 +22,7 @@ class Kept(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # the cache refers to each object, so that no other object can get its identity
+        # the cache references each object, so that no other object can get its id
         self._made: OrderedDict[int, tuple[object, T]] = OrderedDict()
         self._lock = threading.Lock()
 

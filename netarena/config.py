@@ -1,9 +1,9 @@
 """The configuration of an assessment: the keys that all applications share.
 
-An application subclasses ``Config`` and adds its own. Unknown keys are errors that list the known
-ones. Keys marked ``shapes`` decide which query belongs to an index. Their values make the hash
-that is part of each query's id, and a file of queries is refused when they differ. ``num_queries``
-only says how many queries are drawn, so that a run can be extended.
+An application subclasses ``Config`` and adds its own keys. The error for an unknown key lists the
+known keys. Keys marked ``shapes`` determine which query belongs to an index. Their hash is part of
+each query's id, and a file of queries is refused if it was generated with other values.
+``num_queries`` only determines the number of queries, so that a run can be extended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from netarena.model import JsonValue, Record
 #: Default number of turns of an episode in a ticket.
 TICKET_TURNS = 12
 SEED_BITS = 64
-#: Largest exact integer: readers that use floating point (JavaScript, jq) round larger ones.
+#: Largest exact integer: programs that read numbers as floating point (JavaScript, jq) round larger
+#: ones.
 MOST_EXACT = 2**53
-#: Key with the digits of a seed as text, in addition to the number.
+#: Key that contains a seed as text, in addition to the number.
 SEED_TEXT = "seed_text"
 _SEEDS = ("seed", "seeds", "replaced_seeds")
 
 #: Keys that AgentBeats' Quick Submit adds to each config, with the only accepted values.
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
 #: Keys of AgentBeats' workflow and of the reference implementation's files that NetArena does not
-#: have, each with the remedy that the error suggests.
+#: have -> the remedy in the error.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
 _FLAT = "move its keys to [config]"
 _INSTEAD = {
@@ -69,14 +70,14 @@ _INSTEAD = {
 }
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
-#: The allowed values of an enumeration, as pydantic quotes them.
+#: Allowed values of an enumeration in a pydantic error message.
 _QUOTED = re.compile(r"'([^']*)'")
 
 log = logging.getLogger(__name__)
 
 
 class PromptStyle(StrEnum):
-    """The five styles of the outside contract (config key ``prompt_type``)."""
+    """The five prompt styles of the reference implementation (config key ``prompt_type``)."""
 
     ZEROSHOT_BASE = "zeroshot_base"
     ZEROSHOT_COT = "zeroshot_cot"
@@ -90,17 +91,17 @@ class PromptStyle(StrEnum):
 
 
 class Briefing(StrEnum):
-    """How much of the truth a prompt reveals (config key ``briefing``)."""
+    """How much of the world's state a prompt reveals (config key ``briefing``)."""
 
     FULL = "full"
     TICKET = "ticket"
 
 
 def shapes(*, added: bool = False, **kwargs: Any) -> Any:
-    """Return a pydantic field whose value decides which queries are drawn.
+    """Return a pydantic field whose value determines the queries.
 
-    A field that was ``added`` later shapes nothing while it has its default value, so that older
-    ids stay as they are.
+    A field that was ``added`` in a later version is not part of the hash while it has its default
+    value, so that older ids do not change.
     """
     return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
 
@@ -108,8 +109,8 @@ def shapes(*, added: bool = False, **kwargs: Any) -> Any:
 def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
-    ``seed`` gets ``seed_text``; a list of seeds, as ``seeds``, gets ``seeds_text``. The object
-    ``config`` gets its own.
+    The key ``seed_text`` is added for ``seed``, and ``seeds_text`` for a list ``seeds``, also
+    inside the object ``config``.
 
     >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
     {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}
@@ -128,8 +129,8 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with the seed of ``seed_text`` replacing the number and the text.
 
-    Raises ConfigError if the text is not a seed, or the number is a different one, not only
-    rounded.
+    Raises ConfigError if the text is not a seed, or if the number differs from it by more than
+    rounding.
     """
     told = dict(values)
     if (text := told.pop(SEED_TEXT, None)) is None:
@@ -144,32 +145,35 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(**kwargs: Any) -> Any:
-    """Return a pydantic field that limits an episode: lower values make the same queries harder."""
+    """Return a pydantic field for a limit of an episode. Lower values make the same queries
+    harder."""
     return Field(json_schema_extra={"limits": True}, **kwargs)
 
 
 def prompts(**kwargs: Any) -> Any:
-    """Return a pydantic field that shapes only prompts: a participant may have its own value."""
+    """Return a pydantic field that affects only prompts. Each participant may have its own
+    value."""
     return Field(json_schema_extra={"prompts": True}, **kwargs)
 
 
 class Config(Record):
-    """Keys of every application, all optional; values out of range are refused, never clipped."""
+    """Config keys of every application, all optional. Values out of range are refused, never
+    clipped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    #: Levels of this application; the default of ``complexity_level`` is the first three.
+    #: Levels of this application. The default of ``complexity_level`` is the first three levels.
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
     #: Briefings of this application.
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
-    #: Keys whose default is different in a ticket.
+    #: Keys that have another default in tickets.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
-    #: Folders in the reference implementation's images, by the key that names them: if a folder is
-    #: missing, its key counts as not given.
+    #: Key -> folder in the reference implementation's images that it usually names. If the folder
+    #: is missing, the key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
-    #: Does not shape queries: a larger number adds queries to those of a smaller number.
+    #: Does not affect the queries: a larger number only adds queries.
     num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
@@ -182,7 +186,7 @@ class Config(Record):
     agent_timeout_s: StrictFloat = limits(
         default=280.0, gt=0, le=86_400, description="per reply, s"
     )
-    #: Time limit for an agent's card while nothing serves its URL.
+    #: Time limit for an agent's card while no server listens at its URL.
     connect_timeout_s: StrictFloat = Field(
         default=60.0, gt=0, le=86_400, description="maximum wait until an agent's URL is served, s"
     )
@@ -199,7 +203,7 @@ class Config(Record):
     start_index: StrictInt | None = Field(default=None, ge=0)
     end_index: StrictInt | None = Field(default=None, ge=0, description="exclusive")
     resume: StrictBool = False
-    #: A key of old local files that is accepted and ignored with a warning.
+    #: A key of old local config files; it is ignored with a warning.
     agent_client_configs: JsonValue = None
 
     @field_validator("briefing")
@@ -221,14 +225,15 @@ class Config(Record):
 
     @property
     def regenerate(self) -> bool:
-        """Return whether ``benchmark_path`` is written anew; the key has three historical names."""
+        """Return whether ``benchmark_path`` is generated anew. The key has three historical
+        names."""
         return self.regenerate_query or self.regenerate_benchmark or self.regenerate_config
 
     @classmethod
     def parse(cls, values: Any) -> Self:
         """Validate a request's or a command line's values.
 
-        Raises ConfigError, one line that names the first wrong key and the allowed values.
+        Raises ConfigError with one line that names the first wrong key and the allowed values.
         """
         if not isinstance(values, dict):
             raise ConfigError("config", f"must be a JSON object, not {type(values).__name__}")
@@ -272,9 +277,10 @@ class Config(Record):
         values: Mapping[str, Any],
         find: Callable[[str, str], Path] = lambda _, told: Path(told),
     ) -> dict[str, Any]:
-        """Return ``values`` with null for missing or empty folders of ``BUILT_IN``; log these.
+        """Return ``values`` with null for keys of ``BUILT_IN`` whose folder is missing or empty;
+        log these keys.
 
-        ``find`` returns where to look for a key's folder.
+        ``find`` returns the path of a key's folder.
         """
         settled = dict(values)
         for key, known in cls.BUILT_IN.items():
@@ -300,7 +306,7 @@ class Config(Record):
         return {key: value for key, value in named.items() if isinstance(value, str)}
 
     def shape(self) -> dict[str, JsonValue]:
-        """Return the keys that decide which queries are drawn, as JSON values, sorted by key."""
+        """Return the keys that determine the queries, with JSON values, sorted by key."""
         data = self.model_dump(mode="json")
         return {
             key: data[key]
@@ -312,7 +318,7 @@ class Config(Record):
 
     @classmethod
     def prompt_keys(cls) -> list[str]:
-        """Return the keys that shape only prompts, sorted; participants may set them."""
+        """Return the keys that affect only prompts, sorted. Participants may set them."""
         return [
             key
             for key, field in sorted(cls.model_fields.items())
@@ -320,9 +326,9 @@ class Config(Record):
         ]
 
     def with_own(self, role: str, values: Mapping[str, Any]) -> Self:
-        """Return this config with a participant's own ``values``, of ``prompt_keys`` only.
+        """Return this config with a participant's own ``values``. Only ``prompt_keys`` are allowed.
 
-        Raises ConfigError that names the participant and the key.
+        Raises ConfigError; the error names the participant and the key.
         """
         known = self.prompt_keys()
         for key in values:
@@ -358,12 +364,14 @@ class Config(Record):
 
 
 def _settle(path: str) -> str:
-    """Return the shortest form of a path; normpath would leave two slashes at its start."""
+    """Return the normalised form of a path, with one slash at its start; normpath would leave
+    two."""
     return re.sub("^/+", "/", posixpath.normpath(path))
 
 
 def _holds_any(folder: Path) -> bool:
-    """Return whether a folder has content; true if it cannot be read, which its reader reports."""
+    """Return whether a folder has content. The result is true if it cannot be read; its reader then
+    reports the error."""
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:
@@ -376,7 +384,8 @@ def _short(value: Any, limit: int = 60) -> str:
 
 
 def _names_value(message: str, given: Any) -> bool:
-    """Return whether ``message`` already names ``given``, or an item of it if it is a list."""
+    """Return whether ``message`` contains ``given`` or, if ``given`` is a list, one of its
+    items."""
     items = given if isinstance(given, list | tuple) else [given]
     return any(isinstance(item, str) and _short(item) in message for item in items)
 
@@ -384,8 +393,8 @@ def _names_value(message: str, given: Any) -> bool:
 def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
     """Return ``values`` without the two keys that AgentBeats' Quick Submit adds to each config.
 
-    Several shards would be several assessments, but a leaderboard reads only one summary.
-    Raises ConfigError for more than one shard.
+    Each shard would be a separate assessment, but a leaderboard reads only one summary. Raises
+    ConfigError for more than one shard.
     """
     for key, allowed in _ONE_SHARD.items():
         given = values.get(key, allowed)

@@ -1,4 +1,4 @@
-"""Exceptions that cross module boundaries; each exception names the side at fault.
+"""Exceptions that cross module boundaries. Their type determines which side is at fault.
 
 Only these four kinds decide the result of an episode or a command:
 
@@ -24,7 +24,8 @@ _FOLDERS = re.compile(r"(?<![\w.~/-])/(?!/)(?:[\w.@+-]+/)+")
 
 
 def one_line(text: str, limit: int = 2000) -> str:
-    r"""Return text that is safe to print as one line: unprintable characters escaped, the rest cut.
+    r"""Return text as one line, with unprintable characters escaped, truncated to ``limit``
+    characters.
 
     >>> one_line("a\nb")
     'a\\nb'
@@ -34,7 +35,8 @@ def one_line(text: str, limit: int = 2000) -> str:
 
 
 def without_folders(text: str) -> str:
-    r"""Return text for strangers: absolute paths are reduced to their last name, URLs stay.
+    r"""Return text for other users: absolute paths are reduced to their last name; URLs do not
+    change.
 
     >>> without_folders("[Errno 2] No such file: '/srv/runs/a.json' (http://host/a/b)")
     "[Errno 2] No such file: 'a.json' (http://host/a/b)"
@@ -47,7 +49,7 @@ class NetArenaError(Exception):
 
 
 class ConfigError(NetArenaError):
-    """An invalid request: one line that says what is wrong and what is allowed.
+    """An invalid request. The message is one line with the error and the allowed values.
 
     >>> str(ConfigError("num_queries", "must be at least 1, not 0"))
     'num_queries: must be at least 1, not 0'
@@ -60,7 +62,7 @@ class ConfigError(NetArenaError):
 
 
 class ReplyRefused(NetArenaError):
-    """A reply that is not executed; the agent's next prompt shows the text."""
+    """A reply that is not executed. The agent's next prompt contains the message."""
 
 
 class FailureReason(StrEnum):
@@ -70,13 +72,13 @@ class FailureReason(StrEnum):
     ENDPOINT = "endpoint"  # unreachable, connection lost, HTTP error
     TOO_LARGE = "too_large"  # more bytes than a reply may have
     MALFORMED = "malformed"  # protocol error: broken JSON, no text, a wrong card
-    TASK_FAILED = "task_failed"  # the agent's task ended failed, rejected or cancelled
+    TASK_FAILED = "task_failed"  # the agent's task failed, was rejected or was cancelled
     NO_REPLY = "no_usable_reply"  # every reply of the episode was refused
     TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
 
 
 class AgentFailed(NetArenaError):
-    """The agent gave no readable answer.
+    """The agent returned no valid answer.
 
     ``unsent`` means that the request cannot have reached the agent, so it has cost nothing.
     """
@@ -89,11 +91,11 @@ class AgentFailed(NetArenaError):
 
 
 class EnvironmentFailed(NetArenaError):
-    """The world broke, or an injected fault had no effect.
+    """The world could not be used, or an injected fault had no effect.
 
     ``evidence`` is stored in the record. ``proven_ours`` means that evidence from outside the
-    sandbox shows an environment failure. Without it, a world that breaks after a reply was executed
-    is the agent's failure.
+    sandbox shows an environment failure. Without it, a world that fails after a reply was executed
+    counts as an agent failure.
     """
 
     def __init__(self, detail: str, *, evidence: Any = None, proven_ours: bool = False) -> None:
@@ -104,33 +106,33 @@ class EnvironmentFailed(NetArenaError):
 
 
 class AssessmentFailed(NetArenaError):
-    """An assessment without a summary: the agent was never reachable, or nothing was graded."""
+    """An assessment without a summary: the agent was never reachable, or no episode was graded."""
 
 
 class AgentSilent(AssessmentFailed):
-    """An assessment whose agent answered in no episode: it is not ranked, and may be restarted."""
+    """An assessment whose agent answered in no episode. It is not ranked, and may be restarted."""
 
 
-#: Parts of a failure's detail that show that the agent's endpoint was reached.
+#: Parts of a failure's detail which mean that the agent's endpoint was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
-    """Return a line that says whether an agent without a usable answer could be reached."""
+    """Return a line that reports whether an agent without a usable answer was reachable."""
     if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
         return f"the agent {agent} was reached but gave no usable answer: {failure}"
     return f"the agent {agent} could not be reached: {failure}"
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'NAME'?`` for the known name nearest to ``given``, else nothing."""
+    """Return ``; did you mean 'NAME'?`` for the known name most similar to ``given``, or ""."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def not_one_of(given: object, known: Iterable[str]) -> str:
-    """Return ``'x' is not one of a, b``, with the nearest known name if there is one.
+    """Return ``'x' is not one of a, b``, with the most similar known name, if any.
 
     >>> not_one_of("tiket", ["full", "ticket"])
     "'tiket' is not one of full, ticket; did you mean 'ticket'?"

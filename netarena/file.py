@@ -1,4 +1,4 @@
-"""Bounded reading of untrusted files, which must not be devices; and unnamed temporary files.
+"""Size-limited reading of untrusted regular files, and unnamed temporary files.
 
 The only accepted pipes are those that this process inherited (standard input, or ``<(command)`` of
 a shell).
@@ -18,17 +18,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-#: Size limit of a file that is read whole, and of one line of a file that is read by lines.
+#: Maximum size of a file that is read as a whole, and of one line of a file that is read line by
+#: line.
 MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 64 << 20
 
 
-#: Where a process finds its inherited descriptors.
+#: Folders that contain a process's inherited file descriptors.
 _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 
 def finite(text: str) -> float:
-    """Return a number of a JSON document; refuse infinity, to which ``json`` turns large ones.
+    """Return a number of a JSON document; refuse infinity, to which ``json`` converts too large
+    numbers.
 
     Raises ValueError.
     """
@@ -69,7 +71,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file with their ends, without a byte order mark.
 
-    Raises OSError, from the first line on.
+    Raises OSError when the first line is read.
     """
     with open_regular(path) as file:
         mark = codecs.BOM_UTF8
@@ -90,7 +92,8 @@ class Unnamed:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
 
     def lines(self) -> Iterator[str]:
-        """Yield all lines with their ends; the file must not be written or read meanwhile."""
+        """Yield all lines with their ends. During the iteration, the file must not be written or
+        read."""
         self._file.seek(0)
         for line in self._file:
             yield line.decode()
@@ -104,5 +107,5 @@ class Unnamed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # a full disk: unwritten data is no longer needed
+        with suppress(OSError):  # the disk is full; unwritten data is no longer needed
             self._file.close()

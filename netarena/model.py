@@ -1,8 +1,8 @@
 """Records: frozen data that is written, read and compared, without behaviour.
 
-Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times
-are seconds as floats, taken from a monotonic clock. ``State`` and ``Move`` are plain JSON values
-whose form belongs to the application.
+Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times are
+seconds as floats, from a monotonic clock. ``State`` and ``Move`` are plain JSON values; each
+application defines their form.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "write_jsonl",
 ]
 
-#: One observation of the world.
+#: An observed state of the world.
 State = JsonValue
 #: The action in a reply, as the application's parser understood it.
 Move = JsonValue
@@ -73,9 +73,10 @@ R = TypeVar("R", bound=Record)
 
 
 class Action(Record):
-    """An atomic operation a(θ) as data: a name from the application's table, and θ.
+    """An atomic operation a(θ) as data: the name a from the application's table, and the parameters
+    θ.
 
-    ``Application.describe`` returns its description, the application's table has its effect.
+    ``Application.describe`` returns its description; the application's table defines its effect.
     """
 
     kind: str
@@ -90,30 +91,31 @@ class Query(Record):
     version: str
     seed: int
     index: int
-    #: Group of results, such as the error type.
+    #: Group in the results, such as the error type.
     label: str
     #: ``level1`` …
     level: str
-    #: The task in words, as the agent reads it.
+    #: The task as the agent reads it.
     text: str
     #: Differences of the initial state from the application's standard world.
     initial: JsonValue = None
-    #: Hidden actions that turn the initial state into the target (constructive) or broke it
-    #: (reactive).
+    #: Hidden actions: those that lead from the initial state to the target state (constructive), or
+    #: the faults (reactive).
     actions: tuple[Action, ...]
 
     @property
     def content(self) -> str:
-        """Return 16 hex digits over text, initial state and actions: equal for equal queries.
+        """Return a hash (16 hex digits) of text, initial state and actions. It is equal for equal
+        queries.
 
-        Small worlds run out of different queries, and answers to equal queries are not independent.
+        Small worlds have few different queries, and answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Ask(NamedTuple):
-    """One request of a query, which identifies a verdict."""
+    """One request of a query. It identifies a verdict."""
 
     query_id: str
     #: Starts at 1.
@@ -121,14 +123,16 @@ class Ask(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A fault and its location: a place of the world, and one of the application's cause words."""
+    """A declared or injected fault: its place in the world, and one of the application's cause
+    words."""
 
     place: str
     what: str
 
 
 class Fit(Record):
-    """How well declared causes match the injected ones; shares in [0, 1], null without any."""
+    """How well declared causes match the injected ones, as shares in [0, 1]. A share of no causes
+    is null."""
 
     #: Recall: share of the injected causes that were declared.
     recall: float | None
@@ -144,7 +148,7 @@ class Localised(Record):
 
 
 class Claim(Record):
-    """An agent's declaration that everything is right; causes are null if the agent named none."""
+    """An agent's declaration that the ticket is solved; causes are null if the agent named none."""
 
     causes: tuple[Cause, ...] | None = None
 
@@ -158,11 +162,11 @@ class Finding(Record):
 
 
 class Judgement(Record):
-    """Result of one step. It is safe if it has no findings.
+    """Verdict on one step. It is safe if it has no findings.
 
-    ``reason`` is one sentence that says which element is wrong, empty when ``correct``. ``detail``
-    is the application's own (pairs that broke and healed, differences, …). ``noted`` names those of
-    the application's ``notes`` that occurred; they affect no verdict.
+    ``reason`` is one sentence that names a wrong element; it is empty if ``correct``. ``detail`` is
+    data of the application (pairs that broke or recovered, differences, …). ``noted`` lists the
+    application's ``notes`` that occurred; they do not affect the verdict.
     """
 
     correct: bool
@@ -179,8 +183,8 @@ class Judgement(Record):
 class Execution(Record):
     """Result of executing one move.
 
-    ``executed`` is false if nothing ran; ``queued_s`` is the part of the time spent waiting for a
-    slot.
+    ``executed`` is false if no command ran; ``queued_s`` is the part of the time spent waiting for
+    a slot.
     """
 
     output: str
@@ -191,7 +195,7 @@ class Execution(Record):
 class AgentInfo(Record):
     """The agent that answered: ``base_url`` is the given URL, or ``in-process``.
 
-    ``itself`` is the agent's own name if the caller gave it another one (``--name``).
+    ``itself`` is the agent's own name if the caller chose another name (``--name``).
     """
 
     name: str
@@ -212,18 +216,18 @@ _COUNTS = {
     "output_tokens": ("output_tokens", "completion_tokens"),
     "cost_usd": ("cost_usd", "cost"),
 }
-#: A larger number is not a valid count.
+#: Maximum valid count; larger numbers are ignored.
 _MOST_USED = 10**12
 
 
 class Usage(Record):
     """An agent's unverified report on the usage of replies; reports of several replies add up."""
 
-    #: Replies with a report.
+    #: Number of replies with a usage report.
     replies: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    #: US dollars, as far as reported; null without reports.
+    #: Sum of the reported costs in US dollars; null without reports.
     cost_usd: float | None = None
 
     @classmethod
@@ -235,7 +239,7 @@ class Usage(Record):
             kinds = (int, float) if field == "cost_usd" else (int,)
             for name in names:
                 value = told.get(name) if isinstance(told, dict) else None
-                # NaN is in no range, and a boolean is not a number
+                # excludes NaN, which is in no range, and booleans
                 if type(value) in kinds and 0 <= cast("float", value) <= _MOST_USED:
                     counts[field] = value
                     break
@@ -262,10 +266,10 @@ class Usage(Record):
 
 
 class Step(Record):
-    """One turn: prompt, reply, move, output, state afterwards, judgement, times.
+    """One turn: prompt, reply, move, output, new state, judgement and times.
 
-    ``move`` and ``state`` are null if the reply was refused (``refused`` says why) or if there was
-    no reply (``reply`` is then null too).
+    ``move`` and ``state`` are null if the reply was refused (``refused`` is the reason) or if there
+    was no reply (``reply`` is then null too).
     """
 
     prompt: str
@@ -276,10 +280,10 @@ class Step(Record):
     executed: bool = False
     state: State = None
     judgement: Judgement | None = None
-    #: The agent's declaration: then nothing was run, and ``judgement`` is that of the unchanged
-    #: state.
+    #: The agent's declaration. With a declaration, no command ran, and ``judgement`` is the verdict
+    #: on the unchanged state.
     claim: Claim | None = None
-    #: Time from the request to the whole reply.
+    #: Time from the request to the complete reply.
     agent_s: float = 0.0
     #: Time of executing the reply's action.
     execution_s: float = 0.0
@@ -290,7 +294,7 @@ class Step(Record):
 
 
 class Outcome(StrEnum):
-    """How an episode ended; see "What counts" in docs/results.md."""
+    """Result type of an episode; see "What counts" in docs/results.md."""
 
     SOLVED = "solved"
     UNSOLVED = "unsolved"
@@ -301,24 +305,25 @@ class Outcome(StrEnum):
 class FailureKind(StrEnum):
     """Failure types of answers: the types of the paper, and those of tickets."""
 
-    SAFETY_VIOLATION = "safety violation"  # the answer harmed what it must not change
+    SAFETY_VIOLATION = "safety violation"  # the answer changed what it must leave unchanged
     CONTROL_LOGIC = "control logic error"  # the answer ran, but its result is not the requested one
-    OPERATIONAL = "operational error"  # nothing usable ran: no reply, no code, a crash, a limit
+    OPERATIONAL = "operational error"  # no usable command ran: no reply, a crash, a limit
     # only in tickets, not in the paper:
-    FALSE_CLAIM = "false claim"  # the agent declared that everything was right; it was not
-    NEEDLESS_REPAIR = "needless repair"  # nothing was broken, and the agent broke something
+    FALSE_CLAIM = "false claim"  # the agent declared the ticket solved, but it was not
+    NEEDLESS_REPAIR = "needless repair"  # the world had no fault, and the agent broke something
 
     @property
     def common(self) -> bool:
-        """Return whether the paper has this type; every summary counts those types."""
+        """Return whether the paper has this type. Every summary contains the counts of these
+        types."""
         return self not in {FailureKind.FALSE_CLAIM, FailureKind.NEEDLESS_REPAIR}
 
 
 class Failure(Record):
     """Why an episode is not solved safely: its type, and the rule that decided it.
 
-    Rules are the application's own names, listed in its documentation; ``detail`` is one sentence
-    that reveals no part of the solution.
+    The application's documentation lists its rules. ``detail`` is one sentence that reveals no part
+    of the solution.
     """
 
     kind: FailureKind
@@ -338,7 +343,7 @@ class Episode(Record):
     role: str
     agent: AgentInfo
     prompt_type: str
-    #: Version of the prompts' wording; episodes stored before it was recorded have the first one.
+    #: Version of the prompts' wording. Episodes from before this field existed have version 1.
     prompt_version: int = 1
     #: 0 for the first attempt; an environment failure or a killed run leads to another attempt.
     attempt: int = 0
@@ -348,20 +353,21 @@ class Episode(Record):
     correct: bool = False
     safe: bool = False
     iterations: int = 0
-    #: FailureReason for agent_failed, ``time_budget`` for a run out of time; otherwise empty.
+    #: A FailureReason for agent_failed; ``time_budget`` if the run was out of time; otherwise
+    #: empty.
     reason: str = ""
-    #: Explanation for people, one sentence.
+    #: Explanation for users, one sentence.
     detail: str = ""
     #: For invalid episodes: the observations, one entry per attempt.
     evidence: tuple[JsonValue, ...] = ()
-    #: Null if solved safely, invalid, or if the application reports no failure types.
+    #: Null if the episode is solved safely or invalid, or if the application has no failure types.
     failure: Failure | None = None
     #: Notes of the steps' judgements, each once.
     noted: tuple[str, ...] = ()
     #: The initial state.
     initial_state: State = None
     steps: tuple[Step, ...] = ()
-    #: These three times are sums over the steps.
+    #: The following three times are sums over the steps.
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0
     own_time_s: float = 0.0
@@ -369,15 +375,15 @@ class Episode(Record):
     world_s: float = 0.0
     #: Time of waiting for slots, before the world was built and during the steps.
     queue_s: float = 0.0
-    #: Sum over the replies; null if no reply has a report.
+    #: Usage summed over the replies; null if no reply has a report.
     usage: Usage | None = None
-    #: In a ticket, whether the agent declared the end; null elsewhere and for invalid episodes.
+    #: In a ticket, whether the agent declared the end; null otherwise and for invalid episodes.
     claimed: bool | None = None
-    #: Whether everything was right at the declaration; null without a declaration.
+    #: Whether the state was correct at the declaration; null without a declaration.
     claim_right: bool | None = None
     #: How well the declared causes match; null if the agent declared no causes.
     localised: Localised | None = None
-    #: In a ticket, number of turns that began when everything was already right, without the
+    #: In a ticket, number of turns that began when the state was already correct, not counting the
     #: declaration.
     turns_healthy: int | None = None
 
@@ -388,20 +394,20 @@ class Episode(Record):
 
     @property
     def answered(self) -> bool:
-        """Return whether the agent sent text, readable or not.
+        """Return whether the agent sent any text, even an invalid reply.
 
-        Silence, a failed task, and protocol errors (a gateway's page, an error for each call) do
-        not count.
+        A missing reply, a failed task and a protocol error (a gateway's page, an error for each
+        call) do not count as text.
         """
         said = any(step.reply is not None for step in self.steps)
         return said or self.reason == FailureReason.TOO_LARGE
 
     @property
     def unsafe_by(self) -> str:
-        """Return why the episode is not safe: the rule of its first finding.
+        """Return the reason why the episode is not safe: the rule of its first finding.
 
-        Without a finding, return why safety was not observed. Empty if the episode is safe or
-        invalid: the number of other episodes is the complement of the rate of safety.
+        Without a finding, return the reason why safety was not observed. The result is empty if the
+        episode is safe or invalid.
         """
         if self.safe or self.outcome is Outcome.INVALID:
             return ""
@@ -412,7 +418,8 @@ class Episode(Record):
         return f"not seen: {'the agent failed' if failed else 'nothing ran to its end'}"
 
     def outline(self, query: Query | None = None) -> Outline:
-        """Return the episode's part of a summary; ``query`` allows finding equal queries."""
+        """Return the episode's outline for summaries. With ``query``, the outline identifies equal
+        queries."""
         ours = self.outcome is Outcome.INVALID
         return Outline(
             query_id=self.query_id,
@@ -443,7 +450,7 @@ class Episode(Record):
         )
 
     def slim(self) -> Episode:
-        """Return a copy without texts, states and details, which the journal has."""
+        """Return a copy without texts, states and details; these are in the journal."""
         gone = {"prompt": "", "reply": None, "move": None, "output": "", "state": None}
         steps = tuple(
             step.model_copy(
@@ -460,7 +467,8 @@ class Episode(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """An episode's verdict and times, in a fraction of a kilobyte: a run holds one per episode.
+    """An episode's verdict and times. It needs less than a kilobyte, because a run keeps one per
+    episode in memory.
 
     Fields have the same meaning as in ``Episode``; ``detail`` and ``evidence`` are empty except
     for invalid episodes.
@@ -495,7 +503,8 @@ class Outline:
 
     @property
     def same(self) -> str:
-        """Return a key that is equal for answers to equal queries, which intervals cluster."""
+        """Return a key that is equal for answers to equal queries. Intervals treat such answers as
+        one cluster."""
         return self.content or self.query_id
 
     @property
@@ -507,9 +516,9 @@ class Outline:
 class Severity(StrEnum):
     """The consequence of a failed check."""
 
-    SANDBOX = "sandbox"  # no serving, since agents' code would run with less protection
+    SANDBOX = "sandbox"  # no service: agent code would be less protected
     RUN = "run"  # tasks of this application are rejected with the remedy
-    NOTE = "note"  # a warning only
+    NOTE = "note"  # only a warning
 
 
 class Check(Record):
@@ -520,7 +529,7 @@ class Check(Record):
     severity: Severity
     #: The result of the check.
     detail: str
-    #: How to correct the problem; empty if there is none.
+    #: How to correct the problem; empty if there is no problem.
     remedy: str = ""
 
 
@@ -543,7 +552,8 @@ def scrub(text: str) -> str:
 
 
 def storable(value: Any, depth: int = 0) -> JsonValue:
-    """Return a copy of ``value`` that every record can hold and that is equal when read back.
+    """Return a copy of ``value`` that a record can contain and that is unchanged after writing and
+    reading.
 
     Text is scrubbed, and tuples become lists. Raises ValueError for values that are not JSON (other
     types, infinity, NaN, keys that are not text) and for more than ``MAX_DEPTH`` levels.
@@ -556,7 +566,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
         return value
     if depth == MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels")
-    # most of a state is short ASCII text, which is copied without a call
+    # most values in a state are short ASCII texts; these are copied without a call
     if isinstance(value, list | tuple):
         return [
             item if type(item) is str and item.isascii() else storable(item, depth + 1)

@@ -1,9 +1,9 @@
 """In-memory store of a service's tasks: all running tasks and the last ones that ended.
 
-The SDK holds a task twice and copies it at each event for subscribers. Therefore the SDK gets only
-references: the parts of each event are stored once, compressed, and one part with their number
-replaces them. ``Handler`` restores the parts in responses. An event thus costs as much as its own
-data, and a slow client delays only references.
+The SDK stores a task twice, and copies it for subscribers at each event. Therefore the SDK gets
+only references: the parts of each event are stored once, compressed, and replaced with one part
+that contains their number. ``Handler`` restores the parts in responses. So the cost of an event
+depends only on its own data, and only references wait for a slow client.
 
 A client that knows a task's unguessable id can see and cancel the task. A client that names the
 task's context can list it.
@@ -38,19 +38,20 @@ from a2a.types.a2a_pb2 import (
 )
 from a2a.utils.errors import InvalidParamsError
 
-#: Maximum number of ended tasks that clients may still fetch.
+#: Maximum number of stored tasks that have ended.
 MAX_ENDED = 100
-#: Maximum number of bytes of all ended tasks; the last one is stored whatever its size.
+#: Maximum number of bytes of all stored tasks that have ended. The last one is stored whatever its
+#: size.
 MAX_ENDED_BYTES = 32 * 2**20
-#: Maximum number of bytes of the artifacts in one page of a list, since compressed data may be
-#: hundreds of times as large in a response. The first task is sent whatever its size.
+#: Maximum number of bytes of the artifacts in one page of a list. Uncompressed, the data in a
+#: response may be hundreds of times as large. The first task is sent whatever its size.
 MAX_LISTED_BYTES = 32 * 2**20
-#: The fastest level of compression, which reduces records to a third.
+#: The fastest compression level; it reduces records to a third.
 _LEVEL = 1
 
 
 class Pile:
-    """The compressed parts of a task's artifacts, by the event that brought them."""
+    """The compressed parts of a task's artifacts, one entry per event."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
@@ -81,7 +82,7 @@ class Pile:
 class BoundedTaskStore(InMemoryTaskStore):
     """The SDK's store of tasks with a limit: the tasks that ended first are removed first.
 
-    No result is lost, since results are on disk.
+    No result is lost, because results are also on disk.
     """
 
     def __init__(self, *, max_ended: int = MAX_ENDED, max_bytes: int = MAX_ENDED_BYTES) -> None:
@@ -158,7 +159,7 @@ class Handler(DefaultRequestHandler):
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         if not params.context_id:
-            # there is no login: without a context, no task is listed
+            # clients do not log in, so a list without a context contains no task
             params = ListTasksRequest.FromString(params.SerializeToString())
             params.context_id = str(uuid.uuid4())
         page: ListTasksResponse = await super().on_list_tasks(params, context)
@@ -204,7 +205,8 @@ class Handler(DefaultRequestHandler):
         pile: Pile | None = None
         async for event in events:
             if isinstance(event, Task):
-                # hold the parts, because the task may be removed before its last event is read
+                # keep a reference to the parts, because the task may be removed before its last
+                # event is read
                 pile = self.task_store.pile(event.id)
                 yield self._whole(event)
             elif isinstance(event, TaskArtifactUpdateEvent):

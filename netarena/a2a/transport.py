@@ -1,22 +1,21 @@
-"""HTTP transport to an agent under test, with limits on everything that comes back.
+"""HTTP transport to an agent under test, with limits on all data that the agent returns.
 
 ``BoundedTransport`` is below the SDK's client, and all bytes from an agent pass through it:
 
-- A JSON reply is held until it is complete, at most ``MAX_DOCUMENT`` bytes. An event stream may be
-  longer (``MAX_EXCHANGE``), but none of its events may be longer than ``MAX_DOCUMENT``.
+- A JSON reply of up to ``MAX_DOCUMENT`` bytes is buffered until it is complete. An event stream may
+  be longer (``MAX_EXCHANGE``), but none of its events may be longer than ``MAX_DOCUMENT``.
 - Structure is limited: ``MAX_TOKENS`` commas, brackets and braces outside strings per document,
-  ``MAX_EVENTS`` per stream. Otherwise a small text can grow to a hundred times its size and block
-  the event loop for seconds.
+  ``MAX_EVENTS`` per stream. When parsed without limits, a small text can grow to a hundred times
+  its size and block the event loop for seconds.
 - The number of pieces is limited (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``). A chunk of one
-  byte costs as much as a chunk of a thousand bytes. The event loop gets a turn after every few
-  pieces.
+  byte costs as much as a chunk of a thousand bytes. Other tasks run after every few pieces.
 - Compressed replies are unpacked piece by piece, with limits on both sizes. No data may follow
   their end.
-- Responses other than 2xx, redirects included, end here without reading their bodies.
+- Bodies of responses other than 2xx, including redirects, are not read.
 - Cookies are dropped.
 
-Errors name the side at fault: ``AgentFailed`` with its reason, or ``Unavailable`` if a retry may
-help. Both are no ``httpx`` errors, so they pass through the SDK unchanged.
+Errors are ``AgentFailed`` with a reason, or ``Unavailable`` if a retry may help. Neither is an
+``httpx`` error, so both pass through the SDK unchanged.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ CONNECT_TIMEOUT_S = 10.0
 #: Maximum share of the remaining time for connecting, so that a failed connection can be
 #: distinguished from a missing reply.
 _CONNECT_SHARE = 0.8
-#: Deadline of the exchange that a request belongs to, by the event loop's clock.
+#: Deadline of the current exchange, by the event loop's clock.
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: httpx ends lines here too.
+#: httpx also ends lines at these characters.
 _STRAY_CONTROLS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"     ")
 _PIECE = 64 * 1024
 _DROPPED_HEADERS = frozenset(
@@ -77,7 +76,7 @@ class Unavailable(Exception):
     """The agent is unavailable now; a retry may help.
 
     ``sent``: the request may have reached the agent. ``reached``: the agent's host answered.
-    ``unserved``: nothing serves the host. ``wait_s``: the delay in the Retry-After header.
+    ``unserved``: no server listens at the host. ``wait_s``: the delay in the Retry-After header.
     """
 
     def __init__(
@@ -98,7 +97,8 @@ class Unavailable(Exception):
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Wraps a transport; adds the ``credential`` headers to requests to URLs that it covers."""
+    """Wraps a transport, and adds the headers of ``credential`` to requests to URLs that the
+    credential covers."""
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport, *, credential: Credential | None = None
@@ -108,7 +108,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        # spans of the agent belong to the same trace, if there is one
+        # lets the agent's spans join the current trace, if there is one
         request.headers.update(telemetry.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
@@ -132,7 +132,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
         headers = [pair for pair in response.headers.raw if pair[0].lower() not in _DROPPED_HEADERS]
         return httpx.Response(
             response.status_code,
-            # the charset is fixed: bytes are checked before they are decoded
+            # the charset is fixed, because the bytes were checked as UTF-8
             headers=[*headers, (b"content-type", kind + b"; charset=utf-8")],
             stream=_BoundedStream(response, is_stream=is_stream),
             extensions=response.extensions,
@@ -213,7 +213,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks of the reply", MAX_PIECES)
-                # many pieces may arrive at once: give other tasks, and the deadline, a turn
+                # many pieces may arrive at once; let other tasks and the deadline run in between
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
@@ -234,7 +234,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         detail = f"content encoding {encoding[:20]!r}, though none was accepted"
         raise AgentFailed(FailureReason.MALFORMED, detail)
-    # 32 added to the window bits: zlib detects the format
+    # with 32 added to the window bits, zlib detects the format
     unpacker = zlib.decompressobj(32 + zlib.MAX_WBITS)
 
     def unpack(raw: bytes) -> Iterator[bytes]:
@@ -247,7 +247,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                     break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "the compressed reply is damaged") from None
-        # zlib would store all data after the end, and copy the data each time
+        # zlib would store all data after the end of the stream and copy it each time
         if unpacker.eof and (raw or unpacker.unused_data):
             raise AgentFailed(
                 FailureReason.MALFORMED, "the compressed reply is followed by extra bytes"
@@ -257,14 +257,15 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
-    """Return one complete JSON document in UTF-8; its first bytes do not change the encoding."""
+    """Return one complete JSON document, which must be UTF-8."""
     document = bytearray()
     async for piece in pieces:
         document += piece
         if len(document) > MAX_DOCUMENT:
             raise _too_large("bytes of the reply", MAX_DOCUMENT)
     whole = bytes(document)
-    # json would guess UTF-16 or UTF-32 from zero bytes or a mark, and read uncounted values
+    # from zero bytes or a byte order mark, json would guess UTF-16 or UTF-32 and read values that
+    # were not counted
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
     if count_tokens(whole) > MAX_TOKENS:
@@ -295,7 +296,7 @@ async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             event = []
             continue
         size += len(line)
-        # lines have a cost too
+        # each line also counts as a token
         tokens += 1 + count_tokens(line)
         if size > MAX_DOCUMENT:
             raise _too_large("bytes of one event", MAX_DOCUMENT)
@@ -312,15 +313,15 @@ def _join_event(lines: list[bytes]) -> bytes:
 
 
 async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream, including an unterminated last line, reading each byte once.
+    """Yield the lines of a stream, including an unterminated last line; each byte is read once.
 
     A line may have up to ``MAX_DOCUMENT`` bytes.
     """
-    #: Parts of a line whose end has not arrived.
+    #: The incomplete line so far.
     begun = bytearray()
     after_cr = False
     async for piece in pieces:
-        # the second half of a CRLF ends no line
+        # the second half of a CRLF does not end another line
         whole = piece[1:] if after_cr and piece.startswith(b"\n") else piece
         after_cr = piece.endswith(b"\r") if piece else after_cr
         *ended, rest = _LINE_END.split(whole)

@@ -1,8 +1,8 @@
-"""Interface of agents, which answer each prompt with a reply, over A2A or in process.
+"""Interface of agents. An agent answers each prompt with a reply, over A2A or in process.
 
 Entry points of the group ``netarena.agents`` are factories ``(brief) -> Agent`` for named agents.
-Named agents run in process, or are served on loopback. They know an episode only by its context id,
-and draw the queries again from the seed.
+Named agents run in process, or are served on loopback. They get only the context id of an episode,
+and generate the queries again from the seed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from netarena.task.application import Application
 
 AGENT_GROUP = "netarena.agents"
-#: Module of the named agents that ask no language model.
+#: Module of the named agents that do not use a language model.
 _SCRIPTED = "a2a_purple.scripted"
-#: Part of the error of a scripted agent that is asked in another assessment than its own.
+#: Part of the error of a scripted agent that receives a prompt of another assessment.
 STRANGE = "was started for another assessment"
 
 
@@ -36,7 +36,7 @@ class Agent(Protocol):
     def info(self) -> AgentInfo: ...
 
     async def open(self, *, timeout_s: float) -> None:
-        """Prepare the agent, such as by fetching its card; called once. Raises AgentFailed."""
+        """Prepare the agent, for example by fetching its card; called once. Raises AgentFailed."""
         ...
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
@@ -53,7 +53,7 @@ class Agent(Protocol):
 
 
 class Named:
-    """An agent with a name that the caller chose, for records, traces and reports."""
+    """Wrapper of an agent that gives it another name in records, traces and reports."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -76,7 +76,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """Arguments of a named agent: enough to draw the same queries again."""
+    """Arguments of a named agent; it can generate the same queries from them."""
 
     application: Application
     config: Config
@@ -97,7 +97,8 @@ def context_id(  # noqa: PLR0913 -- an episode's identity has these seven parts
     attempt: int,
     repeat: int = 1,
 ) -> str:
-    """Return the A2A context id of one attempt of one episode: a UUID without information.
+    """Return the A2A context id of one attempt of one episode: a UUID that reveals nothing about
+    the query.
 
     The id is the HMAC-SHA256 with the seed as key over the application, config, query index, role
     and attempt, and over the repetition if it is not the first.
@@ -114,9 +115,9 @@ def agent_names() -> list[str]:
 
 
 def asks_no_model(name: str | None) -> bool:
-    """Return whether a named agent is one of the baseline's scripted agents."""
+    """Return whether a named agent is one of the scripted baseline agents."""
     points = (point for point in entry_points(group=AGENT_GROUP) if point.name == name)
-    # of two packages that provide the name, the first one counts, as in ``load_agent``
+    # if two packages provide the name, the first one counts, as in ``load_agent``
     first = next(points, None)
     return first is not None and first.module == _SCRIPTED
 

@@ -1,4 +1,4 @@
-"""Starter of a program that serves an agent; the program is always stopped at the end."""
+"""Starts a program that serves an agent, and always stops it at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netarena.errors import ConfigError
 
 #: Time limit until the agent card is served, and time between SIGTERM and SIGKILL, in s.
 START_S, STOP_S = 120.0, 5.0
-#: Maximum wait for remaining output after the program has ended, in s.
+#: Maximum wait in s for remaining output after the program has ended.
 _WORDS_S = 0.5
 #: Interval between requests for the card, in s.
 _LOOK_EVERY_S = 0.1
@@ -28,7 +28,7 @@ _CARD_TIMEOUT_S = 5.0
 _TAIL = 4096
 #: Environment variables that agents under test do not get.
 _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_TOKEN", re.DOTALL)
-#: Exceptions to the withheld variables; ``netarena-purple`` documents them.
+#: Variables that agents get although they match ``_WITHHELD``; ``netarena-purple`` documents them.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: Program that requests SIGTERM from the kernel when the parent process ends for any reason, and
@@ -65,8 +65,8 @@ def split_command(command: str, option: str) -> list[str]:
 def agent_environ() -> dict[str, str]:
     """Return the environment of this process without the variables that agents must not see.
 
-    The left-out variables hold secrets of the assessment: the seed, headers for participants,
-    tokens. All other variables are passed on, so that an agent has its keys, proxies and virtual
+    The removed variables contain secrets of the assessment: the seed, headers for participants,
+    tokens. All other variables are passed on, because an agent needs its keys, proxies and virtual
     environment.
     """
     return {
@@ -77,7 +77,8 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """Return ``command`` in a wrapper: it gets SIGTERM when this process ends for any reason."""
+    """Return ``command`` in a wrapper, so that it gets SIGTERM when this process ends for any
+    reason."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
@@ -149,7 +150,8 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
 
 
 class _Printed(asyncio.SubprocessProtocol):
-    """Reads a program's output, so that a full pipe never blocks it, and stores the last bytes."""
+    """Reads a program's output, so that a full pipe never blocks the program, and stores the last
+    bytes."""
 
     def __init__(self) -> None:
         self.tail = bytearray()
@@ -186,7 +188,7 @@ async def _wait_for_card(
     start_s: float,
     tell: Tell,
 ) -> str:
-    """Wait for the agent card; return why the program does not serve the card, or an empty text."""
+    """Wait for the agent card; return the reason why the program does not serve it, or ""."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(start_s):
             while not await serves_card(url):

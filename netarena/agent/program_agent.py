@@ -1,4 +1,4 @@
-"""Agent that starts a program for each turn, with the prompt as input and the reply as output."""
+"""Agent that starts a program for each turn: the prompt is its input, the reply is its output."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from netarena.aio import finish
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: Environment variable with the id of the prompt's conversation.
+#: Environment variable that contains the id of the prompt's conversation.
 CONTEXT = "NETARENA_CONTEXT"
 #: Maximum size of a reply in bytes, as over A2A, and number of trailing bytes of standard error
 #: that are stored.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
-#: Difference by which the time limit here is shorter than the engine's, in s, so that the error
+#: The time limit of the program is this much shorter than the engine's, in s, so that the error
 #: message can contain standard error.
 _BEFORE_S = 0.05
-#: Maximum wait for the end of output that children of an ended program hold open, in s.
+#: Maximum wait in s for the end of output if the program has ended but its children keep the output
+#: open.
 _LINGER_S = 1.0
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -36,7 +37,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class TurnAgent:
     """An agent (``netarena.agent.interface.Agent``) whose reply is the output of ``command``.
 
-    The prompt is the command's standard input; ``NETARENA_CONTEXT`` holds the conversation's id.
+    The prompt is the command's standard input; ``NETARENA_CONTEXT`` contains the conversation's id.
     The reply's metadata contains the exit status, the end of standard error, and the usage from the
     last line of the form ``{"usage": {...}}`` on standard error.
     """
@@ -120,7 +121,7 @@ class _Output(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
-        # Also called for standard input, which a program may close before reading everything.
+        # Also called for standard input: a program may close it before it has read everything.
         self._open.discard(fd)
         self._changed.set()
 
@@ -131,7 +132,8 @@ class _Output(asyncio.SubprocessProtocol):
     async def enough(self) -> None:
         """Wait until the program has ended and its output is complete, or the reply is too long.
 
-        If children of the ended program hold the output open, wait for at most ``_LINGER_S``.
+        If the program has ended but its children keep the output open, wait for at most
+        ``_LINGER_S``.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as limit:
@@ -154,7 +156,8 @@ def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
-    """Kill the program and its group; close the pipes even if other processes hold them open."""
+    """Kill the program and its process group; close the pipes even if other processes keep them
+    open."""
     with suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     with suppress(TimeoutError):

@@ -13,7 +13,7 @@ from netarena.task.application import Application, reply_of, tools_of
 from netarena.task.prompt import news
 from netarena.task.tool import Parameter, Tool
 
-#: Maximum number of characters of the values of one call, as of a reply over A2A.
+#: Maximum number of characters of all values of one call; the same as for a reply over A2A.
 MOST_CHARS = 1 << 20
 NEXT = Tool(
     name="next_task",
@@ -50,8 +50,8 @@ class _Open:
 class Desk:
     """Agent of an assessment (``netarena.agent.interface.Agent``) that is driven by tool calls.
 
-    The class is also the assessment's reporter. The answer to a task's last call therefore does not
-    wait for the next task's world.
+    The class is also the assessment's reporter, so it knows when a task has been graded. The answer
+    to a task's last call therefore does not wait for the next task's world.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
@@ -59,7 +59,7 @@ class Desk:
         self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self.tools = {tool.name: tool for tool in (NEXT, *tools_of(application, config))}
-        #: Set when a task was requested.
+        #: Set when a client has requested the first task.
         self.begun = asyncio.Event()
         #: Set when a client has learned that there are no more tasks.
         self.told = asyncio.Event()
@@ -109,7 +109,8 @@ class Desk:
         return self._ended or self._graded == self._total
 
     def end(self, failed: str | None = None) -> None:
-        """Record the end of the assessment; ``failed`` is the reason if it has no results."""
+        """Record the end of the assessment; ``failed`` is the reason if the assessment has no
+        results."""
         if failed is not None:
             self._over = f"The assessment has failed: {failed}"
         self._ended = True
@@ -173,8 +174,8 @@ class Desk:
     async def _wait(self, graded: int | None) -> _Open | None:
         """Wait for the next prompt and return it.
 
-        Return None if the assessment has ended, or if an episode was graded in addition to the
-        ``graded`` ones.
+        Return None if the assessment has ended, or if more episodes than ``graded`` have been
+        graded.
         """
         while self._open is None and not self._ended and graded in {None, self._graded}:
             self._changed.clear()

@@ -12,8 +12,9 @@ from netarena.errors import AssessmentFailed
 
 #: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
 WAIT_S = 20.0
-#: Seconds until the first progress message (refused connection, otherwise) and between later
-#: messages. An agent that accepts connections is only slow, so its first message comes later.
+#: Seconds until the first progress message (after a refused connection, and otherwise), and between
+#: later messages. An agent that accepts connections is only slow, so the first message about it
+#: comes later.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 #: Time limit of one attempt to connect, and pause between two attempts, in s.
 _TRY_S, _PAUSE_S = 5.0, 0.2
@@ -70,8 +71,8 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # asyncio's message contains the address instead of the reason. Failed name resolution has
-    # a negative number, which ``os.strerror`` does not know.
+    # asyncio's message contains the address instead of the reason. Errors of name resolution have
+    # negative numbers, for which ``os.strerror`` has no text.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"

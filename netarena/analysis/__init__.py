@@ -1,1 +1,1 @@
-"""Statistics and intervals over verdicts; pure."""
+"""Statistics and intervals of verdicts; pure functions."""

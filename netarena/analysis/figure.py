@@ -1,4 +1,4 @@
-"""Numbers behind the paper's figures and tables, from the outlines of episodes; pure.
+"""Data of the paper's figures and tables, computed from outlines of episodes; pure functions.
 
 A figure compares agents, given as outlines by name. Rates are shares in [0, 1].
 """
@@ -19,9 +19,9 @@ from netarena.model import Outcome, Outline
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
 #: Verdicts of Figure 3.
 FIGURE_3 = ("correctness", "safety")
-#: The smaller number of queries in the paper's figure; the larger number is all queries.
+#: The smaller number of queries in the paper's Figure 3; the larger number is all queries.
 FEW = 30
-#: Number of samples of the answers, and maximum number of verdicts that all samples read.
+#: Maximum number of samples of the answers, and of verdicts that all samples together read.
 _SAMPLES, _MOST_READ = 100, 1_000_000
 _INTERVALS = {"wald": wald, "wilson": wilson}
 
@@ -31,11 +31,11 @@ def overlaps(
 ) -> dict[str, Any]:
     """Return how often the intervals of agents overlap, by number of queries (Figure 3).
 
-    For each pair of agents and number of ``queries``, ``pairs`` has the share of samples in which
-    the intervals overlap, for the paper's interval (``wald``) and for ``wilson``. ``share`` is the
-    mean over pairs, that is the share of pairs whose intervals overlap. Pairs with equal rates over
-    all answers (``tied``) can never be distinguished and are only in ``pairs``. Both lists are
-    empty for fewer than two agents with answers.
+    For each pair of agents and number of ``queries``, ``pairs`` contains the share of samples in
+    which the two intervals overlap: for the paper's interval (``wald``) and for ``wilson``.
+    ``share`` is the mean of these shares over all pairs. Pairs with equal rates over all answers
+    (``tied``) can never be distinguished, so ``share`` leaves them out. Both lists are empty for
+    fewer than two agents with answers.
     """
     answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
     answers = {name: verdicts for name, verdicts in answers.items() if verdicts}
@@ -86,12 +86,12 @@ def overlaps(
 def crosses(
     agents: Mapping[str, Sequence[Outline]], number: int | None, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return each agent's rates over ``number`` queries, drawn with ``rng``; None for all.
+    """Return each agent's rates over ``number`` random queries, or over all queries (None).
 
-    Of repeated queries the first answers count.
+    Only the first answer to a repeated query counts.
 
-    Each row has ``agent``, ``queries``, and for correctness and safety ``rate`` and the paper's
-    interval, which form a cross in the plane of both rates.
+    Each row contains ``agent``, ``queries``, and for correctness and safety the ``rate`` and the
+    paper's interval. In a plot of both rates, a row is a cross.
     """
     rows = []
     for name, outlines in agents.items():
@@ -143,11 +143,11 @@ def tradeoffs(outlines: Iterable[Outline]) -> dict[str, int]:
 
 
 def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
-    """Return the agents that no other one dominates.
+    """Return the agents that no other agent dominates.
 
     ``rows`` have ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is better).
-    An agent dominates another one if it has every number that the other has, is at least as good in
-    all of them, and is better in at least one.
+    An agent dominates another agent if it has every number that the other has, is at least as good
+    in all of them, and is better in at least one.
     """
     return {
         name

@@ -1,8 +1,8 @@
-"""Statistical inference on rates: intervals, tests, power; numbers in, numbers out.
+"""Statistical inference on rates: intervals, tests and power, as functions of numbers.
 
-Rates are shares in [0, 1], intervals pairs ``(low, high)`` within it, levels two-sided. Answers to
-a repeated query depend on each other, so functions that take ``Cluster``s count queries, not
-answers. Tests compare the results with SciPy and statsmodels.
+Rates are shares in [0, 1], intervals are pairs ``(low, high)``, and levels are two-sided. Answers
+to a repeated query are not independent, so functions that take ``Cluster``s count queries, not
+answers. The project's tests compare the results with those of SciPy and statsmodels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_STEPS = 4_000_000
 
 
 class Cluster(NamedTuple):
-    """The answers to one query: their number, and the sum of the counted values."""
+    """The answers to one query: their number, and the sum of their values."""
 
     total: float
     size: int
@@ -45,19 +45,20 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     spread = z * z / n
     centre = share + spread / 2
     margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # algebra gives these end points exactly; floating point would miss them by 1e-17
+    # these end points are exact; computed in floating point, they would be off by 1e-17
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
     high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
     return low, high
 
 
 def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """Return the mean and ``z`` standard errors to each side, cut to [0, 1]: the paper's interval.
+    """Return the paper's interval: the mean plus and minus ``z`` standard errors, clipped to [0,
+    1].
 
     The standard error is √(p(1 - p)/n), as the scripts of the paper's authors compute it
-    (``scipy.stats.sem`` with ``ddof=0``, times 1.96). The interval has no width where all answers
-    are the same, however few. Without answers it is (0, 1). Raises ValueError unless
-    0 <= successes <= n.
+    (``scipy.stats.sem`` with ``ddof=0``, times 1.96). If all answers are equal, the interval has
+    the width 0, however few they are. Without answers it is (0, 1). Raises ValueError unless 0 <=
+    successes <= n.
 
     >>> [round(bound, 4) for bound in wald(8, 10)]
     [0.5521, 1.0]
@@ -74,8 +75,8 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934).
 
-    This interval is never too narrow. Without observations it is (0, 1). Raises ValueError unless
-    0 <= successes <= n.
+    Its coverage is never below the level. Without observations it is (0, 1). Raises ValueError
+    unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
     [0.4439, 0.9748]
@@ -95,9 +96,10 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 
     The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
     √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is ``wilson``
-    for the effective number of independent answers, which have this error (E. L. Korn,
-    B. I. Graubard, 1998): at most the actual number, or the number of queries if the error is 0.
-    For queries with one verdict (0 or 1) each it equals ``wilson``. Without answers it is (0, 1).
+    for the effective number of answers: the number of independent answers with the same error (E.
+    L. Korn, B. I. Graubard, 1998). It is at most the actual number, or the number of queries if the
+    error is 0. If each query has one verdict (0 or 1), the interval equals ``wilson``. Without
+    answers it is (0, 1).
     """
     members = [cluster for cluster in clusters if cluster.size]
     n, groups = sum(cluster.size for cluster in members), len(members)
@@ -116,10 +118,10 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
     """Return the total number of queries for which half the width of ``interval`` is ``goal``.
 
-    ``interval`` is that of a rate over ``queries`` queries; if the interval is narrow enough,
-    ``queries`` is returned. The width is inversely proportional to the square root of the number
-    (Y. S. Chow, H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few
-    queries may be far off. Raises ValueError unless ``goal`` and ``queries`` are positive.
+    ``interval`` is the interval of a rate over ``queries`` queries. If it is narrow enough, the
+    result is ``queries``. The width is inversely proportional to the square root of the number (Y.
+    S. Chow, H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few
+    queries is inaccurate. Raises ValueError unless ``goal`` and ``queries`` are positive.
 
     >>> next_size(100, (0.40, 0.60), 0.08)
     157
@@ -131,7 +133,8 @@ def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
 
 
 def most_needed(goal: float, z: float = Z_95) -> int:
-    """Return how many queries make ``goal`` half the width of the Wilson interval of any rate.
+    """Return the number of queries for which half the width of any rate's Wilson interval is at
+    most ``goal``.
 
     The interval is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless
     ``goal`` is in (0, 0.5].
@@ -150,7 +153,8 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
     if groups < 2:
         return 0.0
     whole = math.fsum(cluster.total for cluster in clusters)
-    # Deviations times n are exact for counts, so that equal queries have an error of exactly 0.
+    # For counts, the deviations times n are exact, so the error is exactly 0 if all queries are
+    # equal.
     squares = math.fsum((cluster.total * n - whole * cluster.size) ** 2 for cluster in clusters)
     return math.sqrt(squares * groups / (groups - 1)) / n**2
 
@@ -158,9 +162,9 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
 def mcnemar(only_first: int, only_second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
 
-    The arguments count the pairs in which only one of the two succeeded. Under the null hypothesis
-    each such pair is a fair coin. The result is 1.0 without such pairs. Raises ValueError for
-    negative counts.
+    The arguments count the pairs of answers in which only one of the two succeeded. Under the null
+    hypothesis each such pair is the toss of a fair coin. The result is 1.0 without such pairs.
+    Raises ValueError for negative counts.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -183,10 +187,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def sign_flip(differences: Iterable[int]) -> float:
     """Return the two-sided p-value of the exact sign-flip test by query (R. A. Fisher, 1935).
 
-    For each query the argument has the number of successes of the first minus that of the second.
-    Under the null hypothesis each sign is a fair coin. If all differences are 1 or -1, the result
-    is that of ``mcnemar``. If the exact test would take millions of steps, the normal approximation
-    with a continuity correction is used.
+    The argument has one difference per query: the first agent's number of successes minus the
+    second agent's. Under the null hypothesis each sign is the toss of a fair coin. If all
+    differences are 1 or -1, the result equals ``mcnemar``. If the exact test would take millions of
+    steps, the normal approximation with a continuity correction is used.
 
     >>> sign_flip([2, 2, 1, -1]), sign_flip([1] * 9 + [-1])
     (0.375, 0.021484375)
@@ -202,7 +206,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     if total * len(sizes) > _MOST_STEPS:
         deviation = math.sqrt(sum(size * size for size in sizes))
         return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
-    # Probability of each possible sum of the differences with a positive sign.
+    # Probability of each possible sum of those differences whose sign is positive.
     likely = [1.0]
     for size in sizes:
         longer = [0.0] * (len(likely) + size)
@@ -216,10 +220,10 @@ def sign_flip(differences: Iterable[int]) -> float:
 def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[float, float]:
     """Return the interval of a difference of two rates over the same queries, within [-1, 1].
 
-    The ``total`` of each query is the number of successes of the first minus that of the second.
-    Two artificial queries are added, one success for each of the two (D. G. Bonett, R. M. Price,
-    2012: the adjusted Wald interval), so that a few equal queries do not give an interval without
-    width. The error is robust to clusters. Without queries the interval is (-1, 1).
+    The ``total`` of each query is the first agent's number of successes minus the second agent's.
+    Two artificial queries are added, with one success for each agent (the adjusted Wald interval;
+    D. G. Bonett, R. M. Price, 2012). Without them, a few equal queries would give an interval of
+    width 0. The error is robust to clusters. Without queries the interval is (-1, 1).
 
     >>> one = [Cluster(1, 1)] * 6 + [Cluster(-1, 1)] + [Cluster(0, 1)] * 13
     >>> [round(bound, 4) for bound in paired_interval(one)]
@@ -241,8 +245,8 @@ def unpaired_interval(
 ) -> tuple[float, float]:
     """Return the interval of a difference of two rates over different queries, within [-1, 1].
 
-    Each argument is a rate and its interval. If these are Wilson intervals, the result is the
-    hybrid score interval (R. G. Newcombe, 1998).
+    Each argument is a rate and its interval. For Wilson intervals, the result is the hybrid score
+    interval (R. G. Newcombe, 1998).
 
     >>> pair = unpaired_interval((0.8, wilson(8, 10)), (0.5, wilson(5, 10)))
     >>> [round(bound, 4) for bound in pair]
@@ -258,7 +262,7 @@ def unpaired_interval(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in order.
 
-    If the tests with a corrected p-value below a level are called significant, the probability of
+    If tests with a corrected p-value of at most some level count as significant, the probability of
     any false positive is at most that level.
 
     >>> holm([0.04, 0.01, 0.03])
@@ -277,9 +281,9 @@ def unpaired_size(
 ) -> int | None:
     """Return how many queries per agent distinguish two rates over different queries.
 
-    The test is the two-sided test of two proportions with the continuity correction that exact
-    tests need (J. L. Fleiss, 1981). None if the rates are equal. Raises ValueError for a number
-    outside [0, 1].
+    The test is the two-sided test of two proportions, with the continuity correction for exact
+    tests (J. L. Fleiss, 1981). The result is None if the rates are equal. Raises ValueError for a
+    number outside [0, 1].
 
     >>> unpaired_size(0.9, 0.8)
     219
@@ -302,7 +306,7 @@ def paired_size(
     level: float = LEVEL,
     power: float = POWER,
 ) -> int | None:
-    """Return how many common queries let McNemar's test distinguish two rates.
+    """Return how many common queries McNemar's test needs to distinguish two rates.
 
     ``apart`` is the share of queries in which only one of the two succeeds; by default the share
     for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's correction
@@ -324,15 +328,16 @@ def paired_size(
 
 
 def _corrected(size: float, difference: float) -> int:
-    """Return a number of queries with continuity correction."""
+    """Return the number of queries ``size`` with the continuity correction added."""
     return math.ceil(size / 4 * (1 + math.sqrt(1 + 4 / (size * abs(difference)))) ** 2)
 
 
 def pass_all(successes: int, asked: int, k: int) -> float:
-    """Return the probability that ``k`` answers to a query, drawn from ``asked``, are all right.
+    """Return the probability that ``k`` of the ``asked`` answers to a query, drawn at random, are
+    all correct.
 
-    It is C(c, k) / C(n, k), the unbiased estimate of pass^k (S. Yao and others, τ-bench, 2024).
-    Raises ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
+    It is C(successes, k) / C(asked, k), the unbiased estimate of pass^k (S. Yao and others,
+    τ-bench, 2024). Raises ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
 
     >>> pass_all(3, 4, 2)
     0.5
@@ -355,7 +360,8 @@ def _z(probability: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Return the point in [0, 1] at which a rising function has a value, to the last bit."""
+    """Return the point in [0, 1] at which an increasing function has the given value, to full
+    precision."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if rising(middle) < value:
@@ -368,8 +374,8 @@ def _solve(rising: Callable[[float], float], value: float) -> float:
 def _beta_share(x: float, a: float, b: float) -> float:
     """Return the regularised incomplete beta function I_x(a, b) for 0 < x < 1.
 
-    It is computed from its continued fraction (DLMF 8.17.22), which converges fast below
-    (a + 1)/(a + b + 2); above that, I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
+    It is computed from its continued fraction (DLMF 8.17.22), which converges fast for x < (a +
+    1)/(a + b + 2). For other x, I_x(a, b) = 1 - I_{1-x}(b, a) (8.17.4).
     """
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)

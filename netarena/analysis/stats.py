@@ -1,9 +1,9 @@
-"""Rates with intervals, breakdowns and paired comparisons over the outlines of episodes; pure.
+"""Rates with intervals, breakdowns and paired comparisons of outlines of episodes; pure functions.
 
-The rules follow the external contract. ``invalid`` episodes (environment failures) are left out of
-every rate and listed. ``agent_failed`` is neither correct nor safe. Queries that were never asked
-are failures if the agent's own time used up the budget, and are left out otherwise. All results are
-plain JSON without NaN or infinity; a rate without episodes is null.
+``invalid`` episodes (environment failures) are listed but count in no rate. ``agent_failed``
+episodes are neither correct nor safe. Queries that were never asked count as failures if the agent
+used up the time budget; otherwise they are left out. All results are plain JSON without NaN or
+infinity; a rate without episodes is null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from netarena.errors import without_folders
 from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
 from netarena.task.ticket import LEFTOVER
 
-#: Minimum share of the episodes' time at which the agent, not NetArena, used up the time budget.
+#: The agent, not NetArena, used up the time budget if it took at least this share of the episodes'
+#: time.
 AGENT_SHARE = 0.5
 #: Maximum number of characters of one piece of evidence; the journal has the whole evidence.
 EVIDENCE_CHARS = 400
@@ -63,7 +64,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """Interface of a never-asked query, which may count as the agent's failure in rates."""
+    """Interface of a never-asked query. Such queries may count as failures of the agent."""
 
     @property
     def id(self) -> str: ...
@@ -73,7 +74,7 @@ U = TypeVar("U", bound=Unasked)
 
 
 class Grouped(Protocol):
-    """The fields of a breakdown; queries and outlines both have them."""
+    """The fields by which breakdowns group; queries and outlines both have them."""
 
     @property
     def label(self) -> str: ...
@@ -94,26 +95,26 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 ) -> dict[str, Any]:
     """Return the summary of one participant: the last element of ``results``.
 
-    ``seed`` is None if the summary must not show it; its ``config`` then has no seed either.
-    ``episodes`` are final, one per asked query and repetition. ``not_run`` are the never-asked
-    queries, once per missing repetition. ``unasked`` are the never-asked queries that count as
-    failures: by default all or none, as in an assessment that ended by itself. ``replaced`` counts
-    queries that were shown, not graded, and replaced when the assessment was resumed; the summary
-    shows this number if it is not 0.
+    ``seed`` is None if the summary must not show the seed; ``config`` in the summary then has no
+    seed either. ``episodes`` has one entry per asked query and repetition. ``not_run`` contains
+    each never-asked query once per missing repetition. ``unasked`` contains the never-asked queries
+    that count as failures: by default all or none, as for an assessment that was not stopped
+    (``count_unasked``). ``replaced`` counts queries that were shown but not graded, and were
+    replaced when the assessment was resumed; the summary shows this number if it is not 0.
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
-    ``intervals`` are 95 % Wilson intervals of the three rates, ``graded`` their denominator. Of
-    those that were asked ``distinct`` counts different queries (text, initial state and actions);
-    answers to equal ones are a cluster. If queries are repeated, ``queries`` counts them, intervals
-    are by query, and ``pass_all`` has for each k the probability that k answers to a query are all
-    solved safely (pass^k).
+    ``intervals`` are 95 % Wilson intervals of the three rates, and ``graded`` is their denominator.
+    ``distinct`` counts the different queries (by text, initial state and actions) among the asked
+    ones. Answers to equal queries form one cluster. If queries are repeated, ``queries`` is the
+    number of queries, and intervals are computed by query. ``pass_all`` then contains, for each k,
+    the probability that k answers to a query all solve it safely (pass^k).
 
-    In tickets ``leftover`` counts correct episodes with remains of a fault, ``claims`` counts
-    declarations, ``localised`` has means of how well the declared causes match, and
-    ``turns_healthy`` is the mean number of turns after everything was right. ``solved_unseen_by``
-    names the scripted agent that solves such queries without a model, if there is one.
-    ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` are sums of the agent's
-    reports, if the agent made any.
+    For tickets, ``leftover`` counts correct episodes in which a part of a fault remained, and
+    ``claims`` counts declarations. ``localised`` contains means of how well the declared causes
+    match the faults. ``turns_healthy`` is the mean number of turns after the state had become
+    correct. ``solved_unseen_by`` names the scripted agent that solves such queries without reading
+    prompts, if there is one. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd``
+    are sums of the usage that the agent reported, if any.
     """
     if unasked is None:
         unasked = count_unasked(config, episodes, not_run)
@@ -152,8 +153,8 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 
 
 def public_config(config: Config, seed: int | None) -> dict[str, Any]:
-    """Return the config for publication: without API keys and folders of this machine."""
-    # old local files put their API keys in agent_client_configs
+    """Return the config without API keys and folders of this machine, for publication."""
+    # old local config files have API keys in agent_client_configs
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})
     public |= {key: Path(path).name for key, path in paths.items() if Path(path).is_absolute()}
@@ -161,16 +162,18 @@ def public_config(config: Config, seed: int | None) -> dict[str, Any]:
 
 
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
-    """Count episodes by failure type, with every type listed; empty if none is reported."""
+    """Count episodes by failure type. The result lists all types, or is empty if no episode has
+    one."""
     counts = Counter(episode.failure for episode in episodes if episode.failure)
     kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
     return {kind.value: counts[kind] for kind in kinds} if counts else {}
 
 
 def unsafe_by(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
-    """Count unsafe episodes by the first finding's rule, or by the reason without a finding.
+    """Count unsafe episodes by the rule of the first finding, or by the reason if there is no
+    finding.
 
-    The sum of the counts is the complement of the rate of safety.
+    The sum of the counts is the number of episodes that do not count as safe.
     """
     safe = VERDICTS["safety"]
     counts = Counter(episode.unsafe_by or "not seen" for episode in graded if not safe(episode))
@@ -183,8 +186,8 @@ def count_unasked(
 ) -> Sequence[U]:
     """Return the never-asked queries that count as failures: all or none.
 
-    They count if the agent used up the time budget. A run without a time budget, or a run that has
-    not ``ended`` by itself, was stopped from outside or is still running, so they do not count.
+    They count if the agent used up the time budget. They do not count in a run without a time
+    budget, or in a run that was stopped or still runs (not ``ended``).
     """
     counted = ended and not_run and config.time_budget_s is not None and agent_used_time(episodes)
     return not_run if counted else ()
@@ -193,8 +196,8 @@ def count_unasked(
 def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
     """Count graded episodes that are not safe by failure type, the most frequent first.
 
-    The failure type names the first cause of a failure, so unsafe episodes may also have types
-    other than safety violation. ``unasked`` are never-asked queries that count as failures.
+    The failure type names the first cause of a failure, so unsafe episodes may have other types
+    than safety violation. ``unasked`` are never-asked queries that count as failures.
     """
     safe = VERDICTS["safety"]
     counts = Counter(
@@ -207,10 +210,11 @@ def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
 
 
 def agent_used_time(episodes: Iterable[Outline]) -> bool:
-    """Return whether waiting for replies and running them took at least half of the episodes' time.
+    """Return whether waiting for replies and executing them took at least half of the episodes'
+    time.
 
-    Building worlds and queueing are left out. Without any measured time the answer is true, so that
-    the denominator of the rates is not reduced by default.
+    The time for building worlds and queueing is not agent time. Without measured times the result
+    is true, so that never-asked queries count as failures by default.
     """
     theirs = ours = 0.0
     for episode in episodes:
@@ -222,11 +226,12 @@ def agent_used_time(episodes: Iterable[Outline]) -> bool:
 def break_down(
     episodes: Iterable[Outline], by: str, *, unasked: Iterable[Query] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return rates with Wilson intervals by ``label`` or ``level``, groups sorted by name.
+    """Return rates with Wilson intervals for groups by ``label`` or ``level``, sorted by name.
 
-    ``unasked`` are never-asked queries that count as failures. Each group has ``graded``,
-    ``invalid``, the means of ``mean_costs`` (``agent_s`` is waiting for replies, ``cost_usd`` as
-    reported and null without reports) and, by rate, ``successes``, ``rate`` and ``interval``.
+    ``unasked`` are never-asked queries that count as failures. Each group contains ``graded``,
+    ``invalid``, the means of ``mean_costs``, and for each rate ``successes``, ``rate`` and
+    ``interval``. ``agent_s`` is the time of waiting for replies. ``cost_usd`` is null if the agent
+    reported no costs.
     """
     groups: dict[str, list[Outline]] = {}
     missing: defaultdict[str, list[Query]] = defaultdict(list)
@@ -248,7 +253,8 @@ def break_down(
 
 
 def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
-    """Return the time of episodes by kind in s: total, mean, median, 95th percentile, maximum."""
+    """Return the time of episodes in s by kind of time: total, mean, median, 95th percentile,
+    maximum."""
     parts: dict[str, Callable[[Outline], float]] = {
         "agent_s": lambda episode: episode.agent_time_s,
         "execution_s": lambda episode: episode.execution_time_s,
@@ -265,11 +271,11 @@ def compare(
 ) -> dict[str, Any]:
     """Compare two agents on the same queries: a paired table with McNemar's exact test.
 
-    A pair is one query and repetition. Pairs that only one of the agents has, or that were invalid
-    for an agent, are left out and counted in ``unpaired``. ``difference`` is the first rate minus
-    the second, null without pairs, with ``interval``. If queries are repeated, the test is the
-    sign-flip test by query, and the interval is by query too; equal queries count as one query.
-    Raises ValueError for a verdict that is not in ``VERDICTS``.
+    A pair is one query and repetition. Pairs that only one agent has, or that were invalid for an
+    agent, are left out and counted in ``unpaired``. ``difference`` is the first rate minus the
+    second (null without pairs); ``interval`` is its interval. If queries are repeated, the test is
+    the sign-flip test by query, and the interval is computed by query too. Equal queries count as
+    one query. Raises ValueError for a verdict that is not in ``VERDICTS``.
     """
     if verdict not in VERDICTS:
         raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict!r}")
@@ -302,7 +308,8 @@ def compare(
 
 
 def _counts(episode: Outline) -> bool:
-    """Return whether a record has verdicts; records of failed agents or broken worlds have none."""
+    """Return whether a record has verdicts. Records of agent failures and environment failures have
+    none."""
     return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
@@ -316,7 +323,7 @@ def rate_all(
     n = len(graded) + len(unasked)
     same = {episode.query_id: episode.same for episode in graded}
     answers = Counter(episode.same for episode in graded)
-    # the content of a query is known only if one of its repetitions was asked
+    # a never-asked query's content is known only if one of its repetitions was asked
     answers.update(same.get(query.id, query.id) for query in unasked)
     table = {}
     for name, judge in VERDICTS.items():
@@ -342,7 +349,8 @@ def tell_repeats(
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
-    # If all queries have the same number of answers, pass^1 is the summary's rate and interval.
+    # If all queries have the same number of answers, pass^1 equals the rate and interval of the
+    # summary.
     even = len(set(answers.values())) == 1
     for k in range(1, repeats + 1):
         chances = {
@@ -395,7 +403,7 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
 def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
     """Return means per graded episode: ``iterations``, ``agent_s``, ``execution_s``, ``cost_usd``.
 
-    The cost is averaged over episodes that report it; null without any.
+    The cost is averaged over the episodes that report it, and is null if none does.
     """
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
     return {
@@ -457,7 +465,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
         "total": math.fsum(ordered),
         "mean": math.fsum(ordered) / len(ordered),
         "median": statistics.median(ordered),
-        # The nearest rank gives a measured time, not an interpolated one.
+        # The nearest-rank method returns a measured time, not an interpolated one.
         "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "max": ordered[-1],
     }

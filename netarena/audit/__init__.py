@@ -1,1 +1,1 @@
-"""Checks that queries are valid, and that no trace reveals a fault."""
+"""Checks that queries are valid, and that worlds do not reveal their faults by side effects."""

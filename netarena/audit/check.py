@@ -2,24 +2,24 @@
 
 A valid query meets these conditions; the name of a violation is in parentheses:
 
-- The query's world can be built and works, and the fault's effect is visible (``environment``).
-- An untouched world stays the same, so repeated observations are equal (``unstable``).
-- The initial state does not solve the query, and neither do states that an agent can reach without
+- The query's world can be built and works, and the fault has a visible effect (``environment``).
+- An unchanged world gives equal observations each time (``unstable``).
+- The initial state does not solve the query, and an agent cannot reach a solved state without
   reading the task (``Application.unearned``; ``solved``).
 - The reference solution solves the query through the real parser, environment and judge
   (``unsolved``). Each order in ``Application.solutions`` is tried in a new world; several worlds
   are open concurrently.
 - No step of the reference solution is unsafe (``unsafe``).
-- If one repair must follow another, the opposite order is unsafe (``Application.hasty``;
+- If one repair must follow another repair, the opposite order is unsafe (``Application.hasty``;
   ``order``).
 - The query's id is unique, its texts are not empty, the query survives a JSON round trip, and the
   application finds no defect in the query (``Application.doubts``; ``record``).
 
-A world that fails before anything was executed is built once more, as in an assessment.
+A world that fails before the first command is built once more, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
-that only compute may be distributed to worker processes, one per core. An audit may be cancelled at
-any time, also while it draws queries; its ``Ledger`` has the findings so far.
+without a real environment may be distributed to worker processes, one per core. An audit may be
+cancelled at any time, even while it generates queries; its ``Ledger`` contains the findings so far.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from netarena.task.application import Application, Environment
 from netarena.task.evidence import Evidence
 from netarena.task.prompt import render
 
-#: Number of worlds that are open at a time in each process.
+#: Maximum number of worlds that each process has open at a time.
 CONCURRENCY = 2
 #: Number of attempts to open a world if the environment fails, as in an assessment.
 TRIES = 2
@@ -72,9 +72,9 @@ class Reason(StrEnum):
     REFUSED = "refused"  # the parser refuses the reference solution
     UNSOLVED = "unsolved"  # the reference solution does not solve the query
     UNSAFE = "unsafe"  # the reference solution breaks a safety rule
-    ORDER = "order"  # an order of repairs that should be unsafe is safe
-    RECORD = "record"  # id not unique, an empty text, or a JSON round trip changes the query
-    BUG = "bug"  # NetArena's own code raised
+    ORDER = "order"  # a wrong order of repairs is safe
+    RECORD = "record"  # duplicate id, empty text, or query changed by a JSON round trip
+    BUG = "bug"  # NetArena's own code raised an error
 
 
 class Flaw(Record):
@@ -89,12 +89,13 @@ class Flaw(Record):
 
 
 class Audit(Record):
-    """Result of an audit. ``retried`` counts worlds that took two attempts."""
+    """Result of an audit. ``retried`` counts worlds that needed two attempts."""
 
     application: str
     version: str
     seed: int
-    #: Checked queries by variant and label; a config without variants has one variant, "".
+    #: Number of checked queries by variant and label. A config without variants has one variant,
+    #: "".
     drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
@@ -162,7 +163,7 @@ class Spot(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A drawn query and its variant of the config."""
+    """A query of the audit, and its variant of the config."""
 
     variant: str
     config: Config
@@ -170,7 +171,8 @@ class Item(NamedTuple):
 
 
 def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """Return queries of an audit of ``total``, spread evenly over ``config``'s variants and labels.
+    """Return the queries of an audit of ``total`` queries, spread evenly over ``config``'s variants
+    and labels.
 
     Returns only the queries at positions from ``config.start_index`` to below ``end_index``;
     ``num_queries`` is not used. Raises ConfigError if nothing can be drawn.
@@ -187,7 +189,8 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 def _draw(
     application: Application, config: Config, seed: int, total: int
 ) -> Generator[None, None, list[Item]]:
-    """Draw like ``draw``, but one query per step, because drawing all may take a long time."""
+    """Generate the same queries as ``draw``, one per step, because generating all may take a long
+    time."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     chosen = chosen_of(config, total)
@@ -203,7 +206,8 @@ def _draw(
         own = [
             [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
         ]
-        # variants alternate and start with different labels, so few queries cover many of both
+        # variants alternate and start with different labels, so that even a few queries cover many
+        # of both
         start = place * number // len(variants)
         piles.append(own[start:] + own[:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
@@ -225,7 +229,7 @@ def _draw(
 
 
 def chosen_of(config: Config, total: int) -> range:
-    """Return the positions of the queries of an audit of ``total`` that ``config`` selects.
+    """Return the positions of the queries that ``config`` selects in an audit of ``total`` queries.
 
     Raises ConfigError if ``config`` selects no query.
     """
@@ -237,7 +241,8 @@ def chosen_of(config: Config, total: int) -> range:
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Return variants named by the keys in which they differ; a single variant has no name."""
+    """Return the variants by name. A name contains the keys in which variants differ; a single
+    variant has the name ""."""
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
 
@@ -251,7 +256,7 @@ def _named(variants: Sequence[Config]) -> dict[str, Config]:
 
 
 def _plain(value: object, most: int | None) -> str:
-    """Return a value as text for a name, cut after ``most`` characters."""
+    """Return a value as text for a name, truncated to ``most`` characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if most is None or len(text) <= most else f"{text[:most]}…"
 
@@ -261,8 +266,8 @@ class Depth(NamedTuple):
 
     #: Number of observations of a settled state; None for the application's number.
     looks: int | None = None
-    #: Maximum number of tried orders among all orders of the solution: the first ones and the
-    #: last; None for the application's choice.
+    #: Maximum number of orders of the solution that are tried (the first ones and the last); None
+    #: for the application's choice.
     orders: float | None = None
 
     def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
@@ -275,7 +280,7 @@ class Depth(NamedTuple):
         return [*found[: int(self.orders) - 1], found[-1]]
 
 
-#: The application's own thoroughness.
+#: The thoroughness that the application chooses.
 AS_IT_IS = Depth()
 
 
@@ -289,11 +294,11 @@ class Ledger:
         self._retried = 0
 
     def enter(self, item: Item) -> None:
-        """Record a drawn query."""
+        """Record a query that the audit will check."""
         self._items.append(item)
 
     def add(self, flaws: Iterable[Flaw]) -> None:
-        """Add flaws that were found without a world."""
+        """Add flaws that were found without building a world."""
         self._flaws += flaws
 
     def check(self, checked: Checked) -> None:
@@ -304,7 +309,8 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result for the queries, of ``total``, that were checked or are flawed."""
+        """Return the result of the audit of ``total`` queries, for those that were checked or are
+        flawed."""
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
         order = {item.query.id: number for number, item in enumerate(items)}
@@ -341,10 +347,10 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
 
     If ``processes`` is 1, the checks run in this process, otherwise in that many workers, each with
     its own application of the same type. ``concurrency`` worlds are open at a time in each process.
-    ``depth`` is the thoroughness. ``checked`` is called with each finished query, ``slow`` with
-    each query in this process that takes more than ``SLOW_S``. ``ledger`` holds the findings for a
-    caller that stops early. Raises ConfigError if nothing can be drawn, and EnvironmentFailed if a
-    worker exits before its work is done.
+    ``depth`` is the thoroughness. ``checked`` is called with each finished query, and ``slow`` with
+    each query in this process that takes more than ``SLOW_S``. A caller that stops early finds the
+    findings so far in ``ledger``. Raises ConfigError if nothing can be drawn, and EnvironmentFailed
+    if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -372,7 +378,8 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     concurrency: int = CONCURRENCY,
     told: Callable[[Evidence | None, str], None],
 ) -> None:
-    """Draw ``total`` queries; call ``told`` with each query's evidence, or why there is none.
+    """Generate ``total`` queries. Call ``told`` with each query's evidence, or the reason why it
+    has none.
 
     A failed world is retried once. Raises ConfigError if nothing can be drawn.
     """
@@ -392,7 +399,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
                     break
             else:
                 told(None, why)
-            await asyncio.sleep(0)  # for evidence that is only computed
+            await asyncio.sleep(0)  # lets other tasks run if evidence is only computed
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -400,7 +407,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 
 
 async def _rest(steps: Generator[None, None, T]) -> T:
-    """Run all steps and return their result; the caller may cancel after each step."""
+    """Run all steps and return their result; a cancellation takes effect after each step."""
     while True:
         try:
             next(steps)
@@ -411,7 +418,7 @@ async def _rest(steps: Generator[None, None, T]) -> T:
 
 
 class Checked(NamedTuple):
-    """A query, its flaw if it has one, and the number of attempts of its world."""
+    """A checked query, its flaw, if any, and the number of attempts that its world took."""
 
     item: Item
     flaw: Flaw | None
@@ -420,7 +427,7 @@ class Checked(NamedTuple):
 
 #: Callback for checked queries.
 Count = Callable[[Iterable[Checked]], None]
-#: Callback for a slow query: seconds so far, and the current stage of its check.
+#: Callback for a slow query: the query, the seconds so far, and the current stage of its check.
 Slow = Callable[[Query, float, str], None]
 
 
@@ -428,7 +435,7 @@ class _Trial(NamedTuple):
     """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
-    #: Whether the replies are repairs in an order that must be unsafe, and not a solution.
+    #: Whether the replies are repairs in an order that must be unsafe, instead of a solution.
     hasty: bool = False
 
 
@@ -446,8 +453,8 @@ class _Stage:
 class _Case:
     """The check of one query: each of its solutions is tried in a new world.
 
-    If several solutions are flawed, the first in order counts, not the first found. If the check
-    takes long, the stage of the first running trial is reported.
+    If several solutions are flawed, the first in their order counts, even if another flaw is found
+    earlier. If the check takes long, the stage of the first running trial is reported.
     """
 
     def __init__(
@@ -457,11 +464,11 @@ class _Case:
         self._item = item
         self._looks = application.looks if depth.looks is None else depth.looks
         self._slow = slow
-        #: The first flawed solution, and its flaw.
+        #: Index of the first flawed solution so far, and its flaw.
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
-            # a query without a solution is checked as one with an empty solution, and so is flawed
+            # a query without a solution is checked with an empty solution, and is therefore flawed
             solutions = depth.solutions(application, item.query) or [()]
             hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
             self.trials = [*map(_Trial, solutions), *hasty]
@@ -582,7 +589,7 @@ async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Keep spawned processes from importing files of the current folder."""
+    """Prevent spawned processes from importing files of the current folder."""
     known = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -628,7 +635,8 @@ def _count(names: Iterable[str]) -> dict[str, int]:
 def _inspect(
     application: Application, items: Sequence[Item], ledger: Ledger
 ) -> Generator[None, None, None]:
-    """Enter queries into ``ledger`` with the flaws of their records, one per step."""
+    """Record queries in ``ledger``, with the flaws in the queries themselves, one query per
+    step."""
     seen: set[str] = set()
     for item in items:
         query = item.query
@@ -671,10 +679,11 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
     looks: int,
     first: bool,
 ) -> tuple[Flaw | None, int]:
-    """Return the flaw that a query's world shows, if any, and the number of attempts.
+    """Try one solution in a new world. Return the flaw that it reveals, if any, and the number of
+    attempts.
 
-    The untouched world of the ``first`` solution is observed as often as any state; those of the
-    others, which are equal, once.
+    Before the ``first`` solution, the unchanged world is observed ``looks`` times; before the other
+    solutions, only once, because their worlds are equal.
     """
     config, query = item.config, item.query
     tries = 0
@@ -720,7 +729,7 @@ async def _close(environment: Environment) -> _Flawed | None:
 
 @dataclass(frozen=True)
 class _Proof:
-    """An opened world and its trials. Raises _Flawed at the first violated condition."""
+    """The trials in an opened world. They raise _Flawed at the first violated condition."""
 
     application: Application
     config: Config
@@ -731,7 +740,7 @@ class _Proof:
     stage: _Stage
 
     async def start(self, looks: int) -> None:
-        """Check the untouched world with this number of observations."""
+        """Check the unchanged world with this number of observations."""
         initial = self.initial
         parts = self.application.brief(self.config, self.query, initial, ())
         if not render(self.config.prompt_type, parts).strip():
@@ -763,7 +772,7 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            # an episode would end here, unless it is a ticket
+            # only a ticket would not end here
             ended = self.config.briefing is Briefing.FULL or number == len(replies)
             if judgement.correct and ended:
                 return
@@ -798,7 +807,7 @@ class _Proof:
         return self.application.judge(self.query, self.initial, before, after)
 
     async def _observe(self, looks: int) -> State:
-        """Return the settled state, which must be the same in each observation."""
+        """Return the settled state. It must be the same in each observation."""
         first: State = None
         for number in range(1, looks + 1):
             self.stage.at = f"look {number} of {looks}"
@@ -815,9 +824,9 @@ class _Proof:
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
-    """Return the first position at which two states differ, with both values, cut.
+    """Return the first position at which two states differ, with both values (truncated).
 
-    For lists of different lengths, the values that only one has.
+    For lists of different lengths, return the values that only one list contains.
     """
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         parts = [(f"{place}.{key}", before[key], after[key]) for key in before]

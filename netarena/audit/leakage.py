@@ -1,21 +1,21 @@
-"""Leakage test: how well simple learners find the target from evidence only.
+"""Leakage test: how well simple learners find the fault from evidence without diagnosis.
 
-``examine`` trains learners on ``Evidence`` and reports their results on queries that they were not
-trained on. Every learner is cross-fitted by query, so all candidates of a query are in the same
+``examine`` trains learners on ``Evidence`` and tests them on other queries. A target is a candidate
+with a fault. Every learner is cross-fitted by query: all candidates of a query are in the same
 fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
 - ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
   all queries, ``within`` only candidates of the same query.
-- ``anything``: is anything wrong at all? The measure is the balanced accuracy over queries with and
-  without a fault.
+- ``anything``: does the query have any fault? The measure is the balanced accuracy over queries
+  with and without a fault.
 
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
-comes from Fisher's exact test, one-sided. Both are corrected over learners with Holm's method, one
-family per question. ``power`` is the probability that Holm's first step, with the given queries,
-detects a top-1 of twice chance, or a balanced accuracy of 60 %.
+comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
+one family per question. ``power`` is the probability that Holm's first step, with the given
+queries, detects a top-1 of twice chance, or a balanced accuracy of 60 %.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -53,14 +53,15 @@ LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
 POWER = 0.9
 #: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6
-#: Number of resamples of each bootstrap; number of draws of each permutation test and power
+#: Number of resamples of each bootstrap, and number of draws of each permutation test and power
 #: computation.
 RESAMPLES, DRAWS = 1000, 4000
-#: Maximum number of columns of a learner: the columns that differ most in its training folds.
+#: Maximum number of columns that a learner uses: those that differ most between targets and others
+#: in its training folds.
 COLUMNS = 150
 #: Number of features that a report lists for each kind.
 TELLING = 20
-#: Smallest number of queries for which five folds are used; fewer queries use ten folds.
+#: Smallest number of queries for which five folds are used. Below this number, ten folds are used.
 _MANY = 500
 #: Minimum number of candidates or queries of each class in a training fold.
 _FEWEST = 3
@@ -75,7 +76,8 @@ class Estimate(Record):
 
 
 class Found(Record):
-    """Results of one learner on one kind of features; null if a question does not apply."""
+    """Results of one learner on one kind of features. A result is null if its question does not
+    apply."""
 
     learner: str
     kind: Kind
@@ -85,12 +87,12 @@ class Found(Record):
     within: Estimate | None = None
     anything: Estimate | None = None
     anything_p: float | None = None
-    #: Goals that are missed according to this learner, in words.
+    #: Goals that are not met according to this learner, as text.
     missed: tuple[str, ...] = ()
 
 
 class Telling(Record):
-    """Result of one feature as a score: AUC within queries, the AUC's z, and top-1.
+    """Result of one feature used as a score: AUC within queries, z value of this AUC, and top-1.
 
     Top-1 is computed in the better direction. ``weight`` is the feature's standardised coefficient
     in the logistic regression, 0 if the feature is unused.
@@ -122,11 +124,11 @@ class Report(Record):
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Return the missed goals in words."""
+        """Return the goals that are not met, as text."""
         return tuple(words for one in self.found for words in one.missed)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the report as plain JSON, including the missed goals."""
+        """Return the report as plain JSON, including the goals that are not met."""
         return {**self.model_dump(mode="json"), "missed": list(self.missed)}
 
 
@@ -137,9 +139,9 @@ class _Table:
     names: tuple[str, ...]
     values: Matrix
     is_target: Flags
-    #: Number of each row's query, in ascending order.
+    #: Number of the query of each row, in ascending order.
     group: Places
-    #: Number of each row's role; rows of one query and role are consecutive.
+    #: Number of the role of each row; rows of one query and role are consecutive.
     role: Places
 
     def rows(self, chosen: Flags) -> tuple[Matrix, Flags]:
@@ -165,7 +167,7 @@ def examine(
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
         raise ValueError("the evidence has no candidates")
-    # with busy processors, waiting OpenMP threads cost more time than they save
+    # on busy processors, OpenMP threads cost more time than they save
     with threadpool_limits(1):
         return _examine(evidence, seed, told)
 
@@ -186,7 +188,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
             continue
         shares = [own.is_target[mine].mean() for mine in own.sets()]
         mixed = np.array([share for share in shares if 0 < share < 1])
-        # the lower power of the two kinds
+        # the lower of the powers for the two kinds of features
         if not len(chances) or 0 < len(mixed) < len(chances):
             chances = mixed
         results: dict[str, Found] = {}
@@ -255,7 +257,7 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
     for number in range(len(roles)):  # values that all candidates share carry no information
         mine = table.role == number
         values[mine] -= _medians(values[mine])
-    # ranks that the application has already computed would be duplicates
+    # skip ranks that the application has already computed
     first = {name: place for place, name in reversed([*enumerate(names)])}
     kept = _varied(values, sorted(first.values()))
     return replace(table, names=tuple(names[place] for place in kept), values=values[:, kept])
@@ -309,7 +311,7 @@ def _matrix(rows: Sequence[Mapping[str, float]]) -> tuple[tuple[str, ...], Matri
     for number, row in enumerate(rows):
         for name, value in row.items():
             values[number, places[name]] = value
-    # infinite values would make the mean useless
+    # the mean of infinite values would be infinite
     return names, np.clip(values, -1e15, 1e15)
 
 
@@ -328,7 +330,7 @@ def _ranks(values: Matrix) -> Matrix:
 
 
 def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
-    """Return the columns that differ between any two rows; a missing value counts as a value."""
+    """Return the columns that are not the same in all rows; a missing value counts as a value."""
     kept = []
     for place in places:
         column = values[:, place]
@@ -362,7 +364,8 @@ def _learners(table: _Table, seed: int) -> dict[str, Learner]:
 
 
 def _columns(train: Matrix, is_target: Flags) -> Places:
-    """Return the columns that differ most between targets and others, by distance of mid-ranks."""
+    """Return the columns that differ most between targets and other rows, by the distance of
+    mid-ranks."""
     effect = np.abs(_aucs(train, is_target) - 0.5)
     missing = np.isnan(train)
     effect = np.maximum(
@@ -378,7 +381,7 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
     def filled(values: Matrix) -> Matrix:
         part = values[:, chosen]
         missing = np.isnan(part)
-        # large values are compared by their order of magnitude
+        # large values are replaced with their order of magnitude
         size = np.where(missing, middle, part) - middle
         return np.concatenate([np.sign(size) * np.log1p(np.abs(size)), missing], axis=1)
 
@@ -393,7 +396,7 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
 
 def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[Matrix, Matrix]:
     chosen = _columns(train, is_target)
-    # a column that is missing in all training rows cannot be binned
+    # a column without values in the training rows cannot be binned
     chosen = chosen[~np.isnan(train[:, chosen]).all(axis=0)]
     model = HistGradientBoostingClassifier(
         max_iter=60,
@@ -409,7 +412,8 @@ def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[
 
 
 def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the column with the AUC furthest from 0.5 in training, in its direction."""
+    """Use the single column whose training AUC is furthest from 0.5 as the score, in the better
+    direction."""
     aucs = _aucs(train, is_target)
     best = int(np.argmax(np.abs(aucs - 0.5)))
     weights = np.zeros(train.shape[1])
@@ -445,7 +449,8 @@ def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
 
 
 def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, Matrix]:
-    """Return each row's score by a learner that was not trained on its query, and mean weights."""
+    """Return each row's score by a learner that was not trained on the row's query, and the mean
+    weights."""
     scores = np.zeros(len(table.is_target))
     weights = np.zeros(len(table.names))
     if not table.names:
@@ -540,7 +545,8 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
         if wrong[chosen].any() and not wrong[chosen].all():
             drawn.append(_balanced(right[chosen], wrong[chosen]))
     low, high = np.percentile(drawn, [2.5, 97.5])
-    # Fisher's exact test: true positives, given the actual and the predicted positives
+    # Fisher's exact test of the number of true positives, given the actual and the predicted
+    # positives
     p = hypergeom.sf(int((said & wrong).sum()) - 1, len(wrong), int(wrong.sum()), int(said.sum()))
     return found.model_copy(
         update={
@@ -572,7 +578,7 @@ def _bootstrap(values: Matrix, rng: np.random.Generator) -> Estimate:
 
 
 def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Telling]:
-    """Return the most telling features, by z of their AUC within queries."""
+    """Return the features that reveal targets best, by the z value of their AUC within queries."""
     per_query: list[Matrix] = []
     hits_up: list[Matrix] = []
     hits_down: list[Matrix] = []
@@ -610,7 +616,7 @@ def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Te
 
 
 def _judge(found: Sequence[Found]) -> list[Found]:
-    """Return ``found`` with adjusted p-values and each learner's missed goals."""
+    """Return ``found`` with adjusted p-values and, for each learner, the goals that are not met."""
     judged = list(found)
     for key in ("top1_p", "anything_p"):
         places = [place for place, one in enumerate(judged) if getattr(one, key) is not None]

@@ -10,8 +10,8 @@ The exit status is
 - 2 for bad arguments or config, with one line that names the error and the allowed values,
 - 130 or 143 if a signal stopped the command.
 
-Completion for a shell comes with click: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"``
-(also ``zsh_source``, ``fish_source``).
+Click provides shell completion: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"`` (or
+``zsh_source``, ``fish_source``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import click
 from netarena.cli.terminal import open_streams
 from netarena.errors import ConfigError, NetArenaError, suggest
 
-#: Sub-commands in the order of the help: name, module, description.
+#: Sub-commands in the order of the help text: name, module, description.
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent on this machine."),
@@ -64,7 +64,8 @@ COMMANDS = (
 
 
 class Stopped(Exception):
-    """A signal ended the command; ``status`` is the exit status, the text has the next step."""
+    """A signal stopped the command; ``status`` is the exit status, and the text describes the next
+    step."""
 
     def __init__(self, status: int, hint: str = "") -> None:
         super().__init__(hint)
@@ -72,7 +73,7 @@ class Stopped(Exception):
 
 
 class _ReaderLeft(Exception):
-    """Standard output was closed by its reader."""
+    """The reader of standard output has closed it."""
 
 
 class _Commands(click.Group):
@@ -169,7 +170,7 @@ def _refuse_empty_out(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Redirect standard output to nowhere, since the interpreter flushes it when it exits."""
+    """Redirect standard output to /dev/null, because the interpreter flushes it when it exits."""
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):  # no file descriptor, as in a test

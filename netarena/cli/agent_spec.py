@@ -1,4 +1,4 @@
-"""Selection of the examined agent: how to reach and name it, also for a resumed run."""
+"""Selection of the agent under test: how to reach and name it, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME
 
-#: HOST:PORT, that is a URL without its scheme.
+#: HOST:PORT, a URL without the scheme.
 _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 
@@ -54,7 +54,7 @@ class Choice:
         return find_model(command, {}, os.environ)
 
     def check(self) -> None:
-        """Refuse an invalid choice before any world is built. Raises ConfigError."""
+        """Check the choice before any world is built. Raises ConfigError."""
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
                 raise ConfigError(
@@ -80,20 +80,20 @@ class Choice:
             )
 
     def stored(self) -> dict[str, Any]:
-        """Return the choice for the run's config."""
+        """Return the choice in the form that is stored in the run's config."""
         return asdict(self)
 
 
 def choose(given: Choice, default: str) -> Choice:
-    """Return the given choice or, without one, the agent of the name ``default``."""
+    """Return the given choice or, if it is empty, the agent named ``default``."""
     return given if given.is_made else replace(given, agent=default)
 
 
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
-    """Return the choice of the run in ``folder`` if none is given, and the agent's name there.
+    """Return the agent with which to resume the run in ``folder``, and its name in that run.
 
-    The name is None if another agent is given, which has its own name. Raises ConfigError if the
-    run does not say how to reach its agent.
+    If ``given`` is empty, it is the agent of the run. If ``given`` is another agent, the name is
+    None. Raises ConfigError if the run does not store how to reach its agent.
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
@@ -108,7 +108,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
 
 
 def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
-    """Return whether an agent that has a ``--name`` is now started with another command."""
+    """Return whether ``given`` is the run's agent with the same ``--name`` but another command."""
     known = None not in (given.command, kept and kept.command)
     return known and kept is not None and called != kept.command
 
@@ -120,7 +120,7 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
         told = stored.get("agent")
         choice = Choice(**told) if told else Choice(agent=called)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None  # ``conduct`` reports why, if it is not a run
+        return None, None  # if the folder is not a run, ``conduct`` reports why
     started = choice.command is not None or choice.program is not None
     known = started or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called
@@ -131,7 +131,7 @@ def connect(
 ) -> Any:
     """Return a client of the agent at ``url``, with the role's headers from ``environ``.
 
-    The client waits at most ``connect_timeout_s`` for the card while nothing serves the URL.
+    The client waits at most ``connect_timeout_s`` for the card while no server listens at the URL.
     """
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable
@@ -141,7 +141,7 @@ def connect(
         url,
         name=role,
         credential=load_credentials(environ).get(variable(role)),
-        # an address on the user's own command line is intended
+        # the user chose the address on the command line
         network=Network(allow_link_local=True),
         connect_timeout_s=connect_timeout_s,
     )

@@ -26,14 +26,16 @@ from netarena.task.application import configured, load
 
 #: Default number of queries.
 TOTAL = 100
-#: Minimum number of queries per process, below which another process does not pay off.
+#: Minimum number of queries per process; for fewer, starting another process takes longer than it
+#: saves.
 PER_PROCESS = 500
 #: Maximum number of flaws in the table; ``--json`` has all of them.
 SHOWN = 20
 
 
 def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Return the parsed option: a number from 1 on, or infinity for ``all``; None if not given."""
+    """Return the parsed option: a positive number, or infinity for ``all``; None if it is not
+    given."""
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
@@ -141,7 +143,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refuse an invalid page before the audit
-    # Live worlds share the machine's names and emulators, so only computation is distributed.
+    # Live worlds share the machine's names and emulators, so only checks without live worlds are
+    # distributed.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()
@@ -164,7 +167,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     config,
                     chosen,
                     total,
-                    # number of worlds at a time, if the caller sets it
+                    # the config may request more worlds at a time
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     depth=Depth(looks, orders),
@@ -190,7 +193,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
     """Replace the section of ``page``; without ``lines`` only check that it exists.
 
-    Raises ConfigError if the page has no place for it.
+    Raises ConfigError if the page does not contain the section's markers.
     """
     try:
         text = replace_section(page.read_text(encoding="utf-8"), f"audit {name}", lines)
@@ -216,9 +219,10 @@ def _title(result: Audit) -> str:
 
 
 def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
-    """Return headers and rows: checked queries and flaws per label, by variant if several.
+    """Return headers and rows: checked queries and flaws per label, and per variant if there are
+    several.
 
-    Variants that differ in several keys have letters, and a table explains them.
+    Variants that differ in several keys are named by letters; another table explains the letters.
     """
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []
@@ -247,7 +251,7 @@ def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
 
 
 def _letters(number: int) -> str:
-    """Return the name of a column in a spreadsheet: A, B, …, Z, AA, AB and so on."""
+    """Return a letter name as in the columns of a spreadsheet: A, B, …, Z, AA, AB and so on."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 

@@ -29,7 +29,7 @@ from netarena.task.prompt import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: Time for one turn above which an ordinary assessment takes more than 28 minutes, in s.
+#: Time for one turn in s above which an ordinary assessment takes more than 28 minutes.
 SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3
@@ -99,7 +99,7 @@ async def examine_agent(
             yield _judge_stranger() if STRANGE in error.detail else _failed("reply", error)
             return
         took_s = time.monotonic() - begin
-        # if the given URL accepts no messages, the path in the card does
+        # the URL that accepted the message; it may be the path in the card
         came = f"{len(reply.text)} characters from {agent.asked_url}"
         yield _told("reply", ok=True, detail=f"{came}: {reply.text!r:.60}")
         yield _told(
@@ -152,7 +152,8 @@ def _judge_card(card: Card, url: str) -> list[Check]:
 
 
 async def _prompt(application: Application | None) -> tuple[str, str]:
-    """Return the first prompt of a fresh query, or a greeting and why there is no prompt."""
+    """Return the first prompt of a fresh query, or a greeting and the reason why there is no
+    prompt."""
     if application is None:
         return _GREETING, "no application was named"
     config = application.config_type.parse({})
@@ -172,7 +173,8 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
 
 
 def _judge_stranger() -> Check:
-    """Return the check of a scripted agent, which replies only in the assessment that it knows."""
+    """Return the check of a scripted agent. Such an agent replies only in the assessment for which
+    it was started."""
     return Check(
         name="reply",
         ok=False,

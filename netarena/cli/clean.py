@@ -1,4 +1,4 @@
-"""``netarena clean``: remove resources that killed services left behind."""
+"""``netarena clean``: remove leftover resources of killed services."""
 
 from __future__ import annotations
 

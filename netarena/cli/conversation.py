@@ -12,9 +12,9 @@ from netarena.errors import AgentFailed
 from netarena.model import AgentInfo, Reply, Usage
 from netarena.report.markdown import plain
 
-#: Maximum number of shown lines of one text; the journal has the whole text.
+#: Maximum number of displayed lines of one text; the journal contains the whole text.
 MOST_LINES = 200
-#: Minimum number of unchanged lines at the start of a prompt that are left out.
+#: Unchanged lines at the start of a prompt are left out if there are at least so many.
 FEWEST_LEFT_OUT = 4
 
 
@@ -43,7 +43,7 @@ class Watched:
         turn = self._turns[context_id] = self._turns.get(context_id, 0) + 1
         where = f"conversation {number}, turn {turn}"
         before = self._prompts.get(context_id, "")
-        # Limit the memory; prompts of earlier conversations are no longer needed.
+        # Limits the memory; prompts of earlier conversations are no longer needed.
         self._prompts = {context_id: prompt} if len(self._prompts) > 64 else self._prompts
         self._prompts[context_id] = prompt
         _show(f"{where}: to the agent", *_news(before, prompt))
@@ -63,7 +63,7 @@ class Watched:
 
 
 def show_verdict(record: dict[str, Any]) -> None:
-    """Print how an episode ended."""
+    """Print the result of an episode."""
     why = record.get("failure_rule") or ""
     _title(plain(f"{record['id']}: {record['outcome'].replace('_', ' ')}{why and f', {why}'}"))
 
@@ -74,7 +74,8 @@ def harmless_line(line: str) -> str:
 
 
 def _news(before: str, now: str) -> tuple[str, ...]:
-    """Return the shown texts of a prompt: a note on unchanged lines at its start, and the rest."""
+    """Return the displayed texts of a prompt: a note about unchanged lines at its start, and the
+    rest."""
     old, new = before.splitlines(), now.splitlines()
     pairs = enumerate(zip(old, new, strict=False))
     same = next((i for i, (then, line) in pairs if then != line), min(len(old), len(new)))

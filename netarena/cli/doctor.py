@@ -21,11 +21,12 @@ from netarena.model import Check, Severity
 from netarena.report.markdown import plain
 from netarena.task.application import application_names, describe_versions, load
 
-#: Free disk space in bytes for the journal of some thousand episodes with all texts.
+#: Required free disk space in bytes: enough for the journal of several thousand episodes with all
+#: texts.
 _ROOM = 2**30
 #: Maximum number of characters of a remedy in the table; longer remedies are printed below it.
 _LONGEST_REMEDY = 80
-#: Extras that no application requires, each with one of its modules and the feature that uses it.
+#: Extras that no application requires: one module of each extra, and the feature that uses it.
 EXTRAS = MappingProxyType(
     {
         "purple": ("litellm", "netarena-purple --model"),
@@ -78,10 +79,10 @@ def show_checks(
 ) -> None:
     """Print a table of checks; a ``title`` replaces the column with the part that is checked.
 
-    ``words`` describe the consequence of a failed check.
+    ``words`` describes the consequence of a failed check.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
-    # a column must not wrap a line that users paste
+    # a line that users may copy must not be wrapped in a column
     remedies = {check.remedy: "" for _, check in checks if len(check.remedy) > _LONGEST_REMEDY}
     remedies.update({remedy: f"[{number}]" for number, remedy in enumerate(remedies, start=1)})
     rows = [
@@ -155,7 +156,8 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """Yield the application's checks; a missing extra is a failure only if ``asked_for``."""
+    """Yield the application's checks. A missing extra is a failure only if the user named the
+    application (``asked_for``)."""
     try:
         application = load(name)
     except ConfigError as error:
@@ -177,7 +179,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even its parent package is installed
+    except ModuleNotFoundError:  # its parent package is not installed
         return False
 
 

@@ -1,8 +1,8 @@
-"""``netarena run --estimate``: requests, costs and time of a run, without asking its agents.
+"""``netarena run --estimate``: requests, costs and time of a run, estimated without its agents.
 
-A sample of the run's queries is played in process: by the heuristic agent, whose conversations
-have several turns, or else with the reference solution. The sample gives prompts, time and disk
-space.
+A sample of the run's queries is run in process with the heuristic agent, whose conversations have
+several turns. Applications without this agent use the reference solution. The sample provides
+prompts, time and disk space.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from netarena.run.shard import Shard
 from netarena.task.application import Application, indices_of
 from netarena.task.prompt import render
 
-#: Maximum number of queries of the sample; each label is drawn once.
+#: Maximum number of queries of the sample; each label occurs once.
 SAMPLE = 16
-#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and the share of the
-#: maximum number of turns that solved queries take; unsolved queries take all turns.
+#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed share of the
+#: maximum number of turns that a solved query takes. Unsolved queries take all turns.
 SOLVED, SOLVED_TURNS = 0.25, 0.5
 #: Assumed output tokens of one reply in addition to those of the reference reply.
 REASONING = {
@@ -45,13 +45,13 @@ REASONING = {
     PromptStyle.FEWSHOT_COT: 200,
     PromptStyle.REACT: 120,
 }
-#: Sign before token counts of a tokenizer that is not the model's own.
+#: Sign in front of token counts that are not from the model's own tokenizer.
 ABOUT = "≈"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One agent of the run: its role, its model and its config."""
+    """One agent of the run: its role, model and config."""
 
     role: str
     model: Model
@@ -63,7 +63,8 @@ class Earlier:
     """Means per reply and episode of an earlier run, which replace assumptions."""
 
     turns: float
-    #: By ``prompt_type``, for agents of the earlier run that reported tokens.
+    #: ``prompt_type`` -> mean output tokens per reply, from agents of the earlier run that reported
+    #: tokens.
     output_tokens: Mapping[str, float]
     source: str
 
@@ -74,7 +75,7 @@ class Sample:
 
     episodes: Sequence[Episode]
     queries: Mapping[str, Query]
-    #: Time from the plan to the last verdict, in s.
+    #: Time in s from the start of the first query to the last verdict.
     wall_s: float
     disk_bytes: int
 
@@ -117,10 +118,10 @@ def read_earlier(folder: Path, app: Application) -> Earlier:
 
 
 def take_sample(app: Application, config: Config) -> Sample:
-    """Play one query of each label, at most ``SAMPLE``, in a folder that is removed.
+    """Run one query of each label, at most ``SAMPLE`` queries, in a temporary folder.
 
-    Of more labels, each n-th one in seeded order is in the sample. Raises ConfigError if no query
-    can be played.
+    If there are more labels than ``SAMPLE``, every n-th label in seeded order is in the sample.
+    Raises ConfigError if no query can be run.
     """
     of = -(-len(app.labels(config)) // SAMPLE)
     shard = Shard(0, of) if of > 1 else None
@@ -162,7 +163,8 @@ def take_sample(app: Application, config: Config) -> Sample:
 
 
 class _Watch:
-    """Measures the time between the plan and the last verdict (``assessment.Reporter``)."""
+    """Measures the time from the start of the first query to the last verdict
+    (``assessment.Reporter``)."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -196,7 +198,8 @@ def prompts_of(app: Application, config: Config, query: Query, episode: Episode)
 def _tokens(
     app: Application, config: Config, sample: Sample, count: Callable[[str], int]
 ) -> tuple[float, float, float]:
-    """Return the mean tokens of the first prompt, of a further turn's additions, and of a reply."""
+    """Return the mean tokens of the first prompt, of the text that each further turn adds, and of a
+    reply."""
     first, growth, replies = [], [], []
     for episode in sample.episodes:
         sizes = [
@@ -214,7 +217,8 @@ def estimate(
     stated: Mapping[str | None, tuple[float, float]],
     earlier: Earlier | None = None,
 ) -> dict[str, Any]:
-    """Return the estimate of a run as JSON: one entry per agent, and time and disk of all."""
+    """Return the estimate of a run as JSON: one entry per agent, and the total time and disk
+    space."""
     config = with_size_of_file(app, agents[0].config)
     queries = len(indices_of(app, config)) * config.repeats
     sample = take_sample(app, config)

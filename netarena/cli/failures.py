@@ -1,4 +1,4 @@
-"""Summary of the reasons for failed episodes: one line on standard error at the end of a run."""
+"""Summary of the reasons for failed episodes, printed on standard error at the end of a run."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _is_lost(record: object) -> bool:
-    """Return whether a record, possibly of another green agent, is that of a failed episode."""
+    """Return whether a record (possibly from another green agent) belongs to a failed episode."""
     told = {Outcome.AGENT_FAILED.value, Outcome.UNSOLVED.value}
     return isinstance(record, dict) and record.get("outcome") in told
 
 
 def _tell(whose: str, lost: Iterable[Mapping[str, Any]], graded: int, hint: str = "") -> None:
-    """Print the most frequent reason for failure; each episode is ``outcome``, ``rule``, ``why``.
+    """Print the most frequent reason for failure. Each lost episode is (``outcome``, ``rule``,
+    ``why``).
 
-    Agent failures are grouped by the text before the colon in ``why``, other failures by rule.
+    Agent failures are grouped by the text before the colon in ``why``; other failures are grouped
+    by rule.
     """
     losses = Losses()
     for one in lost:

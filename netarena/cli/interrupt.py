@@ -1,4 +1,4 @@
-"""Runs a coroutine until it ends or a signal stops it; worlds are torn down either way."""
+"""Runs a coroutine until it ends or a signal stops it; worlds are removed in both cases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SIGNAL_STATUS = 128
 
 
 def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
-    """Return a function for the hint that ``command`` resumes the run in ``folder``.
+    """Return a function that returns the hint that ``command`` resumes the run in ``folder``.
 
-    The hint is empty as long as this run does not exist in the folder.
+    The hint is empty until the run has been created in the folder.
     """
 
     def seen() -> tuple[int, int] | None:
@@ -31,7 +31,7 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
     before = seen()
 
     def hint() -> str:
-        # a run that was in the folder before is not this run, except if it is resumed
+        # an older run in the folder is not this run, unless this run resumes it
         if not resumed and seen() in {before, None}:
             return ""
         return f"graded episodes are kept; {command} continues the run"
@@ -44,8 +44,8 @@ def run_until_stopped(
 ) -> T:
     """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is awaited.
 
-    An ignored SIGHUP stays ignored (nohup). Raises Stopped with the shell's status for the signal,
-    and with the current hint.
+    SIGHUP remains ignored if the parent process ignores it (nohup). Raises Stopped with the shell's
+    status for the signal, and with the current hint.
     """
     caught: list[signal.Signals] = []
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Default time limit of a client for each turn, in s.
 PATIENCE_S = 3600.0
-#: Maximum number of open sessions. A client needs one session; the session of a client that has
-#: disappeared stays open for the time limit of a turn.
+#: Maximum number of open sessions. A client needs one session. The session of a client that has
+#: disconnected without closing it stays open for the time limit of a turn.
 MOST_SESSIONS = 32
 TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
 PATH = "/mcp"
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # a client may disconnect after grading, before the results are written
+                # a client may disconnect after grading but before the results are written
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # Whatever the error, no call must wait for a task that never comes.
+        # After any error, calls must not wait for a next task.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()
@@ -164,7 +164,8 @@ async def _serve_stdio(desk: Desk) -> None:
 
 
 def build_http(desk: Desk, token: str, port: int) -> Starlette:
-    """Return the server over HTTP, with token and ``Host`` checks."""
+    """Return the ASGI application of the server, with checks of the token and the ``Host``
+    header."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     hosts = [f"{_HOST}:{port}", f"localhost:{port}"]
@@ -202,7 +203,7 @@ class _Guarded:
 
 
 async def _serve_http(desk: Desk, token: str, port: int) -> None:
-    """Serve until a client was informed that there are no more tasks."""
+    """Serve until a client has learned that there are no more tasks."""
     from netarena.a2a.service import listen, serving
 
     listener = listen(_HOST, port)

@@ -19,7 +19,7 @@ from netarena.report.markdown import plain
 from netarena.run.assessment import RESULTS_NAME, folder_of
 from netarena.run.merge import Gap, Run, Shards, merge, read_shards
 
-#: Maximum number of missing queries that are named per shard; ``--json`` names all of them.
+#: Maximum number of missing queries that the output names per shard; ``--json`` names all.
 SHOWN = 3
 EXAMPLES = """\b
 Examples:
@@ -104,7 +104,7 @@ def _command(shards: Shards, gap: Gap) -> str:
         return shlex.join(
             ["netarena", "run", run.application.name, "--out", str(gap.folder), "--resume"]
         )
-    if not origin:  # the run does not store how a scenario's participants are started
+    if not origin:  # a run does not store how the participants of a scenario are started
         again = "" if gap.folder is None else f" --out {shlex.quote(str(gap.folder))} --resume"
         return f"the command of the other shards with --shard {gap.shard}{again}"
     folder = next(iter(shards.parts.values())).folder.parent / gap.shard.folder_name("run")

@@ -1,4 +1,4 @@
-"""Names, prices and tokens of the language models behind agents, as far as they are known here.
+"""Names, prices and tokens of the language models that agents use, if they can be determined.
 
 Names come from an agent's command and environment, prices and tokenizers from LiteLLM if it is
 installed. Nothing here uses the network.
@@ -19,7 +19,7 @@ from netarena.agent.interface import asks_no_model
 from netarena.errors import ConfigError
 from netarena.run.purse import FREE, MAX_OUTPUT_TOKENS, Price
 
-#: The baseline agent, whose options name its model, as a program and as a module.
+#: The baseline agent as a program and as a module; its options name its model.
 _PURPLE, _PURPLE_MODULE = "netarena-purple", "a2a_purple"
 #: Characters per token of English text and JSON, used if no tokenizer is installed.
 _CHARS_PER_TOKEN = 4
@@ -34,7 +34,7 @@ class Model:
     """The model of one agent: its name, or the reason why the name is unknown."""
 
     name: str | None = None
-    #: Whether the agent asks no model at all.
+    #: Whether the agent uses no model.
     free: bool = False
     #: Maximum number of output tokens of one reply, if the agent's command sets it.
     max_tokens: int | None = None
@@ -70,14 +70,16 @@ def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str
 
 
 def model_of_named(agent: str) -> Model:
-    """Return the model of a named agent; only the baseline's scripted agents are known."""
+    """Return the model of a named agent; only the scripted baseline agents are known to use
+    none."""
     if asks_no_model(agent):
         return Model(free=True)
     return Model(unknown=f"the agent {agent} does not name its model")
 
 
 def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]:
-    """Return the prices of ``--price`` in US dollars per token, by role; None stands for all roles.
+    """Return the prices of ``--price`` in US dollars per token, by role; the key None means all
+    roles.
 
     Raises ConfigError.
     """
@@ -97,13 +99,14 @@ def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]
 def price_of(
     role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]
 ) -> Price | None:
-    """Return the price of a participant's model, as stated or from LiteLLM's table, or None."""
+    """Return the price of a participant's model: from ``stated``, else from LiteLLM's table, else
+    None."""
     told = stated.get(role, stated.get(None))
     if told is None and model.free:
         return FREE
     entry: Mapping[str, Any] = {}
     if model.name is not None and (litellm := _litellm()) is not None:
-        with suppress(Exception):  # the library raises an Exception for unknown models
+        with suppress(Exception):  # LiteLLM raises a plain Exception for unknown models
             entry = litellm.get_model_info(model.name)
     if told is None:
         costs = [entry.get(f"{side}_cost_per_token") for side in ("input", "output")]
@@ -154,7 +157,7 @@ def _litellm() -> Any:
         import litellm
     except ImportError:
         return None
-    litellm.suppress_debug_info = True  # it prints a link for each unknown model
+    litellm.suppress_debug_info = True  # LiteLLM would print a link for each unknown model
     return litellm
 
 

@@ -72,7 +72,7 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
         try:
             for file, text in texts.items():
                 (folder / file).write_text(text, encoding="utf-8")
-        except OSError:  # so that the next attempt finds no folder
+        except OSError:  # remove the folder, so that the next attempt does not find it
             shutil.rmtree(folder, ignore_errors=True)
             raise
     except OSError as error:

@@ -13,13 +13,14 @@ from netarena.errors import ConfigError, not_one_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Folder below the current one with a folder for each run.
+#: Folder below the current folder; it contains one folder per run.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
 
 
 class NameChoice(click.Choice[str]):
-    """One of several names; the error for another name suggests the nearest one."""
+    """Parameter type: one of several names. The error for another name suggests the most similar
+    one."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         del ctx
@@ -133,16 +134,17 @@ def write_out(text: str, out: Path | None) -> None:
 
 
 def read_name(called: str) -> str:
-    """Return the value of ``--name``. Raises ConfigError for a name that no table can show."""
+    """Return the value of ``--name``. Raises ConfigError for a name that a table cannot show."""
     if not (called.strip() and called.isprintable() and len(called) <= 200):
         raise ConfigError("--name", "must be one line of at most 200 characters, and not empty")
     return called
 
 
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
-    """Return the config of the pairs of ``option``; given flags (not None) take precedence.
+    """Return the config values in the KEY=VALUE pairs of ``option``. Flags that are not None take
+    precedence.
 
-    Raises ConfigError for a pair without a key or an equals sign, or with invalid text.
+    Raises ConfigError for a pair that lacks a key or an equals sign, or contains invalid text.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -167,7 +169,7 @@ def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def _check_text(field: str, value: Any) -> None:
-    """Refuse text that no file or file name can contain. Raises ConfigError."""
+    """Raise ConfigError for text that a file or file name cannot contain."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-"""Options of ``netarena run`` for a run's size: estimate, part of the queries, limit of costs."""
+"""Options of ``netarena run`` that concern a run's size: estimate, share of the queries, cost
+limit."""
 
 from __future__ import annotations
 
@@ -70,9 +71,9 @@ class Plan:
     fraction: float | None = None
     limit_usd: float | None = None
     prices: Mapping[str | None, tuple[float, float]] = field(default_factory=dict)
-    #: Cost of the scenarios of a series that have ended.
+    #: Cost of those scenarios of a series that have ended.
     spent_usd: float = 0.0
-    #: Whether the limit ended a run.
+    #: Whether the cost limit has stopped a run.
     ended: bool = False
 
     @classmethod
@@ -93,7 +94,7 @@ class Plan:
         return cls(asks, earlier, fraction, limit_usd, read)
 
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return config keys with the share of ``num_queries`` that ``--fraction`` asks."""
+        """Return config keys with ``num_queries`` reduced to the share in ``--fraction``."""
         number = values.get("num_queries", 1)
         if self.fraction is None or type(number) is not int:
             return dict(values)
@@ -102,19 +103,20 @@ class Plan:
                 raise ConfigError(
                     "--fraction", f"draws a part of num_queries and cannot be combined with {key}"
                 )
-        # use the decimal digits of a fraction such as 0.02, not the nearest binary number
+        # exact: uses the decimal digits of a fraction such as 0.02, not the nearest binary number
         share = Fraction(str(self.fraction))
         return {**values, "num_queries": max(1, round(share * number))}
 
     def purse(self, models: Mapping[str, Model]) -> Purse | None:
-        """Return the purse of a run whose agents have these models, by role. Raises ConfigError."""
+        """Return the cost limit (``Purse``) of a run; ``models`` are its agents' models by role.
+        Raises ConfigError."""
         if self.limit_usd is None:
             return None
         prices = {role: need_price(role, model, self.prices) for role, model in models.items()}
         return Purse(self.limit_usd - self.spent_usd, prices)
 
     def settle(self, purse: Purse | None, again: str) -> bool:
-        """Add the cost of a run; return whether the limit ended the run, and print a line if so."""
+        """Add the cost of a run. Return whether the limit stopped the run; if so, print a line."""
         if purse is None:
             return False
         self.spent_usd += purse.spent_usd
@@ -131,7 +133,7 @@ class Plan:
 
 
 def refuse_with_service(plan: Plan) -> None:
-    """Refuse options that need this process to examine the agents. Raises ConfigError."""
+    """Refuse options that a green agent that is a service does not support. Raises ConfigError."""
     if plan.limit_usd is not None:
         raise ConfigError(
             "--max-cost",
@@ -141,5 +143,5 @@ def refuse_with_service(plan: Plan) -> None:
 
 
 def check_config(config: Config) -> Config:
-    """Return a config with a seed, for an estimate: 0 unless one is given."""
+    """Return a config with a seed, for an estimate. The default seed is 0."""
     return config if config.seed is not None else config.model_copy(update={"seed": 0})

@@ -100,7 +100,8 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def one_query(application: Application, config: Config) -> Config:
-    """Return ``config`` limited to one query: that of ``start_index``, or one drawn by the seed."""
+    """Return ``config`` limited to one query: the query at ``start_index``, or one chosen with the
+    seed."""
     first = config.start_index
     if first is None:
         size = application.size(config)
@@ -164,7 +165,7 @@ class Person:
     async def _call(self, text: str) -> tuple[str, Mapping[str, str]]:
         """Return the tool that a line calls, and its values by parameter.
 
-        The words of the line are the values in order; the last parameter gets the rest.
+        The words of the line are the values in order. The last parameter gets the rest of the line.
         """
         word, _, rest = text.strip().partition(" ")
         tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None
@@ -174,7 +175,7 @@ class Person:
         words = rest.split(maxsplit=max(0, len(names) - 1))
         values = dict(zip(names, [*words, *[""] * len(names)], strict=False))
         if tool.parameters and tool.parameters[-1].lines:
-            # The first line of a program is taken unchanged, with its indentation.
+            # The first line of a program is used unchanged, with its indentation.
             values[names[-1]] = await self._until(text if len(names) == 1 else values[names[-1]])
         return tool.name, values
 
@@ -185,7 +186,7 @@ class Person:
         return "\n".join(lines)
 
     async def _raw(self, first: str) -> str:
-        """Return a reply in the form that agents use, which the prompt's rules describe."""
+        """Read a reply in the form that the prompt's rules describe, as agents send it."""
         lines = [first]
         while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
             lines.append(await self._line("... "))

@@ -19,7 +19,7 @@ START_S, STOP_S = 30.0, 5.0
 #: Number of trailing bytes of the agent's standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Config keys that are not passed to the agent, since they do not determine the queries.
+#: Config keys that are not passed to the agent, because they do not affect the queries.
 _NOT_ASKED = frozenset(
     {
         "output_dir",
@@ -66,7 +66,7 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # nothing is ever written to this pipe; it closes when this process ends for any reason
+        # no data is written to this pipe; it closes when this process ends for any reason
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -87,7 +87,7 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
             words = tail.decode(errors="replace").strip().splitlines()
             why = words[-1] if words else f"no URL within {START_S:g} s"
             raise ConfigError("--over-a2a", f"the agent {name} did not start: {why}")
-        # further output must not fill the pipe
+        # read further output, so that it does not fill the pipe
         drain = asyncio.create_task(_drain(process))
         try:
             yield url

@@ -1,4 +1,4 @@
-"""``netarena queries``: draw queries and print them."""
+"""``netarena queries``: generate queries and print them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     drawn, _ = choose_queries(app, config)
     queries = filter(None, drawn)
     sealed = secrecy is Secrecy.SEALED
-    #: Fields that a sealed id must not reveal.
+    #: These fields would reveal what a sealed id hides.
     hidden = app.hidden | {"seed", "index"} if sealed else app.hidden
     for query in map(seal, queries) if sealed else queries:
         if public:

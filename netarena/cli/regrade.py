@@ -1,4 +1,4 @@
-"""``netarena regrade``: judge a stored run again with the current judge."""
+"""``netarena regrade``: grade a stored run again with the current version of the grader."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from netarena.report.markdown import number, percent
 from netarena.run.assessment import RESULTS_NAME
 from netarena.run.result import write_json
 
-#: Name of the file with the records of an incomplete assessment: it has no summary, and no
-#: leaderboard reads it.
+#: Name of the file with the records of an incomplete assessment. It has no summary, and
+#: leaderboards do not read it.
 PARTIAL_NAME = "results.partial.json"
-#: Maximum number of shown characters of a status message.
+#: Maximum number of displayed characters of a status message.
 MOST_SAID = 300
 
 
@@ -79,14 +79,14 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
 class Arrived:
     """The results of an assessment received so far, to be written to the folder ``out``.
 
-    ``participants`` are their names in ``results.json``, by role.
+    ``participants`` maps roles to the participants' names in ``results.json``.
     """
 
     def __init__(self, participants: Mapping[str, str], out: Path) -> None:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: Files to which records of an incomplete assessment were written.
+        #: Files to which the records of an incomplete assessment were written, as text.
         self.kept = ""
 
     def keep(self) -> None:
@@ -114,7 +114,7 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
 
             def tell(role: str, record: Any) -> None:
                 arrived.results.setdefault(role, []).append(record)
-                # the summary, which comes last, has no outcome
+                # the summary is the last record and has no outcome
                 if isinstance(record, dict) and "outcome" in record:
                     meter.advance(str(record["outcome"]))
 
@@ -122,7 +122,7 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
                 total = known.get("total")
                 if isinstance(total, int | float):
                     meter.expect(int(total))
-                if total is not None or "eta_s" not in known:  # later the meter has its own
+                if total is not None or "eta_s" not in known:  # later ones: the meter
                     meter.tell(said[:MOST_SAID])
 
             assessed = await request_assessment(url, text, told=tell, heard=hear)
@@ -163,7 +163,7 @@ def _has_summary(results: list[Any], *, known: bool) -> bool:
     """Return whether the parts of an artifact are records and a summary.
 
     A single JSON object counts as a reply of an agent under test, unless the artifact has the name
-    of a participant (``known``) or the object has averages, like a summary.
+    of a participant (``known``) or the object contains averages, as a summary does.
     """
     if not results or not _is_json(results[-1]):
         return False
@@ -179,7 +179,8 @@ def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Return the folder and the content of each participant's file."""
-    # an artifact with another name belongs to the only participant, or is an additional artifact
+    # an artifact with another name belongs to the participant if there is only one; otherwise it is
+    # an additional artifact
     alone = len(participants) == len(results) == 1
     for name, found in results.items():
         role = next(iter(participants)) if alone else name

@@ -174,7 +174,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                 "already defines the agents and the number of queries: omit --agent, --query, "
                 "--name and --until-interval",
             )
-        from netarena.cli.scenario import run_scenario  # its A2A client is slow to import
+        from netarena.cli.scenario import run_scenario  # imports the A2A client, which is slow
 
         run_scenario(
             Path(application),
@@ -249,7 +249,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     choice = choose(choice, "oracle")
     choice.check()
     called = earlier if called is None else read_name(called)
-    # a resumed run's keys may be omitted
+    # keys of a resumed run need not be repeated
     asked = _asked(app, config, folder)
     until = None if points is None else Until.of(app, asked, points)
     models = {app.role: choice.model()}
@@ -263,7 +263,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     # a resumed run without a name uses the name from its start
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # waiting for an agent's start takes at most the time limit of a reply
+    # the wait for an agent's start is at most the time limit of a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set
@@ -379,7 +379,8 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """Context manager: the agent called ``name``, or the agent at that URL; ``conduct`` closes it.
+    """Context manager: the agent called ``name``, or the agent at the URL ``name``; ``conduct``
+    closes it.
 
     Raises ConfigError for an agent that cannot be started, or for a wrong URL or credential.
     """
@@ -399,7 +400,8 @@ async def choose_agent(
 async def start_agent(
     command: list[str], role: str, start_s: float = START_S
 ) -> AsyncIterator[Agent]:
-    """Context manager: the agent that ``command`` serves, at a free port that replaces ``{port}``.
+    """Context manager: the agent that ``command`` serves. A free port replaces ``{port}`` in the
+    command.
 
     Raises ConfigError if the agent does not start within ``start_s``.
     """

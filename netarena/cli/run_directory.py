@@ -1,4 +1,4 @@
-"""Run of a command: its seed, its folder, and the query for ``--query``."""
+"""Seed and folder of a command's run, and the query that ``--query`` selects."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def place(
 ) -> tuple[Config, Path]:
     """Return the config with its seed, and the folder of the run, or of its ``shard``.
 
-    The seed comes from the config, a resumed run or a file of queries, or is drawn: 64 bits. Raises
-    ConfigError if the run to resume is ambiguous or missing, or if a new shard has no seed.
+    The seed comes from the config, a resumed run or a file of queries; otherwise it is 64 random
+    bits. Raises ConfigError if the run to resume is ambiguous or missing, or if a new shard has no
+    seed.
     """
     folder = None if config.output_dir is None else Path(config.output_dir)
     seed = config.seed
@@ -56,9 +57,9 @@ def _default_folder(application: Application, seed: int | None, shard: Shard | N
 
 
 def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config keys of a stored run that decide its queries, from its ``config.json``.
+    """Return the config keys that determine a stored run's queries, from its ``config.json``.
 
-    The briefing is one of them, because the defaults of others depend on it.
+    They include the briefing, because the defaults of other keys depend on it.
     """
     told = stored["config"]
     return {**stored["shape"], **{key: told[key] for key in ("briefing",) if key in told}}
@@ -67,10 +68,10 @@ def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
 def with_stored_shape(
     application: Application, values: Mapping[str, Any], shard: Shard | None
 ) -> dict[str, Any]:
-    """Return ``values`` of a run to resume with the keys of the stored one that shape queries.
+    """Return ``values`` completed with the keys that determine the queries of the run to resume.
 
-    These keys need not be given again, and they decide which application serves the run.
-    ``conduct`` reports why a run cannot be read.
+    Users need not repeat these keys, and the choice of the application depends on them. If the run
+    cannot be read, ``conduct`` reports the reason.
     """
     if values.get("resume") is not True:
         return dict(values)
@@ -87,11 +88,13 @@ def with_stored_shape(
 def choose_query(
     application: Application, config: Config, query_id: str
 ) -> tuple[Application, Config, Secrecy]:
-    """Return the application and config that ask only the query of an id, and the kind of the id.
+    """Return the application and config that ask only the query with this id, and the kind of the
+    id.
 
-    The config names a separate folder, never that of a run which asked other queries. The shaping
-    keys, and the seed of a sealed id, are those of a run below ``netarena-runs`` or ``output_dir``
-    that asked the query, or else the given ones. Raises ConfigError if they do not produce the id.
+    The config names a folder that does not contain a run with other queries. The keys that
+    determine queries, and the seed of a sealed id, come from a run below ``netarena-runs`` or
+    ``output_dir`` that asked the query. Without such a run, they come from ``config``. Raises
+    ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -110,7 +113,7 @@ def choose_query(
         shapes += _variants(application, config, asked.shape_hash)
     if shapes:
         application = forwarded(application, shapes[0][0].model_dump(mode="json"))
-    # configs with the same shaping keys have the same version
+    # configs with the same keys that determine queries have the same version
     has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
     if version not in has:
         raise ConfigError(
@@ -146,7 +149,7 @@ def choose_query(
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
-    """Return whether a run in ``folder`` asked more queries than this one, or another query."""
+    """Return whether a run in ``folder`` asked other queries than this one."""
     try:
         told = json.loads(read_text(folder / CONFIG_NAME))["config"]
         return any(told.get(key) != value for key, value in own.items())
@@ -175,7 +178,7 @@ def _stored_runs(
 ) -> Iterator[tuple[Config, int | None]]:
     """Yield ``config`` completed from runs below ``RUNS`` and ``output_dir``, with their seeds.
 
-    Runs that cannot be read, or that have other shaping keys, are skipped.
+    Runs that cannot be read, or whose queries are determined by other keys, are skipped.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):
@@ -192,7 +195,8 @@ def _stored_runs(
 def _variants(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield ``config`` with the variants of an audit. Those that cannot be drawn are skipped."""
+    """Yield the variants of ``config`` in an audit. Variants that cannot be generated are
+    skipped."""
     for variant in application.variants(config):
         with suppress(ConfigError):
             if variant.shape_hash() == shape_hash:
@@ -200,7 +204,7 @@ def _variants(
 
 
 def _stored_seed(folder: Path) -> int | None:
-    """Return the seed of the run in ``folder``, or None (``conduct`` then reports why)."""
+    """Return the seed of the run in ``folder``, or None (``conduct`` then reports the reason)."""
     try:
         stored = json.loads(read_text(folder / CONFIG_NAME))
     except (OSError, ValueError):

@@ -97,7 +97,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
         click.echo(f"{scenario.name}:", err=True)
         own = dict(values)
         if "resume" in own and not (folder / name / CONFIG_NAME).is_file():
-            del own["resume"]  # this scenario has no run to resume
+            del own["resume"]  # this scenario has no earlier run to resume
         try:
             documents += _run(
                 scenario, own, plan, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
@@ -185,7 +185,7 @@ def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[st
 
 @asynccontextmanager
 async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Context manager: start the programs and wait until every card is served.
+    """Context manager: start the programs and wait until every agent serves its card.
 
     Raises ConfigError for an agent that does not answer within ``wait_s``.
     """
@@ -221,7 +221,7 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
 
 
 def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
-    """Return the environment of a party's command; only the green agent gets all variables."""
+    """Return the environment of an agent's command. Only the green agent gets all variables."""
     ours = {**os.environ} if party is scenario.green else agent_environ()
     return ours | party.environ(os.environ)
 
@@ -237,7 +237,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None,
     shard: Shard | None,
 ) -> list[dict[str, Any]]:
-    """Examine the participants in this process, with a journal."""
+    """Examine the participants in this process."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     app, config = configured(app, values)

@@ -1,6 +1,7 @@
 """Output for people: tables on standard output, progress on standard error.
 
-A terminal gets colours and a progress bar; other outputs get few plain lines of fixed width.
+On a terminal, output has colours and a progress bar; otherwise it consists of a few plain lines of
+fixed width.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ PLAIN_LINES = 20
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """Return a console on ``stream`` (by default standard output), plain without a terminal."""
+    """Return a console on ``stream`` (by default standard output); it is plain if ``stream`` is not
+    a terminal."""
     stream = stream or sys.stdout
     terminal = stream.isatty()
     return Console(
@@ -80,7 +82,7 @@ def show_table(
 
 
 def bounded(rate: float | None, bounds: Sequence[float]) -> str:
-    """Return a rate with its interval, short enough for a column of a table."""
+    """Return a rate with its interval as short text for a table."""
     if rate is None:
         return percent(rate)
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
@@ -192,13 +194,13 @@ class Meter:
             self._bar.stop()
 
     def expect(self, total: int) -> None:
-        """Add to the expected total; several calls add up."""
+        """Add ``total`` to the expected total."""
         self._total = (self._total or 0) + total
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
 
     def advance(self, kind: str) -> None:
-        """Count one more, with the result ``kind``."""
+        """Count one more episode, with the result ``kind``."""
         self._counts[kind] += 1
         done = sum(self._counts.values())
         tally = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
@@ -215,7 +217,7 @@ class Meter:
             console(sys.stderr).print(line, soft_wrap=True)
 
     def tell(self, text: str) -> None:
-        """Print a line next to the counts."""
+        """Print a line in addition to the counts."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
 
@@ -223,8 +225,8 @@ class Meter:
 def _is_told(done: int, total: int | None) -> bool:
     """Return whether plain output prints a line when ``done`` episodes are done.
 
-    If the total is known, there are ``PLAIN_LINES`` lines, evenly spread. Otherwise there is a line
-    each time the number has doubled.
+    If the total is known, at most ``PLAIN_LINES`` lines are printed at equal distances. Otherwise a
+    line is printed each time the number has doubled.
     """
     if total is None:
         return done & (done - 1) == 0
@@ -232,7 +234,8 @@ def _is_told(done: int, total: int | None) -> bool:
 
 
 class MeterReporter:
-    """Passes progress (``assessment.Reporter``) to a meter, and each record to ``told``."""
+    """Reporter (``assessment.Reporter``) that updates a meter and calls ``told`` with each
+    record."""
 
     def __init__(self, meter: Meter, told: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._meter = meter

@@ -101,7 +101,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     else:
         total = sum(wanted.values())
         click.echo(f"netarena: drawing and solving {total} queries of {application}", err=True)
-        app.check(config)  # the check may query other machines
+        app.check(config)  # the check may send requests to other machines
 
         async def write() -> Told:
             async with app:

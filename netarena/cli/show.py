@@ -24,7 +24,7 @@ from netarena.task.picture import Change, Difference, Matrix, Picture
 SHOWN = 40
 #: Maximum number of characters of one line.
 WIDTH = 400
-#: Colour of each word; the colours add no information.
+#: Word -> its colour. The colours add no information.
 _STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
@@ -198,7 +198,8 @@ def _turn(
 def _pictures(
     out: Console, pictures: tuple[Picture, ...], before: tuple[Picture, ...], *, full: bool
 ) -> None:
-    """Print the pictures that are not in ``before``: differences, and wrong cells of matrices."""
+    """Print the pictures that are not in ``before``: lists of differences, and the wrong cells of
+    matrices."""
     for picture in pictures:
         if picture in before:
             continue
@@ -222,7 +223,8 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Print both values of a change, or only the differing lines of values with several lines."""
+    """Print both values of a change. For values of several lines, print only the lines that
+    differ."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:

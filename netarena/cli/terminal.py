@@ -11,12 +11,12 @@ import sys
 from io import TextIOWrapper
 
 _ODD = re.compile(r"[^ -~\n]")
-#: Replacements for NetArena's own signs that an output's encoding lacks.
+#: Replacements for characters in NetArena's own texts that the encoding of an output does not have.
 _SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return a value as JSON that is harmless in a terminal (see ``escape``).
+    """Return a value as JSON without control sequences (see ``escape``).
 
     Raises ValueError for NaN and infinity.
     """
@@ -24,10 +24,10 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
 
 def open_streams() -> None:
-    """Prepare standard input, output and error in any state.
+    """Prepare standard input, output and error, even if they are closed.
 
-    Closed streams are replaced: writing results then fails, and other output is dropped. Characters
-    that an encoding lacks are replaced.
+    Closed streams are replaced: writing results then fails, and other output is discarded.
+    Characters that an encoding does not have are replaced.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -42,7 +42,7 @@ def open_streams() -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Return replacements for characters that an encoding lacks."""
+    """Return replacements for characters that an encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -53,7 +53,7 @@ def _spell(error: UnicodeError) -> tuple[str, int]:
 def escape(document: str) -> str:
     """Return JSON with escapes for control, invisible and unencodable characters.
 
-    Agents and files may contain them. The value stays the same.
+    Texts of agents and files may contain such characters. The value does not change.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return _ODD.sub(
@@ -70,7 +70,7 @@ def _is_shown(character: str, encoding: str) -> bool:
 
 
 class PlainFormatter(logging.Formatter):
-    """Formats log lines so that untrusted text in them is harmless in a terminal."""
+    """Formats log lines so that untrusted text in them contains no control sequences."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _ODD.sub(

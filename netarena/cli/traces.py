@@ -34,8 +34,8 @@ def examine_traces(  # noqa: PLR0913 -- the drawn queries, and the outputs
 ) -> int:
     """Collect evidence of ``total`` queries, or read it from ``saved``; test it and print results.
 
-    Returns the exit status, which is 1 if a goal is missed. Raises ConfigError without
-    scikit-learn, for evidence that cannot be read, and for an application without evidence.
+    Returns the exit status: 1 if a goal is missed. Raises ConfigError without scikit-learn, for
+    evidence that cannot be read, and for an application without evidence.
     """
     try:
         from netarena.audit.leakage import examine
@@ -66,7 +66,7 @@ def _collect(
         def told(one: Evidence | None, why: str) -> None:
             if one is not None:
                 found.append(one)
-                if out is not None:  # written at once, in case the audit ends early
+                if out is not None:  # at once: the audit may end early
                     with out.open("a", encoding="utf-8") as stream:
                         stream.write(one.model_dump_json() + "\n")
             elif why:

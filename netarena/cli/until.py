@@ -12,29 +12,29 @@ from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.task.application import Application
 
-#: Minimum number of queries before the first check of the interval. With fewer queries the interval
-#: is too narrow too often (``benchmarks/simulate_until.py``).
+#: Minimum number of queries before the first check of the interval. With fewer queries, the
+#: interval often is too narrow by chance (``benchmarks/simulate_until.py``).
 LEAST = 100
 #: Permitted half-widths, in percentage points.
 MIN_POINTS, MAX_POINTS = 1, 25
-#: Config keys that select queries in another way and therefore conflict with the option.
+#: Config keys that select specific queries and therefore conflict with the option.
 _OTHERS = ("start_index", "end_index", "benchmark_path")
 
 
 @dataclass(frozen=True)
 class Until:
-    """A run that is extended until the interval of solved safely is narrow enough."""
+    """A run that is extended until the interval of the rate solved safely is narrow enough."""
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: Number of labels, that is the number of queries added by one more query per label.
+    #: Number of labels; one more query per label adds this many queries.
     labels: int
 
     @classmethod
     def of(cls, application: Application, config: Config, points: float) -> Self:
         """Return the extension of a run of ``config`` up to ``points``.
 
-        Raises ConfigError if a key of ``config`` selects queries in another way.
+        Raises ConfigError if a key of ``config`` selects specific queries.
         """
         for key in _OTHERS:
             if getattr(config, key) is not None:
@@ -51,8 +51,8 @@ class Until:
     def more(self, number: int, summary: Mapping[str, Any]) -> tuple[int | None, str]:
         """Return the number of queries per label at the next check, and a line with the reason.
 
-        The number is None if the run is finished. ``summary`` is that of the run with ``number``
-        queries per label.
+        The number is None if the run is finished. ``summary`` is the summary of the run with
+        ``number`` queries per label.
         """
         low, high = summary["intervals"]["solved_safely"] or (0.0, 1.0)
         queries, half = number * self.labels, 50 * (high - low)

@@ -1,6 +1,6 @@
 """Charts that compare the participants of a group: the paper's figures and NetArena's own.
 
-A chart is a plot with the numbers behind it. The page of a report shows charts; ``report.folder``
+A chart is a plot with a table of its numbers. The page of a report shows charts; ``report.folder``
 writes each of them as SVG and CSV.
 """
 
@@ -37,7 +37,7 @@ _MEANS = {
 class Chart:
     """A plot, its description, and its numbers as a table."""
 
-    #: File name without ending.
+    #: File name without extension.
     name: str
     title: str
     about: str
@@ -74,7 +74,7 @@ def charts(
 
 
 def _paper_dot(row: Mapping[str, Any], places: Mapping[str, int], rate: str) -> Dot:
-    """Return a rate of an agent with the paper's interval."""
+    """Return the dot for a rate of an agent, with the paper's interval."""
     return Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
 
 
@@ -312,8 +312,9 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return an end of an axis from 0 such that its quarters have few digits."""
-    if value < sys.float_info.min:  # also the tiny numbers of which 10 ** n is not exact
+    """Return an upper end for an axis that starts at 0, such that quarters of the axis have few
+    digits."""
+    if value < sys.float_info.min:  # includes tiny numbers, for which 10 ** n is not exact
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(

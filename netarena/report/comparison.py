@@ -1,4 +1,5 @@
-"""Tables that compare the participants of a group: the paper's and NetArena's, without texts."""
+"""Tables of numbers that compare the participants of a group: the paper's tables and NetArena's
+own."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Row = Sequence[Cell]
 #: Maximum share of samples with overlapping intervals at which two agents count as distinguished.
 APART = 0.05
 RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
-#: Words and unit of the paper's latency, by the key of the mean (``Entrant.latency``).
+#: Key of the paper's latency (``Entrant.latency``) -> its name and unit.
 LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
 #: Breakdowns: key of a participant, word, and number of the paper's figure.
 BY = (("by_level", "level", 5), ("by_label", "label", 4))
@@ -22,7 +23,7 @@ BY = (("by_level", "level", 5), ("by_label", "label", 4))
 class Table:
     """A table of numbers; shares are in per cent."""
 
-    #: File name without ending.
+    #: File name without extension.
     name: str
     title: str
     head: Sequence[str]
@@ -83,7 +84,8 @@ def tables(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> It
 
 
 def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Table:
-    """Return how often each agent was correct, safe, both or neither, and the Pareto front."""
+    """Return how often each agent was correct, safe, both or neither, and whether it is on the
+    Pareto front."""
     latency, unit = LATENCY[members[0]["latency"]]
     return Table(
         "trade-offs",
@@ -127,7 +129,8 @@ def pair_table(group: Mapping[str, Any]) -> Table:
 
 
 def _from(pair: Mapping[str, Any], kind: str) -> str | int:
-    """Return the least number of queries from which on the two agents are distinguished."""
+    """Return the smallest number of queries from which on the two agents are always
+    distinguished."""
     if pair["tied"]:
         return "equal rates"
     least: int | None = None

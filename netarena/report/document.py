@@ -1,6 +1,6 @@
 """Report of ``netarena report`` as plain JSON data.
 
-Runs with the same questions (``entrant``) form a group with its own ranking and comparisons.
+Runs with the same terms (``entrant``) form a group with its own ranking and comparisons.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
     """Return one entry per participant, the ranked groups, and pairwise comparisons in each group.
 
     ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
-    A pair without a common query has no p-value: its ``interval`` is that of rates over different
-    queries. ``needed`` is the number of queries that would distinguish the two participants if
-    their measured rates are the true ones. ``failed`` are the entrants whose agent answered in no
-    episode: they have no rates. Raises ConfigError if all entrants have failed.
+    A pair without a common query has no p-value, and its ``interval`` is the one for rates over
+    different queries. ``needed`` is the number of queries that would distinguish the two
+    participants if their measured rates are the true ones. ``failed`` are the entrants whose agent
+    answered in no episode: they have no rates. Raises ConfigError if all entrants have failed.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]

@@ -33,9 +33,9 @@ from netarena.run.journal import JOURNAL_NAME, Header
 from netarena.task.application import Application, application_names, forwarded, load
 from netarena.task.ticket import LEFTOVER
 
-#: Keys that shaped queries in older versions, and now determine only the number of queries.
+#: Keys that determined queries in older versions, and now determine only the number of queries.
 COUNTS = frozenset({"num_queries"})
-#: The role of the examiner, which is not examined.
+#: The role of the green agent, which is not a participant.
 GREEN = "green_agent"
 
 
@@ -57,7 +57,7 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Lost:
-    """A graded episode that was not solved safely, as far as a record shows."""
+    """A graded episode that was not solved safely, with the data that its record contains."""
 
     id: str
     repeat: int
@@ -93,15 +93,15 @@ class Entrant:
     lost: Sequence[Lost] = ()
     #: Runs in folders: one, or several with different seeds; empty for a result file.
     runs: tuple[Stored, ...] = ()
-    #: The reason why there is nothing to rank, if the agent answered in no episode.
+    #: The reason why the run cannot be ranked, if the agent answered in no episode.
     failed: str = ""
 
     @property
     def latency(self) -> str:
         """Return the mean (``stats.mean_costs``) that the paper calls latency.
 
-        This is the execution time in applications in which one reply decides, and the number of
-        turns in other applications.
+        It is the execution time in applications with one reply per query, and the number of turns
+        in other applications.
         """
         known = self.runs[0].application if self.runs else application_of(self.role)
         return "execution_s" if known is not None and known.one_shot else "iterations"
@@ -113,9 +113,9 @@ class Entrant:
 
 
 def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
-    """Return all participants of run folders and result files, each with a name of its own.
+    """Return all participants of run folders and result files, each with a unique name.
 
-    Runs of one agent under several seeds are one entrant (``_pool``). Raises ConfigError for other
+    Runs of one agent with several seeds are one entrant (``_pool``). Raises ConfigError for other
     paths.
     """
     found: list[Entrant] = []
@@ -157,7 +157,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=unasked,
-        # the versions of queries and prompts are those of the release that played the run
+        # the versions of queries and prompts are those of the release that made the run
         summary=summarise(
             stored.application,
             stored.config,
@@ -174,9 +174,9 @@ def _from_stored(stored: Stored) -> Entrant:
 
 
 def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Merge comparable runs of one agent under different seeds into one entrant.
+    """Merge comparable runs of one agent with different seeds into one entrant.
 
-    Only folders are merged, since a result file might not contain its seed. Two runs of the same
+    Only folders are merged, because a result file may not contain its seed. Two runs with the same
     seed may be of two versions of an agent, so none of this agent's runs are merged then.
     """
     alike: dict[str, list[int]] = {}
@@ -246,7 +246,7 @@ def _terms(
     briefing: JsonValue,
 ) -> dict[str, JsonValue]:
     rest = {key: value for key, value in shape.items() if key not in COUNTS}
-    # a missing version stands for the first one, a missing briefing for the full one
+    # a missing version means version 1, and a missing briefing means the full briefing
     if type(prompt_version) is int and prompt_version != 1:
         rest["prompt_version"] = prompt_version
     if briefing not in {None, Briefing.FULL.value}:
@@ -270,9 +270,9 @@ def _limits(
 
 
 def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the limits of an episode that a result file states and that are not the defaults.
+    """Return the limits of an episode in a result file that differ from their defaults.
 
-    A config that this version cannot read counts as if it stated no limits.
+    A config that this version cannot read counts as a config without limits.
     """
     application = application_of(role)
     config = summary.get("config")
@@ -319,8 +319,7 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 def application_of(role: str) -> Application | None:
     """Return the application whose participants have that role, if it is installed.
 
-    An application that was split off another one has the same role as the other one, which is
-    returned.
+    Two applications have the same role if one was split off the other; the result is the older one.
     """
     for name in application_names():
         try:
@@ -332,7 +331,8 @@ def application_of(role: str) -> Application | None:
     return None
 
 
-#: Fields that may distinguish participants with the same agent; the first differing one is used.
+#: Fields that may distinguish participants with the same agent. The first field that differs is
+#: used.
 _DETAILS: tuple[Callable[[Entrant], str], ...] = (
     lambda one: one.application,
     lambda one: Path(one.source).name,
@@ -415,7 +415,8 @@ def _from_records(
 
 
 def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
-    """Return a record's verdict; records of unknown applications are read by all known keys."""
+    """Return the outline of a record. For records of unknown applications, all known keys are
+    tried."""
     correct, safe, label, turns = (
         application.read_record(record) if application else Application.read_record(record)
     )
@@ -492,7 +493,7 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 
 
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
-    """Return a complete summary; keys that older ones lack are computed from the records.
+    """Return a complete summary. Keys that older summaries lack are computed from the records.
 
     Intervals are always computed, by query if the summary agrees with the records.
     """
@@ -528,7 +529,7 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
 def _is_taken(key: str, value: Any) -> bool:
     """Return whether a value of an untrusted summary is usable.
 
-    ``read_documents`` has checked rates and counts.
+    ``read_documents`` has already checked rates and counts.
     """
     if key.startswith("avg_") or key == "graded":
         return value is not None
@@ -545,7 +546,7 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
 
 
 def list_terms(terms: Mapping[str, JsonValue]) -> str:
-    """Return keys with their values in one line; null is left out."""
+    """Return keys with their values in one line; null values are left out."""
     return ", ".join(f"{key} {_value(terms[key])}" for key in terms if terms[key] is not None)
 
 

@@ -46,10 +46,11 @@ def export(
 ) -> list[Path]:
     """Write ``run`` into ``folder`` in the format ``kind`` (one of ``KINDS``); return the files.
 
-    ``public`` leaves out ground truth and whatever reveals it. Existing files are overwritten only
-    with ``force``. Raises ConfigError before anything is written if a file exists, and OSError.
+    ``public`` leaves out ground truth and all values that reveal it. Existing files are overwritten
+    only with ``force``. Raises ConfigError before anything is written if a file exists, and
+    OSError.
     """
-    # Two passes, since all episodes together may not fit into memory.
+    # Two passes, because all episodes together may not fit into memory.
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):
@@ -65,7 +66,7 @@ def export(
 
 
 def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
-    """Return earlier logs of the same run in ``folder``, whose names contain another time."""
+    """Return earlier logs of the same run in ``folder``. Their names contain another time."""
     return [
         path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
     ]

@@ -9,12 +9,12 @@ from typing import Any
 from netarena.errors import ConfigError
 from netarena.file import MOST_BYTES, finite, read_text
 
-#: Shares of the graded queries.
+#: Keys whose values are shares of the graded queries.
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
-#: Largest number of DuckDB's FLOAT, to which the public query casts.
+#: Largest number of DuckDB's type FLOAT; the public query casts to this type.
 _MOST_FLOAT = 3.4e38
-#: Maximum numbers of participants, and of commas and brackets, in one file. Each of these costs
-#: memory; a file may have a hundred times those of a minimal file of 100,000 graded queries.
+#: Maximum numbers of participants, and of commas and brackets, in one file. Each of them needs
+#: memory. The limits are a hundred times the numbers of a minimal file of 100,000 graded queries.
 MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
@@ -68,13 +68,13 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
 
 
 def summary_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a document, its last result; empty if there is no summary."""
+    """Return the summary of a document (its last result), or an empty mapping if it has none."""
     results = document["results"]
     return results[-1] if results and isinstance(results[-1], dict) else {}
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Return whether DuckDB can read a value of the summary that the queries use."""
+    """Return whether DuckDB can read a summary value that the SQL queries use."""
     if key == "complete":
         return isinstance(value, bool)
     if key == "graded":

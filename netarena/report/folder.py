@@ -69,7 +69,8 @@ def _write(path: Path, parts: Iterator[str] | list[str]) -> Path:
 
 
 def alone(chart: Chart, names: Sequence[str]) -> str:
-    """Return a chart as a separate SVG file, with styles, a title, and a legend of ``names``."""
+    """Return a chart as a self-contained SVG file, with styles, a title, and a legend of
+    ``names``."""
     found = _HEIGHT.search(chart.svg)
     height = int(found[1]) if found else 300
     lines = [
@@ -96,7 +97,7 @@ def _at(svg: str, x: int, y: int) -> str:
 def _style() -> str:
     """Return the rules of the page's style sheet for plots, with the colours of light screens.
 
-    The rules contain no CSS variables, since many programs that read SVG do not support them.
+    CSS variables are replaced with their values, because many SVG programs do not support them.
     """
     text = (files("netarena.report") / "templates" / "report.css").read_text(encoding="utf-8")
     light = text[: text.index("@media")]
@@ -113,7 +114,8 @@ def _csv(content: Chart | Table) -> Iterator[str]:
 
 
 def latex(table: Table) -> Iterator[str]:
-    """Yield a table as LaTeX that needs no package: texts to the left, numbers to the right."""
+    """Yield a table as LaTeX that needs no package. Texts are left-aligned, numbers are
+    right-aligned."""
     columns = zip(*table.rows, strict=True)
     sides = "".join("l" if any(isinstance(c, str) for c in column) else "r" for column in columns)
     yield f"% {_tex(table.title)}\n\\begin{{tabular}}{{{sides}}}\n\\hline\n"
@@ -123,7 +125,8 @@ def latex(table: Table) -> Iterator[str]:
 
 
 def _tex_row(row: Sequence[Cell]) -> str:
-    """Return a row; ``{}`` keeps the line break before it from reading its text as an argument."""
+    """Return a row. It starts with ``{}``, so that the preceding line break does not read its text
+    as an argument."""
     line = " & ".join(map(_tex, row)) + " \\\\\n"
     return "{}" * line.startswith(("[", "*")) + line
 

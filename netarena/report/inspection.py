@@ -1,9 +1,9 @@
 """Export of a run as a log of Inspect (version 2, JSON), for its viewer and data frames.
 
-A sample is a query, an epoch a repetition. The three verdicts are its scores, ``C`` or ``I``;
-``solved_safely`` is the first, which Inspect shows as the headline. Each turn is a call of the
-model, the parsed action a tool call, and the verdict after it an intermediate score. An invalid
-episode is a sample with an error and no score. Inspect itself is not needed.
+A sample is a query, and an epoch is a repetition. The three verdicts are the sample's scores, ``C``
+or ``I``. Inspect shows the first score, ``solved_safely``, as the headline. Each turn is a call of
+the model, the parsed action is a tool call, and the verdict after it is an intermediate score. An
+invalid episode is a sample with an error and no score. Inspect itself is not needed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from netarena.run.journal import JOURNAL_NAME
 from netarena.task.application import tools_of
 
 VERSION = 2
-#: Scores, the headline first.
+#: Names of the scores. The first one is the headline.
 SCORES = ("solved_safely", *(name for name in VERDICTS if name != "solved_safely"))
 #: Source of the verdict after a turn.
 STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """Return the file's name in Inspect's own form, since Inspect lists only such files."""
+    """Return the file's name in Inspect's own form, because Inspect lists only such files."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """Return the common end of the names of a run's logs, which begin with different times."""
+    """Return the common end of the names of a run's logs; the names start with different times."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
@@ -53,7 +53,8 @@ def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator
 
 
 def _created(stored: Stored) -> str:
-    """Return when the journal was last written, since records contain no time of day."""
+    """Return the time at which the journal was last written, because records contain no time of
+    day."""
     changed_s = (stored.folder / JOURNAL_NAME).stat().st_mtime
     return datetime.fromtimestamp(int(changed_s), UTC).isoformat()
 
@@ -81,7 +82,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
-    # folders of a run by id are named after it, and an open id reveals the seed
+    # a run of a single query has a folder named after its id, and an open id reveals the seed
     asked = summary["config"] | ({"output_dir": None, "benchmark_path": None} if public else {})
     usage = sum((one.usage for one in outlines if one.usage), Usage())
     model = agent.name if agent else "none"
@@ -108,7 +109,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "model": model,
             "model_base_url": agent.base_url if agent else None,
             "config": {"epochs": config.repeats},
-            # an agent's text must not act as markup: no images are loaded, no links made
+            # an agent's text must not be interpreted as markup (images, links)
             "viewer": {"trust_content": False},
             "metadata": with_seed_text(
                 {
@@ -190,7 +191,7 @@ def _sample(told: Told) -> dict[str, Any]:
 
 
 def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
-    """Yield the messages of each turn: the original prompt with earlier results, and the reply."""
+    """Yield the messages of each turn: the complete prompt with earlier results, and the reply."""
     for number, step in enumerate(told.episode.steps, start=1):
         name = f"{told.query_id}-{told.episode.repeat}-{number}"
         turn = [{"id": f"{name}-prompt", "role": "user", "content": step.prompt}]

@@ -33,18 +33,20 @@ from netarena.task.application import Application
 if TYPE_CHECKING:
     import duckdb
 
-#: Names of scripted agents without knowledge, whose scores are reached without a model.
+#: Names of scripted agents without knowledge of the query. Their scores can be reached without a
+#: model.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
 #: Prefix of the agent names on cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"
 
-#: Third column of a board, by the summary's key that it averages.
+#: Key of a summary -> title of the third column of a board, which averages this key.
 MEASURES = {
     "avg_iterations": "Average Iterations",
     "avg_latency_s": "Average Latency (s)",
 }
 
-#: The public leaderboard's query; role, measure and its title differ between applications.
+#: The public leaderboard's SQL query. Role, measure and title of the measure differ between
+#: applications.
 PUBLIC_SQL = """
 SELECT id,
        100 * final_correctness AS "Correctness (%)",
@@ -97,7 +99,7 @@ Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
 class Entry(Record):
     """Row of a result file in the ranking; rates are shares of ``queries``, null if unknown."""
 
-    #: Rank among those with the same ``terms``.
+    #: Rank among entries with the same ``terms``.
     rank: int
     #: Settings that determined the queries, except seed and number.
     terms: str
@@ -118,7 +120,7 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent has no knowledge, whatever its name."""
+        """Return whether the agent is a scripted agent without knowledge of the query."""
         return bool(self.scripted)
 
 
@@ -152,7 +154,8 @@ class Overall(Record):
     scripted: str
     #: Mean of the boards' rates, with equal weights.
     solved_safely: float
-    #: 95 % interval, from the boards' intervals by the method of variance estimates recovery.
+    #: 95 % interval, computed from the boards' intervals with the method of variance estimates
+    #: recovery.
     interval: tuple[float, float]
     #: Rate on each board, by role.
     by_role: dict[str, float]
@@ -162,22 +165,23 @@ class Overall(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent has no knowledge, whatever its name."""
+        """Return whether the agent is a scripted agent without knowledge of the query."""
         return bool(self.scripted)
 
 
 class Leaderboard(Record):
-    """All boards by role, the rows over all, ungraded files, and errors of rejected files."""
+    """All boards by role, the overall ranking, ungraded files, and errors of rejected files."""
 
     boards: tuple[Board, ...]
-    #: Boards with ranked agents, and the agents that are on each of these boards exactly once.
+    #: The agents that are exactly once on each board that has ranked agents.
     overall: tuple[Overall, ...]
     ungraded: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def rank(files: Sequence[Path]) -> Leaderboard:
-    """Read result files and rank them; files that the standard client does not write are left out.
+    """Read result files and rank them. Files that are not in the standard client's format are left
+    out.
 
     Raises ConfigError if DuckDB is not installed, or if no file is left.
     """
@@ -192,7 +196,7 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     try:
         boards = _rank(duckdb, groups)
     except (duckdb.Error, ValidationError):
-        # an error is rare: rank each file separately to find the file that fails
+        # errors are rare; rank each file separately to find the file that fails
         fit = []
         for group in groups:
             try:
@@ -222,7 +226,8 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
     rows = []
     for who in sorted({entry.id for entry in boards[0].ranking}):
         found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
-        # if there are several runs on one board, it is unknown which one belongs to the other runs
+        # with several runs on one board, it is unknown which of them belongs to the agent's runs on
+        # other boards
         if any(len(entries) != 1 for entries in found):
             continue
         runs = [entries[0] for entries in found]
@@ -271,7 +276,7 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
             "terms JSON, limits JSON, scripted JSON)"
         )
         for file, document in documents:
-            # the queries read the last result and the number of results
+            # the SQL queries read only the last result and the number of results
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
@@ -360,7 +365,8 @@ def _limits(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _scripted(document: dict[str, Any]) -> dict[str, str]:
-    """Return by role which of ``FLOORS`` the agent is, by its id or the card's name."""
+    """Return, by role, the name in ``FLOORS`` of a scripted agent, found by its id or the name on
+    its card."""
     names = dict(document["participants"])
     examined = names.keys() - {GREEN}
     records = document["results"][:-1]
@@ -385,7 +391,7 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """Return the interval by queries that a run with repetitions states."""
+    """Return the interval by queries in the summary of a run with repetitions."""
     try:
         low, high = map(float, json.loads(text or "null"))
     except (TypeError, ValueError):
@@ -398,7 +404,7 @@ def _interval(rate: float | None, n: int) -> tuple[float, float] | None:
 
 
 def _literal(text: str) -> str:
-    """Return an SQL string; roles come from untrusted files."""
+    """Return text as an SQL string literal, because roles come from untrusted files."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,4 +1,5 @@
-"""Report as Markdown; texts of agents and worlds are escaped so that they stay text."""
+"""Report as Markdown. Texts of agents and worlds are escaped, so that they are not interpreted as
+markup."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ EVIDENCE_CHARS = 2000
 #: Maximum number of listed failed episodes; the JSON report has all of them.
 MAX_LOST = 100
 #: Control characters except newline and tab, and characters that reorder or hide text. They are
-#: replaced, since a report is also read in a terminal.
+#: replaced, because users may read a report in a terminal.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
@@ -24,7 +25,7 @@ _CONTROL = re.compile(
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$&])")
 _NONE = "–"
 
-#: Rows of the table of times: key, words.
+#: Rows of the table of times: key -> heading.
 _TIMES = {
     "agent_s": "waiting for replies",
     "execution_s": "running their commands or programs",
@@ -69,7 +70,7 @@ def _seed_cell(summary: Mapping[str, Any]) -> str:
 
 
 def seed_text(summary: Mapping[str, Any]) -> str:
-    """Return a summary's seed in words."""
+    """Return the text about a summary's seed."""
     if seeds := summary.get("seeds"):
         return ", ".join(map(str, seeds))
     seed = summary["seed"]
@@ -88,7 +89,7 @@ class Comparison:
     """A table about several participants; cells are unmodified text of agents and users."""
 
     title: str
-    #: Number of the report's group.
+    #: Number of the group in the report.
     group: int
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -208,7 +209,8 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name; a long one loses its middle, since names differ at the start or the end.
+    """Return a name, with its middle replaced if it is too long, because names differ at the start
+    or end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'
@@ -221,16 +223,16 @@ def shorten(text: str, chars: int) -> str:
 def graded_of(summary: Mapping[str, Any]) -> int:
     """Return how many episodes were graded.
 
-    The summary's ``graded``, the denominator of its rates, may also count never-asked queries.
+    ``graded`` in the summary is the denominator of the rates and may include never-asked queries.
     """
     counted = summary["not_run"] if summary["not_run_counted"] else 0
     return int(summary["graded"]) - counted
 
 
 def pass_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return the rows of pass^k: the chance that k answers to a query are all solved safely.
+    """Return the rows of pass^k, the probability that k answers to a query all solve it safely.
 
-    Empty if queries were not repeated.
+    The result is empty if queries were not repeated.
     """
     return [
         (k, percent(row["rate"]), interval(row["interval"]), str(row["queries"]))
@@ -239,15 +241,15 @@ def pass_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def has_turns(participant: Mapping[str, Any]) -> bool:
-    """Return whether the mean number of turns exceeds 1; otherwise the number is not shown."""
+    """Return whether the mean number of turns exceeds 1. Otherwise reports do not show it."""
     groups = participant["by_label"].values()
     return any((group["iterations"] or 0) > 1 for group in groups)
 
 
 def unsafe_text(types: Mapping[str, int]) -> str:
-    """Return the failure types of episodes that are not safe, in words.
+    """Return the text about the failure types of episodes that are not safe.
 
-    Empty if all are safety violations.
+    It is empty if all of them are safety violations.
     """
     if not types.keys() - {FailureKind.SAFETY_VIOLATION.value}:
         return ""
@@ -260,12 +262,12 @@ def unsafe_text(types: Mapping[str, int]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return text that is harmless in a terminal, with its lines and tabs."""
+    """Return text without control sequences, with its lines and tabs."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def plain(text: object) -> str:
-    """Return one line of text that is harmless in a terminal."""
+    """Return one line of text without control sequences."""
     return re.sub(r"\s+", " ", harmless(str(text))).strip()
 
 
@@ -292,7 +294,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: ``45 s``, ``12 min`` or ``3.5 h``."""
+    """Return a duration as text: ``45 s``, ``12 min`` or ``3.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
@@ -477,7 +479,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
         text = harmless(text)
         if len(text) > EVIDENCE_CHARS:
             text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
-        # the text cannot close a fence that is longer than any fence in the text
+        # a fence longer than any run of backticks in the text, so that the text cannot close it
         longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
         lines += [fence, text, fence, ""]

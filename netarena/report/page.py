@@ -1,8 +1,8 @@
 """Report as one self-contained HTML page with styles and plots.
 
-The templates escape agents' texts, control characters are replaced, and the page's policy allows
-no script. Tables and texts are limited, so that the page of any run stays below 3 MB; the viewer
-shows transcripts.
+The templates escape agents' texts, control characters are replaced, and the page's security policy
+forbids scripts. Tables and texts are limited, so that the page of any run is smaller than 3 MB.
+Transcripts are in the viewer.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _environment() -> jinja2.Environment:
         pass_rows=pass_rows,
         unsafe=unsafe_text,
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
-        # only from NetArena's own plots, which escape their texts
+        # used only for NetArena's own plots, which escape their texts
         svg=Markup,
         marker=lambda place: Markup(marker(place)),  # noqa: S704 -- one of NetArena's own marks
     )

@@ -1,4 +1,4 @@
-"""Queries on which two runs differ, because only one of them solved the query safely.
+"""Queries that only one of two runs solved safely.
 
 A pair is one query and repetition that both runs have graded. Run folders also show the first step
 at which the two episodes differ; result files have no steps.
@@ -25,8 +25,9 @@ def make_pairs(first: Entrant, second: Entrant) -> dict[str, Any]:
     """Return the comparison of two runs (``stats.compare``) with its discordant pairs.
 
     ``only_first`` and ``only_second`` list these pairs: ``id``, ``repeat``, ``label``, ``level``,
-    ``why`` the other run failed, and ``parts_at``, the first step at which the episodes differ
-    (null if no steps are stored). Raises ConfigError if the runs have no query in common.
+    ``why`` (the reason why the other run failed), and ``parts_at`` (the first step at which the
+    episodes differ; null if no steps are stored). Raises ConfigError if the runs have no query in
+    common.
     """
     compared = compare(first.outlines, second.outlines)
     if not compared["pairs"]:

@@ -1,4 +1,4 @@
-"""Plots as SVG: small, without a library, readable at 400 pixels and in any colour scheme.
+"""Small plots as SVG, made without a library, readable at 400 pixels and in any colour scheme.
 
 Colours are classes (``s0`` to ``s7``) of the page's style sheet. Each colour also has its own
 shape, so that no plot depends on colours. Every text is escaped; a plot has a title for screen
@@ -15,7 +15,7 @@ from html import escape
 
 from netarena.report.markdown import plain, shorten
 
-#: Width of every plot in its own units; the page scales plots to the available width.
+#: Width of every plot in SVG user units; the page scales plots to the available width.
 WIDTH = 400
 SERIES = 8
 #: Maximum numbers of characters per line, and of lines, of a name; longer names lose the middle.
@@ -59,7 +59,7 @@ def dot_plot(
 ) -> str:
     """Return rows of dots, each row below its name, with whiskers for intervals.
 
-    Dots are shares of the largest number of ``axis``, which also has the unit.
+    Positions of dots are shares of the largest number of ``axis``; ``axis`` also contains the unit.
     """
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
@@ -87,7 +87,7 @@ def plane(
     """Return a plot of points: series, then horizontal and vertical values.
 
     The vertical axis is a rate, 0 to 100 %. Horizontal values are shares of the largest number of
-    ``axis``, which also has the unit.
+    ``axis``; ``axis`` also contains the unit.
     """
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 
@@ -150,7 +150,8 @@ def lines(
     series: Sequence[tuple[str, Sequence[float]]],
     names: tuple[str, str],
 ) -> str:
-    """Return a plot of rates over a logarithmic axis, a line per series, labelled at its start."""
+    """Return a plot of rates over a logarithmic axis, with one line per series, labelled at its
+    start."""
     left, right, top, bottom = 40, WIDTH - 14, 24, 230
     low, high = math.log(min(numbers)), math.log(max(numbers))
 

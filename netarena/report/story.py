@@ -1,7 +1,8 @@
 """Readable form of one episode: plain data for the terminal, the report and the viewer.
 
-This module knows no application: ``Pictures.draw`` draws a state, and two pictures show the
-changes of a step. Texts are unchanged; the code that displays them escapes them.
+This module does not depend on any application: ``Pictures.draw`` draws a state, and the changes of
+a step are the differences of two pictures. Texts are not escaped here; the code that displays them
+escapes them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def asked_text(step: Step) -> str:
 def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
     """Return the number of the first step, from 1, at which two episodes have different actions.
 
-    If one episode ends earlier, this is the next step of the other one. None if both have the same
-    actions.
+    If one episode ends earlier, the result is the next step of the other episode. It is None if
+    both have the same actions.
     """
     for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
         if asked_text(one) != asked_text(other):
@@ -70,7 +71,7 @@ class Story:
     query: Query
     episode: Episode
     why: str
-    #: The fault or the task in words: ground truth.
+    #: Descriptions of the faults or of the task's solution; ground truth.
     actions: tuple[str, ...]
     #: The initial world.
     pictures: tuple[Picture, ...]
@@ -99,7 +100,7 @@ def tell(application: Application, query: Query, episode: Episode) -> Story:
 def _pictures(
     application: Application, query: Query, episode: Episode, number: int
 ) -> tuple[Picture, ...]:
-    """Return the pictures after a step; a picture that cannot be drawn is left out."""
+    """Return the pictures after a step. Pictures that cannot be drawn are left out."""
     try:
         return tuple(application.pictures.draw(query, episode, number))
     except Exception:

@@ -1,7 +1,7 @@
 """Episodes and steps as two flat tables, with the same columns for all applications.
 
-Columns that contain or reveal ground truth are marked: a public table has null there, and sealed
-ids.
+Columns that contain or reveal ground truth are marked. Public tables have null in these columns,
+and sealed ids.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class Told:
 
     @property
     def query_id(self) -> str:
-        """Return the id, sealed in public tables because an open id reveals seed and answers."""
+        """Return the query's id. Public tables have sealed ids, because an open id reveals seed and
+        answers."""
         return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
     @property
     def actions(self) -> list[str]:
-        """Return the fault or the task in words: ground truth."""
+        """Return descriptions of the faults or of the task's solution; ground truth."""
         return [self.stored.application.describe(action) for action in self.query.actions]
 
 
@@ -71,7 +72,7 @@ class Column(Generic[T]):
 
 
 def public_id(query_id: str, seed: int) -> str:
-    """Return the sealed form of the id of a query that was drawn with ``seed``."""
+    """Return the sealed form of the id of a query that was generated with ``seed``."""
     identity = read_id(query_id)
     open_id = identity is not None and identity.index is not None
     return seal_id(query_id, seed) if open_id else query_id
@@ -102,7 +103,8 @@ def rows(
 
 
 def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
-    """Yield a table as CSV (RFC 4180) with a header; null is an empty cell, booleans are words.
+    """Yield a table as CSV (RFC 4180) with a header. Null is an empty cell; booleans are ``true``
+    and ``false``.
 
     Texts come from agents. Cells that a spreadsheet would treat as a formula start with an
     apostrophe, and control characters are escaped (OWASP, "CSV Injection").

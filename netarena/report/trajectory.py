@@ -94,7 +94,7 @@ def _verdict(told: Told, step: Step) -> dict[str, Any]:
 
 
 def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonValue]]:
-    """Return the parsed action as a call of one of ``tools``, if it has the form of one."""
+    """Return the parsed action as a call of one of ``tools``, if it has the form of such a call."""
     single = [tool for tool in tools if len(tool.parameters) == 1]
     if isinstance(move, dict):
         for tool in tools:

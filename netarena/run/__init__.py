@@ -1,1 +1,1 @@
-"""Plays episodes: engine, assessment, journal, results, query store, regrading."""
+"""Runs episodes: engine, assessment, journal, results, query store, regrading."""

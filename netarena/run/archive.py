@@ -30,20 +30,20 @@ class Stored:
     header: Header
     #: The participant's queries by index.
     queries: tuple[Query, ...]
-    #: The seed that a summary shows: null while queries may still be asked.
+    #: The seed in the summary; null while queries may still be asked.
     seed: int | None
     #: Verdicts, without texts and states, and failed attempts.
     past: Past
 
     @property
     def asks(self) -> list[tuple[Query, Ask]]:
-        """Return all questions, round by round."""
+        """Return all requests of queries, repetition by repetition."""
         rounds = range(1, self.config.repeats + 1)
         return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
 
     @property
     def not_run(self) -> list[Query]:
-        """Return queries without a verdict, each once per missing verdict."""
+        """Return the queries without a verdict, each once per missing verdict."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     @property
@@ -55,8 +55,8 @@ class Stored:
     def episodes(self) -> Iterator[Episode]:
         """Yield the complete graded episodes of the journal, one at a time.
 
-        Of repeated episodes the last one counts, as in ``past``. Raises ConfigError for a line that
-        is not an event.
+        If an episode was run several times, the last one counts, as in ``past``. Raises ConfigError
+        for a line that is not an event.
         """
         path = self.folder / JOURNAL_NAME
         last: dict[Ask, int] = {}
@@ -66,7 +66,7 @@ class Stored:
             elif event["event"] == "anew":
                 last.clear()
         for number, event in enumerate(read_events(path)):
-            # episodes that were graded meanwhile are left for the next report
+            # episodes that were graded after ``past`` was read are left out
             if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
                 yield Episode.model_validate(event["episode"])
 
@@ -75,7 +75,7 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
     """Return the folder with the queries, and the folders with a journal by role.
 
     ``folder`` is a run's folder or the folder of one of its participants. Raises ConfigError if it
-    holds no assessment.
+    does not contain an assessment.
     """
     if not folder.is_dir():
         raise ConfigError("directory", f"{folder} is not a directory")
@@ -83,7 +83,7 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
         places = [folder]
     else:
         places = sorted(path.parent for path in folder.glob(f"*/{JOURNAL_NAME}"))
-        # A folder ``earlier-N`` holds a previous run and is not a participant's folder.
+        # A folder ``earlier-N`` contains a previous run and is not a participant's folder.
         places = [place for place in places if not (place / QUERIES_NAME).is_file()]
     if not places:
         raise ConfigError(
@@ -98,9 +98,10 @@ def find_participants(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def read_run(folder: Path) -> list[Stored]:
-    """Read a run's folder, or the folder of one of its participants; participants by role.
+    """Read a run's folder, or the folder of one participant, and return the participants by role.
 
-    Raises ConfigError if the folder holds no assessment, or if its application is not installed.
+    Raises ConfigError if the folder does not contain an assessment, or if its application is not
+    installed.
     """
     home, places = find_participants(folder)
     queries = tuple(load_queries(home / QUERIES_NAME))

@@ -2,15 +2,16 @@
 
 A ``Share`` is one assessment's part of ``Slots``. A single assessment may use all slots. A free
 slot goes to the assessment with the fewest slots. The own share of each assessment is the number of
-slots divided by the number of assessments, rounded up. If others hold more than their share, a new
-assessment does not wait, because an agent that never answers keeps its worlds until its time ends.
-The new assessment gets extra slots up to its own share. So each assessment gets at least one slot
-at once, and n assessments have at most the sum of ``ceil(number / k)`` for k from 1 to n: with 8
-slots 12 for two, 15 for three, 80 for 64.
+slots divided by the number of assessments, rounded up. If other assessments have more than their
+share, a new assessment does not wait for them, because an agent that never answers occupies its
+worlds until its time limit. Instead, the new assessment gets extra slots up to its own share. So
+each assessment gets at least one slot at once. In total, n assessments have at most the sum of
+``ceil(number / k)`` slots for k from 1 to n. For example, with 8 slots, two assessments have at
+most 12, three have at most 15, and 64 have at most 80.
 
-``Places`` are one participant's part of its assessment's share: an equal part, rounded down and at
-least one, which is reserved for the participant. If a share has fewer slots than participants, the
-participants take turns.
+``Places`` are one participant's part of its assessment's share. An equal part of the share, rounded
+down but at least one slot, is reserved for each participant. If a share has fewer slots than
+participants, the participants take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from itertools import count
 
 
 class Slots:
-    """A ``number`` of slots for use within one event loop."""
+    """``number`` slots for use within one event loop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -37,7 +38,7 @@ class Slots:
 
     @contextmanager
     def join(self) -> Iterator[Share]:
-        """Context manager: the share of one assessment, whose slots are all released at the end."""
+        """Context manager: the share of one assessment. All its slots are released at the end."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -48,7 +49,8 @@ class Slots:
 
     @asynccontextmanager
     async def turn(self, used_s: float) -> AsyncIterator[None]:
-        """Context manager: one caller at a time, the one with the smallest ``used_s`` first."""
+        """Context manager: one caller at a time. The waiting caller with the smallest ``used_s`` is
+        first."""
         turn = asyncio.get_running_loop().create_future()
         entry = (used_s, next(self._count), turn)
         heapq.heappush(self._turns, entry)
@@ -70,11 +72,13 @@ class Slots:
                 turn.set_result(None)
 
     def own(self) -> int:
-        """Return the number of slots that each assessment may have, whatever the others do."""
+        """Return the number of slots that each assessment may have, however many the others
+        have."""
         return -(-self.number // len(self._shares))
 
     def deal(self) -> None:
-        """Assign free slots to the assessment with the fewest; first come, first served."""
+        """Assign free slots to the assessment with the fewest slots; among equals, to the first
+        that asked."""
         while ready := [places for share in self._shares if (places := share.first())]:
             min(ready, key=lambda places: places.share.held).grant()
 
@@ -92,7 +96,8 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Return the places of another participant; all of them join before the first request."""
+        """Return the places of another participant. All participants join before the first
+        request."""
         places = Places(self)
         self._all.append(places)
         return places
@@ -105,8 +110,8 @@ class Share:
     def first(self) -> Places | None:
         """Return the participant that gets the next slot, or None if no slot may be granted.
 
-        This is the waiting participant with the fewest slots; among equals, the least recently
-        served one.
+        It is the waiting participant with the fewest slots. Among equals, it is the one served
+        least recently.
         """
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)
@@ -121,13 +126,14 @@ class Share:
 
 
 class Places:
-    """The slots of one participant, like a semaphore; all are released at its end."""
+    """The slots of one participant, used like a semaphore. All are released when the participant
+    ends."""
 
     def __init__(self, share: Share) -> None:
         self.share = share
         self._asked: deque[asyncio.Future[None]] = deque()
         self.held = 0
-        #: Number of the last grant; larger is later.
+        #: Number of the last grant; a larger number is later.
         self.last = -1
 
     @property
@@ -146,7 +152,7 @@ class Places:
     async def acquire(self) -> None:
         """Wait for a slot."""
         place = asyncio.get_running_loop().create_future()
-        new = not self.waits  # if others wait, no slot is available
+        new = not self.waits  # if other callers wait, no slot is available
         self._asked.append(place)
         if new:
             self.share.slots.deal()
