@@ -35,7 +35,7 @@ from netarena_malt.action import (
 )
 from netarena_malt.grammar import Grammar, Operand, private, shipped, start_sentences
 from netarena_malt.network_builder import Draft
-from netarena_malt.reference import Reference, propose
+from netarena_malt.reference import FAMILIES, Reference, propose
 from netarena_malt.replay import Passage, passages
 from netarena_malt.topology import (
     CAPACITY,
@@ -62,6 +62,10 @@ _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
 _RANGE = 0.5
+#: Limits of capacities in words, in Gbps, and of capacities in Mbps: larger ones are hard to read.
+_MAX_SHORT_WORDS = 12
+_MAX_WORDS = 100
+_MAX_MEGA = 100_000
 
 #: Kind of a reference -> its symbol in the grammar, and the operand for its anchor.
 _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -165,6 +169,8 @@ class Writer:
         self._mentioned: dict[str, set[str]] = {}
         #: Further networks on which descriptions in the current step must identify the same node.
         self._views: Sequence[Passage] = ()
+        #: Seeds of the words that a text keeps throughout, such as 'port' or 'interface'.
+        self._seeds: dict[str, int] = {}
 
     def write(self, actions: Sequence[Action]) -> str:
         """Return the complete text."""
@@ -197,6 +203,20 @@ class Writer:
             symbol, operands, self._rng, held_out=self._held_out, used=self._used
         )
 
+    def _expand_alike(self, symbol: str, **operands: Operand) -> str:
+        """Return a text for ``symbol`` with the same draws wherever this text needs the symbol.
+
+        Symbols that differ in their last part only, as singular and plural, share their draws.
+        """
+        group = symbol.rpartition(".")[0] or symbol
+        if group not in self._seeds:
+            self._seeds[group] = self._rng.getrandbits(32)
+        rng = random.Random(self._seeds[group])  # noqa: S311 -- reproducible words, not a secret
+        return self._grammar.expand(symbol, operands, rng, held_out=self._held_out, used=self._used)
+
+    def _alike_later(self, symbol: str, **operands: Operand) -> Callable[[], str]:
+        return lambda: self._expand_alike(symbol, **operands)
+
     def _later(self, symbol: str, **operands: Operand) -> Callable[[], str]:
         return lambda: self._expand(symbol, **operands)
 
@@ -217,7 +237,7 @@ class Writer:
                 return describe(action)  # never drawn, because questions about one node are trivial
             return self._expand(
                 action.kind,
-                total=self._later("total"),
+                measure=self._measure(parameters.select.kind),
                 descending=self._later("descending"),
                 **self._selection(parameters.select),
             )
@@ -226,10 +246,13 @@ class Writer:
     def _update(self, update: Update) -> str:
         alone = update.select.scope == "self"
         target = self._node_later(update.select.name) if alone else self._set(update.select)
+        measure = {"measure.port": self._measure(EK_PORT)}
         if update.to_bps is not None:
-            return self._expand("update.set", target=target, capacity=self._bps(update.to_bps))
+            capacity = self._bps(update.to_bps)
+            return self._expand("update.set", target=target, capacity=capacity, **measure)
         assert update.times is not None
-        return self._expand("update.times", target=target, multiple=self._times(update.times))
+        multiple = self._times(update.times)
+        return self._expand("update.times", target=target, multiple=multiple, **measure)
 
     def _remove(self, removal: Removal) -> str:
         return self._expand("remove", victims=lambda: self._victims(removal.names))
@@ -290,15 +313,20 @@ class Writer:
             groups.setdefault(bps, []).append(port.name)
         order = list(groups)
         self._rng.shuffle(order)
-        return self._series([self._alike_later(groups[bps], bps, switch) for bps in order])
+        items = [self._new_ports(groups[bps], bps, switch) for bps in order]
+        # An item may itself have an 'and'.
+        return _series(
+            items, last=" and " if len(items) == 2 and " and " not in items[0] else ", and "
+        )
 
-    def _alike_later(self, names: Sequence[str], bps: float, switch: str) -> Callable[[], str]:
+    def _new_ports(self, names: Sequence[str], bps: float, switch: str) -> str:
         symbol = "new.port" if len(names) == 1 else "new.ports"
-        return self._later(
+        return self._expand(
             symbol,
             number=self._number(len(names)),
             naming=lambda: self._naming(names, switch),
             capacity=self._bps(bps),
+            **self._nouns(EK_PORT),
         )
 
     def _switch(self, node: NewNode, block: Operand) -> str:
@@ -313,17 +341,19 @@ class Writer:
             block=block,
             homes=lambda: self._homes(rack, domain),
             ports=self._ports_later(node.contents, node.name),
+            **self._nouns(EK_PACKET_SWITCH),
         )
 
     def _homes(self, rack: str, domain: str) -> str:
+        nouns = self._nouns(EK_RACK) | self._nouns(EK_CONTROL_DOMAIN)
         if self._rng.random() < _PEER:
             there = self._draft.contents(rack)
             peers = [name for name in there if domain in self._draft.parents(name)]
             if peers:
                 peer = self._rng.choice(peers)
-                return self._expand("homes.like", peer=self._node_later(peer))
+                return self._expand("homes.like", peer=self._node_later(peer), **nouns)
         return self._expand(
-            "homes.both", rack=self._node_later(rack), domain=self._node_later(domain)
+            "homes.both", rack=self._node_later(rack), domain=self._node_later(domain), **nouns
         )
 
     def _block(self, node: NewNode) -> str:
@@ -339,6 +369,7 @@ class Writer:
             name=lambda: self._quote_new(node.name),
             superblock=self._node_later(superblock),
             switches=switches,
+            **self._nouns(EK_AGG_BLOCK),
         )
 
     def _each(self, loop: Loop) -> str:
@@ -377,7 +408,7 @@ class Writer:
     def _condition(self, when: Condition, kind: str) -> str:
         comparison = "at_least" if when.at_least is not None else "below"
         bound = when.at_least if when.at_least is not None else when.below
-        subject = self._later("ref.turn", kind=self._noun(kind))
+        subject = self._alike_later("ref.turn", kind=self._noun(kind))
         if when.measure == "name":
             return self._expand("condition.name", subject=subject, ending=repr(when.ends_with))
         if when.measure == "stage":
@@ -426,7 +457,7 @@ class Writer:
         return None
 
     def _measure(self, kind: str | None) -> Callable[[], str]:
-        return self._later("measure.port" if kind == EK_PORT else "total")
+        return self._alike_later("measure.port" if kind == EK_PORT else "total")
 
     # Nodes.
 
@@ -440,16 +471,19 @@ class Writer:
         """Return a noun phrase that identifies ``name``, inside ``depth`` other descriptions."""
         kind = self._kind(name)
         if name in self._turns:
-            return self._expand("ref.turn", kind=self._noun(kind))
+            return self._expand_alike("ref.turn", kind=self._noun(kind))
         plan = self._plan(name, depth)
         assert plan is not None  # a node can always be named outside of descriptions
         return self._tell(plan)
 
-    def _plan(self, name: str, depth: int, around: tuple[str, ...] = ()) -> _Plan | None:
+    def _plan(
+        self, name: str, depth: int, around: tuple[str, ...] = (), family: str = ""
+    ) -> _Plan | None:
         """Return a plan to mention ``name`` in descriptions of the nodes ``around``, or None.
 
         The plan uses no name that contains the name of a node in ``around``, and no reference to
-        such a node.
+        such a node. ``family`` is that of the innermost description; ``name`` is described with
+        another one, since the sibling of a sibling, or the second of the third, is hard to read.
         """
         if name in around:
             return None
@@ -459,10 +493,13 @@ class Writer:
             for reference in propose(
                 self._draft, name, self._rng, self._views, nested=bool(around)
             ):
+                own = FAMILIES.get(reference.way, reference.way)
+                if own == family:
+                    continue
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
-                    anchor = self._plan(reference.anchor, depth + 1, (*around, name))
+                    anchor = self._plan(reference.anchor, depth + 1, (*around, name), own)
                     if anchor is not None:
                         return _Plan(name, reference, anchor)
         return _Plan(name) if nameable else None
@@ -522,7 +559,11 @@ class Writer:
     # Words.
 
     def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
-        return self._later(f"{kind or 'node'}.{'many' if many else 'one'}")
+        return self._alike_later(f"{kind or 'node'}.{'many' if many else 'one'}")
+
+    def _nouns(self, kind: str) -> dict[str, Operand]:
+        """Return the nouns of ``kind`` for productions that name them as symbols."""
+        return {f"{kind}.one": self._noun(kind), f"{kind}.many": self._noun(kind, many=True)}
 
     def _naming(self, names: Sequence[str], switch: str) -> str:
         """Return the names of ports of ``switch`` as text that follows 'the'."""
@@ -572,17 +613,19 @@ class Writer:
             "e" not in text and float(text) * unit == bps
             for text, unit in ((giga, 1e9), (mega, 1e6))
         )
-        giga_words = in_words(int(giga)) if giga_right and giga.isdecimal() else None
-        return self._expand(
+        whole_giga = int(giga) if giga_right and giga.isdecimal() else None
+        words = None if whole_giga is None or whole_giga > _MAX_WORDS else in_words(whole_giga)
+        mega_right = mega_right and float(mega) < _MAX_MEGA
+        return self._expand_alike(
             "capacity",
             exact=repr(bps) if whole is None else str(whole),
             grouped=f"{whole:,}" if whole is not None else None,
             power=power if float(power) == bps else None,
             giga=giga if giga_right else None,
-            giga_words=giga_words,
+            giga_words=words if whole_giga and whole_giga <= _MAX_SHORT_WORDS else None,
             gigas=giga if giga_right and giga != "1" else None,
-            gigas_words=giga_words if giga != "1" else None,
-            one_giga=giga_words if giga == "1" else None,
+            gigas_words=words if giga != "1" else None,
+            one_giga=words if giga == "1" else None,
             mega=mega if mega_right else None,
             megas=mega if mega_right and mega != "1" else None,
         )
@@ -637,9 +680,9 @@ _SENTENCES: Mapping[str, Callable[[Writer, object], str]] = MappingProxyType(
 )
 
 
-def _series(items: Sequence[str]) -> str:
-    *head, last = items
-    return f"{', '.join(head)} and {last}" if head else last
+def _series(items: Sequence[str], *, last: str = " and ") -> str:
+    *head, end = items
+    return f"{', '.join(head)}{last}{end}" if head else end
 
 
 def in_words(number: int) -> str | None:

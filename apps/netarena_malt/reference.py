@@ -301,6 +301,10 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 _RANKS = ("largest", "smallest", "named")
 _IN_SOMETHING = frozenset({*_RANKS, "only", "most_ports"})
 _BESIDE = ("next", "previous", "sibling")
+#: Form of reference -> its family, where several forms are much alike.
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(_BESIDE, "sibling") | dict.fromkeys((*_RANKS, "of_all", "most_ports"), "order")
+)
 #: Kind of node -> forms of reference to such a node.
 _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

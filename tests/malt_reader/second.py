@@ -48,10 +48,11 @@ _ORD = (
     rf"\d+(?:st|nd|rd|th)|last|{_HUNDRED}th"
     rf"|(?:{_HUNDRED} and )?(?:(?:{_TEN})y-(?:{_UNIT})|(?:{_TEN})ieth|{_UNIT})"
 )
+_SIZE = "largest|biggest|fastest|highest-capacity|smallest|slowest|lowest-capacity"
 _SLOTS = {
     "noun": rf"(?P<noun>{_NOUN})\b",
     "ord": rf"(?P<ord>{_ORD})\b",
-    "size": rf"(?:(?P<place>{_ORD}) )?(?P<size>largest|biggest|fastest|smallest|slowest)\b",
+    "size": rf"(?:(?P<place>{_ORD}) )?(?P<size>{_SIZE})\b",
     "name": r"'(?P<name>[^']*)'",
 }
 
@@ -63,33 +64,42 @@ def _compiled(words: str) -> re.Pattern[str]:
 
 #: ways to begin a noun phrase, by the meaning of its head
 _HEADS = {
-    "named": ["{name}", "the {noun} (?:named |with the name |that goes by the name )?{name}"],
-    "again": ["(?:that|the same|the said|the aforesaid) {noun}", "the {noun} mentioned before"],
+    "named": [
+        "{name}",
+        "{noun} {name}",
+        "the {noun} (?:named |with the name |that goes by the name )?{name}",
+    ],
+    "again": [
+        "(?:that|the same|the said|the aforesaid) {noun}",
+        "the {noun} mentioned (?:before|above|earlier)",
+    ],
     "turn": [
         "(?:this|the current) {noun}",
         "the {noun} (?:at hand|that has its turn|under consideration|whose turn it is)",
+        "the {noun} (?:being processed|in question)",
     ],
     "only": [
-        "the whole {noun}",
+        "the (?:whole|entire) {noun}",
+        "the {noun} at the top of the model",
         "the one and only {noun}",
         "the one {noun} there is",
         "the single {noun} of the model",
         "the only {noun} in existence",
         "(?:the (?:only|one|single)|whichever) {noun}",
     ],
-    "bare": ["the {noun}"],
+    "bare": ["the (?:enclosing )?{noun}"],
     "place": ["the {ord} {noun}"],
     "by_name": ["the {ord} by name of (?:the|all) {noun}"],
     "size": ["the {size} {noun}", "the {size} of the {noun}"],
-    "sibling": ["the (?:only )?sibling"],
-    "next": ["the next sibling by name"],
+    "sibling": ["the (?:only |one )?sibling(?: {noun})?"],
+    "next": ["the next sibling(?: {noun})? by name"],
     "root": ["the root of the network"],
 }
 #: possible tails: words, with '...' for a noun phrase, by their effect
 _TAILS = {
     "holder": [
-        "that (?:holds|contains) ...",
-        "(?:around|houses) ...",
+        "that (?:holds|contains|includes) ...",
+        "(?:around|houses|containing|holding) ...",
         "in which ... is found",
         "to which ... belongs",
         "of which ... is a part",
@@ -98,7 +108,7 @@ _TAILS = {
     ],
     "of": ["of ..."],
     "inside": [
-        "(?:in|within) ...",
+        "(?:in|within|inside|found in|among those in) ...",
         "(?:in all of|of all in) ...",
         "among the {noun} in ...",
     ],
@@ -113,9 +123,13 @@ _TAILS = {
     "size": ["(?:that )?is the {size}", "that comes out as the {size}"],
     "that_has": ["that ... has"],
     "sorted": ["is {ord} when the {noun} in ... are sorted by name"],
-    "capacity": ["(?:of|with a capacity of|that has|that carries) <capacity>"],
+    "capacity": [
+        "(?:of|with a capacity of|that has|that has a capacity of|that carries) <capacity>"
+    ],
     "most_ports": [
         "that has the most ports(?: of all)?",
+        "with the most ports",
+        "that has more ports than any other",
         "with the largest number of ports",
         "has more ports than all others",
     ],
@@ -125,6 +139,7 @@ _TAILS = {
         "by name succeeds its sibling ...",
         "whose name comes right after that of ...",
         "that follows its sibling ...",
+        "that directly follows ... in name order",
         "right after ...",
     ],
     "previous": [
@@ -132,11 +147,13 @@ _TAILS = {
         "by name immediately precedes its sibling ...",
         "whose name comes right before that of ...",
         "that precedes its sibling ...",
+        "that directly precedes ... in name order",
+        "that is immediately before ... in name order",
         "right before ...",
     ],
     "comes_next": ["that comes next by name"],
     "before_it": ["that comes just before it by name"],
-    "sibling": ["that is the one sibling of ...", "beside its sibling ..."],
+    "sibling": ["that is the (?:one|only) sibling of ...", "beside its sibling ..."],
 }
 _MOST_TAILS = 3
 _MOST_DEEP = 5
@@ -417,7 +434,7 @@ class _Loose(_Meaning):
         return self.graph.nodes[name].get("physical_capacity_bps")
 
     def by_total(self, said: dict[str, Any]) -> Callable[[list[str]], list[str]]:
-        sign = 1 if said["size"] in {"smallest", "slowest"} else -1
+        sign = 1 if said["size"] in {"smallest", "slowest", "lowest-capacity"} else -1
         place = _place(said.get("place", "first"))
         return lambda names: _at(
             [name for _, name in sorted((sign * self.total(name), name) for name in names)], place

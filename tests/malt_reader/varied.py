@@ -148,11 +148,11 @@ def _quoted(reading: Reading, start: int) -> Readings:
 
 
 def _one_after_another(
-    name: str, separators: Sequence[str], last: str | None = None
+    name: str, separators: Sequence[str], *lasts: str
 ) -> Callable[[Reading, int], Readings]:
     """Return a rule that reads items of the operand ``name`` as one node.
 
-    ``separators`` come between items, ``last`` comes between the last two.
+    ``separators`` come between items, one of ``lasts`` between the last two.
     """
 
     def rule(reading: Reading, start: int) -> Readings:
@@ -162,16 +162,17 @@ def _one_after_another(
         ]
         while todo:
             end, items = todo.pop()
-            if last is None or len(items) == 1:
+            if not lasts or len(items) == 1:
                 found.append((end, Node("series", (("items", items),), start)))
             for separator in separators:
                 if reading.text.startswith(separator, end):
                     after = reading.operand(name, end + len(separator))
                     todo += [(further, (*items, item)) for further, item in after]
-            if last is not None and reading.text.startswith(last, end):
-                for further, item in reading.operand(name, end + len(last)):
-                    node = Node("series", (("items", (*items, item)),), start)
-                    found.append((further, node))
+            for last in lasts:
+                if reading.text.startswith(last, end):
+                    for further, item in reading.operand(name, end + len(last)):
+                        node = Node("series", (("items", (*items, item)),), start)
+                        found.append((further, node))
         return found
 
     return rule
@@ -252,7 +253,7 @@ class Reader:
             "name": _quoted,
             "ending": _quoted,
             "new": starting("new.port"),
-            "ports": _one_after_another("new", [", "], " and "),
+            "ports": _one_after_another("new", [", "], " and ", ", and "),
             "one_switch": ["add.switch"],
             "switches": _one_after_another("one_switch", [" "]),
             "homes": starting("homes."),
@@ -457,6 +458,8 @@ class _Meaning:
     def statement(self, node: Node) -> Do:
         kind, _, _ = node.symbol.partition(".")
         if kind in {"count", "list", "rank"}:
+            if node["measure"] is not None:
+                _check_measure(node["measure"], _kind(node["what"]))
             return Do(kind, self.select(node))
         return _STATEMENTS[kind](self, node)
 

@@ -93,7 +93,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     ("name", "queries", "prompts"),
     [
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
-        ("malt, worded", "1d9fe26803394480", "c60a8cdc38d8352c"),
+        ("malt, worded", "0903b9db0bfd49f0", "57e06d2483931030"),
         ("route", "c0384b1e38b1560e", "723359230b4c3bc6"),
         # formerly a world of route: the same queries, ids and prompts
         ("backbone", "46edeeafc80d2548", "afe20ce30ff2811f"),

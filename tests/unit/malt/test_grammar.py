@@ -77,7 +77,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
         ("remove", "go\x00 {victims}.", "must be one line of at most 500 characters that can be"),
         ("remove", "go\n{victims}.", "must be one line"),
         ("remove", f"{'o' * 500}{{victims}}", "must be one line"),
-        ("ref.name", "the {kind}  named {name}", "repeats the production ref.name/3"),
+        ("ref.name", "the {kind}  named {name}", "repeats the production ref.name/4"),
         (
             "ref.name",
             "the {kind} that goes by the name {name}",

@@ -36,7 +36,7 @@ from tests.fake.deal import deal
 
 #: digest of three varied and three held-out texts of each label. A different digest means that
 #: every seed draws other texts, so raise ``query.WORDED_VERSION`` with it.
-GOLDEN = "1438705ffc7c27a6"
+GOLDEN = "200c177cbb14c3f6"
 ALL_LEVELS = ("level1", "level2", "level3", "level4")
 
 
@@ -210,7 +210,7 @@ def test_phrase_that_node_is_used_only_for_the_single_node_of_its_kind() -> None
     writer = make_writer()
     first, second = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c2"
     writer.node(first, 2)
-    again = re.compile(r"(that|same|before|said|aforesaid)\b")
+    again = re.compile(r"(that|same|above|earlier|aforesaid)\b")
     assert any(again.search(writer.node(first, 2)) for _ in range(20))
     writer.node(second, 2)
     assert not any(again.search(writer.node(first, 2)) for _ in range(20))
@@ -223,7 +223,7 @@ def test_references_to_earlier_steps_follow_the_order_of_the_text() -> None:
     )
     noun = r"(?:spine block|spine)\b"
     again = re.compile(
-        rf"\b(?:that|same|said|aforesaid) {noun}|{noun} mentioned before", re.IGNORECASE
+        rf"\b(?:that|same|aforesaid) {noun}|{noun} mentioned (?:above|earlier)", re.IGNORECASE
     )
     first_is_later = agains = 0
     for seed in range(200):
@@ -254,8 +254,8 @@ def test_node_added_by_a_loop_is_named_by_a_later_step() -> None:
     ("update", "words"),
     [
         ({"at_least_bps": 2e9, "below_bps": 4e9}, r"(at least|or more).*(below|less than)"),
-        ({"below_bps": 4e9}, r"(below|less than|under|smaller|not reach)"),
-        ({"at_least_bps": 4e9}, r"(at least|or more|no less|not below|upwards)"),
+        ({"below_bps": 4e9}, r"(below|less than|under)"),
+        ({"at_least_bps": 4e9}, r"(at least|or more|no less)"),
         ({}, ""),
     ],
 )
@@ -312,11 +312,11 @@ def test_numbers_are_written_in_words(number: int, words: str | None, place: str
 @pytest.mark.parametrize(
     ("factor", "words"),
     [
-        (0.5, {"half", "0.5 times", "50 percent of", "50 % of"}),
-        (1.0, {"once", "1 times", "100 percent of", "100 % of"}),
-        (2.0, {"twice", "2 times", "200 percent of", "200 % of"}),
-        (2.5, {"two and a half times", "2.5 times", "250 percent of", "250 % of"}),
-        (3.0, {"three times", "3 times", "300 percent of", "300 % of"}),
+        (0.5, {"half", "0.5 times", "50 percent of", "50% of"}),
+        (1.0, {"once", "1 times", "100 percent of", "100% of"}),
+        (2.0, {"twice", "2 times", "200 percent of", "200% of"}),
+        (2.5, {"two and a half times", "2.5 times", "250 percent of", "250% of"}),
+        (3.0, {"three times", "3 times", "300 percent of", "300% of"}),
         (0.1 + 0.2, {"0.30000000000000004 times"}),
     ],
 )

@@ -151,15 +151,18 @@ def test_description_that_reveals_its_node_is_reported(words: str, why: str) -> 
     assert objections(reader(), asked((action,), f"Remove {words}.\n{ANSWER}")) == [why]
 
 
-def test_phrase_that_switch_is_not_used_after_a_list_or_a_loop() -> None:
+def test_phrase_that_switch_is_not_read_after_a_loop() -> None:
     text = (
-        "First: for each of the switches that are directly in 'ju1.s1rack', if the stage of the "
-        "current switch is 1:\n  Remove the current switch.\n"
-        "Then, on the changed network: count all ports that are directly in that switch.\n"
-        "The answer has type 'text', the number as data and the changed network as updated_graph."
+        "There are two steps. First: for each of the switches that are directly in 'ju1.s1rack', "
+        "if the stage of the current switch is 1:\n  Remove the current switch.\n"
+        "Then, on the changed network: count all ports that are directly in {}.\n"
+        "The answer has type 'text'; data is the number and updated_graph is the changed network."
     )
     select = Selection(name="ju1.s1rack", scope="children", kind=EK_PACKET_SWITCH)
-    assert (
-        reader().read_on(text, networks(asked((act("count", Question(select=select)),) * 2, text)))
-        == {}
-    )
+    actions = (act("count", Question(select=select)),) * 2
+
+    def programs(switch: str) -> int:
+        query = asked(actions, text.format(switch))
+        return len(reader().read_on(query.text, networks(query)))
+
+    assert (programs("that switch"), programs("'ju1.s1.s2c1'")) == (0, 1)
