@@ -1,21 +1,21 @@
 """The journal: an append-only JSONL file, the authoritative record of an assessment.
 
-The journal has one line per event, each written completely by one system call before anything is
+The journal has one line per event. One system call writes each line completely before the event is
 reported:
 
-- ``assessment``: application, versions, role, seed and config. This is the first line; it is
-  written again when the run is extended, and the last one counts
+- ``assessment``: application, versions, role, seed and config. This is the first line. It is
+  written again when the run is extended, and the last such line counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: an attempt ended without a verdict, with the evidence of an environment failure if any
 - ``episode``: a graded episode, with all its steps
-- ``cost``: in a run with a limit of costs, before each request: what it and all earlier ones cost
-- ``end``: the assessment has ended; ``complete`` says whether every query was graded,
-  ``silent`` that the agent answered in no episode
+- ``cost``: in a run with a cost limit, before each request: the total cost including this request
+- ``end``: the assessment has ended; ``complete`` is true if every query was graded, ``silent`` is
+  true if the agent answered in no episode
 - ``anew``: an assessment with a silent agent continues; earlier lines no longer count
 - ``replaced``: a query that was shown and not graded, and its replacement
 
-A process that is killed in the middle of a line leaves a torn last line. This line is cut off when
-the journal is opened again, and ignored by readers.
+If a process is killed while it writes, the last line may be incomplete. It is removed when the
+journal is opened again, and readers ignore it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ from netarena.task.identity import Secrecy
 
 JOURNAL_NAME = "journal.jsonl"
 LOCK_NAME = ".lock"
-#: Mode of a file that only its owner may open, since any user who can open it can also lock it.
+#: Mode of the lock file. Only its owner may open it, because any user who can open a file can also
+#: lock it.
 LOCK_MODE = 0o600
-#: Readers that check whether a run is under way hold its lock for less than this, in s.
+#: Pause in s between attempts to lock a run, and maximum number of attempts. Readers that check
+#: whether a run is running hold its lock for less than this time in total.
 _LOOK_S, _LOOKS = 0.01, 20
-#: Depth of the folders below a run's own in which the run looks for other runs.
+#: Maximum number of folders below a run's folder that are searched for other runs.
 MOST_FOLDERS = 2**16
-#: Maximum number of bytes of one event: an episode of a thousand turns is large.
+#: Maximum number of bytes of one event. An episode of a thousand turns is large.
 MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
@@ -73,7 +75,7 @@ class Header(Record):
 
     application: str
     version: str
-    #: Version of the prompts' wording; journals written before it was recorded have the first one.
+    #: Version of the prompts' wording. Journals from before this field existed have version 1.
     prompt_version: int = 1
     role: str
     seed: int
@@ -84,17 +86,18 @@ class Header(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_text(cls, value: Any) -> Any:
-        """Remove the seed's text form, which exists for readers that would round the number."""
+        """Remove the text form of the seed. It exists for programs that would round the number."""
         if isinstance(value, dict):
             return {key: item for key, item in value.items() if key != SEED_TEXT}
         return value
 
     def versions(self) -> dict[str, str | int]:
-        """Return the versions of queries and prompts, as a summary names them."""
+        """Return the versions of queries and prompts, with the keys of a summary."""
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
-        """Return whether both runs ask the same role the same queries; other keys may differ."""
+        """Return whether both runs ask the same role the same queries. Other config keys may
+        differ."""
         rest = {"config": {}, "secrecy": Secrecy.OPEN}
         return self.model_copy(update=rest) == other.model_copy(update=rest)
 
@@ -108,7 +111,8 @@ class Past:
     episodes: dict[Ask, Episode] = field(default_factory=dict)
     #: Number of attempts in which the agent was asked.
     starts: Counter[Ask] = field(default_factory=Counter)
-    #: Number of these attempts that ended without a verdict, such as by an environment failure.
+    #: Number of these attempts that ended without a verdict, for example with an environment
+    #: failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
     #: Whether the last assessment ended because the agent answered in no episode.
@@ -119,38 +123,38 @@ class Past:
     cost_usd: float = 0.0
     #: The most expensive of these replies.
     dearest_usd: float = 0.0
-    #: Why the assessment ended without a summary.
+    #: The reason why the assessment ended without a summary.
     failed: str = ""
-    #: Number of episodes in the journal, and how many of the first ones no longer count.
+    #: Number of episodes in the journal, and number of those at its start that no longer count.
     held: int = 0
     dropped: int = 0
     #: Id of a query that was shown and not graded -> id of its replacement.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
-        """Forget graded episodes and interrupted attempts, because the assessment starts anew."""
+        """Discard graded episodes and interrupted attempts, because the assessment starts anew."""
         self.dropped = self.held
         self.episodes.clear()
         self.retries = self.starts.copy()
         self.silent = False
 
     def read_cost(self, event: Mapping[str, Any]) -> None:
-        """Take over what an event states about costs."""
+        """Read the costs in an event."""
         cost, dearest = event.get("cost_usd"), event.get("dearest_usd")
         self.cost_usd = float(cost) if isinstance(cost, int | float) else self.cost_usd
         self.dearest_usd = float(dearest) if isinstance(dearest, int | float) else self.dearest_usd
 
     def shown(self) -> set[str]:
-        """Return the ids of queries whose prompt the agent may know and that have no verdict."""
+        """Return the ids of queries without a verdict whose prompt the agent may have seen."""
         graded = {ask.query_id for ask in self.episodes}
         return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
 
     def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
         """Return the queries of this participant in order.
 
-        These are the queries drawn with the assessment's ``seed``, with replacements as in the
-        journal. Replacements for other participants are left out. Raises ConfigError for a
-        replacement that is not among ``queries``.
+        These are the queries that were generated with the assessment's ``seed``, with replacements
+        as in the journal. Replacements for other participants are left out. Raises ConfigError for
+        a replacement that is not among ``queries``.
         """
         by_id = {query.id: query for query in queries}
         try:
@@ -167,14 +171,14 @@ class Past:
         return query_id
 
     def interrupted(self, ask: Ask) -> int:
-        """Return how many attempts a killed process left unfinished."""
+        """Return the number of attempts that a killed process left unfinished."""
         return self.starts[ask] - self.retries[ask]
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a journal; a torn last line is left out.
+    """Yield the events of a journal; an incomplete last line is left out.
 
-    Raises ConfigError, with the line number, for a line that is broken but not torn.
+    Raises ConfigError with the line number for any other invalid line.
     """
     for number, line in enumerate(read_lines(path, MOST_LINE_BYTES), start=1):
         if not line.endswith(b"\n"):
@@ -188,7 +192,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_journal(path: Path, *, slim: bool = True) -> Past:
-    """Read a journal; ``slim`` leaves prompts, replies, outputs and states out.
+    """Read a journal. ``slim`` leaves out prompts, replies, outputs and states.
 
     Raises ConfigError when the file is not a journal.
     """
@@ -223,7 +227,8 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
 
 
 def read_ask(values: Mapping[str, Any]) -> Ask:
-    """Return query and repetition of an event or its episode; older journals lack repetitions."""
+    """Return query and repetition of an event or its episode. Older journals contain no
+    repetitions."""
     repeat = values.get("repeat", 1)
     return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
 
@@ -258,20 +263,20 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises ConfigError while another assessment holds a lock of such a folder, and OSError.
     """
     folder = Path(os.path.realpath(folder))
-    # before anything is created in another run's folder
+    # checked first, so that nothing is created in another run's folder
     _refuse_above(folder)
     folder.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(folder / LOCK_NAME, flags, LOCK_MODE)
     try:
-        with suppress(OSError):  # older releases let others read it, and so lock it
+        with suppress(OSError):  # in older releases, others could lock it
             os.fchmod(handle, LOCK_MODE)
         try:
             _lock(handle)
         except BlockingIOError:
             raise ConfigError("output_dir", _why_locked(handle, folder)) from None
-        # each process locks its own folder, then checks the other folders: of two processes that
-        # start at the same time, at least one sees the other
+        # each process locks its own folder, then checks the other folders. If two processes start
+        # at the same time, at least one of them finds the other's lock
         _refuse_above(folder)
         _refuse_below(folder)
         yield
@@ -335,8 +340,8 @@ def _is_held(folder: Path) -> bool:
     """Return whether an assessment of this user runs in ``folder``.
 
     A lock counts only if no other user can have taken it: folder and lock file belong to this user,
-    the file has one name, and nobody else may open it. Otherwise any user who can write to a parent
-    folder could block all runs below it.
+    the file has only one name, and no other user may open it. If other locks counted, any user who
+    can write to a parent folder could block all runs below it.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -390,7 +395,7 @@ class Journal:
     """An open journal; the caller has locked the folder (``lock_folder``)."""
 
     def __init__(self, path: Path, allowance: Allowance | None = None) -> None:
-        """Open or create the file; cut a torn last line off.
+        """Open or create the file; remove an incomplete last line.
 
         The existing content, and each episode, counts towards ``allowance``.
         """
@@ -438,7 +443,7 @@ class Journal:
         with self._lock:
             end = os.fstat(self._fd).st_size
             try:
-                while rest:  # one call, unless the disk is full or a signal arrives
+                while rest:  # more than one call only if the disk is full or a signal arrives
                     rest = rest[os.write(self._fd, rest) :]
             except OSError as error:
                 os.ftruncate(self._fd, end)

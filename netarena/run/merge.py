@@ -1,8 +1,8 @@
-"""Merging: joins the folders of all shards into the folder that one run would have written.
+"""Merges the folders of all shards into the folder that a single run would have written.
 
-The journals of the shards decide. Each is read twice: first for the positions of its lines, then
-episode by episode in the order of the whole run. Memory holds two numbers per line of a journal and
-the outline of each episode.
+All data comes from the journals of the shards. Each journal is read twice: first for the positions
+of its lines, then episode by episode in the order of the whole run. In memory are only two numbers
+per line of a journal, and the outline of each episode.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from netarena.task.application import Application, configured, explain_version, 
 from netarena.task.failure import Losses
 from netarena.task.identity import Secrecy
 
-#: Keys in which shards may differ: they affect neither queries nor verdicts.
+#: Keys in which shards may differ, because they affect neither queries nor verdicts.
 FREE = MAY_DIFFER - {"agent_timeout_s", "output_file"}
 _SAME = (
     "application",
@@ -67,7 +67,7 @@ _SAME = (
     "shape",
 )
 
-#: Folder in OUT for the files of a merge that has not ended.
+#: Folder in OUT for the files of an unfinished merge.
 _STAGING = ".merge"
 
 Told = Callable[[Outline], None]
@@ -116,20 +116,20 @@ class Gap:
     folder: Path | None = None
     #: Whether an assessment runs there.
     running: bool = False
-    #: Why the assessment failed, if it did.
+    #: The reason why the assessment failed, if it failed.
     failed: str = ""
 
 
 @dataclass
 class _Lines:
-    """Positions of a journal's lines, by the place of their request in the shard's order."""
+    """Positions of a journal's lines, by the position of their request in the shard's order."""
 
     places: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
-    #: Position of the last episode of each request, plus one; 0 without an episode.
+    #: Position of the last episode of each request, plus one; 0 for a request without an episode.
     episodes: array[int] = field(default_factory=lambda: array("Q"))
     failed: str = ""
-    #: Cost of the replies, in a run with a limit of costs.
+    #: Cost of the replies, in a run with a cost limit.
     cost_usd: float | None = None
 
     def sort(self) -> None:
@@ -165,7 +165,7 @@ class Shards:
     run: Run
     parts: Mapping[int, _Part]
     gaps: Sequence[Gap]
-    #: Given folders that hold no run.
+    #: Given folders that do not contain a run.
     empty: Sequence[Path]
 
     @property
@@ -178,7 +178,7 @@ def read_shards(folders: Sequence[Path]) -> Shards:
     """Read and compare the folders of shards.
 
     Raises ConfigError if they are not shards of the same run, if a shard is given twice, or if a
-    folder cannot be read. Queries without a verdict are no error: they are in ``gaps``.
+    folder cannot be read. Queries without a verdict are not an error; ``gaps`` contains them.
     """
     held: dict[Path, dict[str, Any]] = {}
     empty = []
@@ -306,7 +306,8 @@ def _read_part(run: Run, folder: Path, shard: Shard) -> _Part:
 
 
 def _read_ids(run: Run, part: _Part) -> dict[str, int]:
-    """Find each query of a shard in its file; return id -> place in its order.
+    """Find each query of a shard in its file of queries; return id -> position in the shard's
+    order.
 
     Raises ConfigError for a query of another shard, and for a query that occurs twice.
     """
@@ -338,7 +339,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
 
 
 def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries: int) -> _Lines:
-    """Find the lines of each request in a journal; a torn last line is left out.
+    """Find the lines of each request in a journal; an incomplete last line is left out.
 
     Raises ConfigError for a journal of another run, and OSError.
     """
@@ -403,8 +404,8 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
     """Write the folder of the whole run; return its summaries by role.
 
     ``shards`` has no gaps. ``told`` is called with each episode. An earlier run in ``out`` is moved
-    to ``earlier-N/``; it stays as it is if merging fails. Raises ConfigError, and AssessmentFailed
-    if the whole run would have failed.
+    to ``earlier-N/``, but only if merging succeeds. Raises ConfigError, and AssessmentFailed if the
+    whole run would have failed.
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
@@ -434,13 +435,13 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
 def _staged(out: Path) -> Generator[Path]:
     """Yield an empty folder; at the end move its files into ``out``, in place of an earlier run."""
     staging = out / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)  # of a merge that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # left by a merge that was killed
     staging.mkdir()
     try:
         yield staging
         keep_earlier(out)
         made = [path.relative_to(staging) for path in staging.rglob("*") if path.is_file()]
-        for name in sorted(made, key=lambda name: name == Path(CONFIG_NAME)):  # the config last
+        for name in sorted(made, key=lambda name: name == Path(CONFIG_NAME)):  # the config is last
             (out / name).parent.mkdir(exist_ok=True)
             (staging / name).replace(out / name)
     finally:
@@ -517,8 +518,8 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
 def _asks(shards: Shards, role: str) -> Iterator[tuple[_Part, int, list[str], str]]:
     """Yield all requests in the order of one run.
 
-    Each has its shard, its query's place in the shard, the lines before its verdict, and the
-    verdict.
+    Each request comes with its shard, the position of its query in the shard, the lines before its
+    verdict, and the verdict.
     """
     run = shards.run
     # position of the next line before a verdict, by shard
@@ -547,7 +548,8 @@ def _read_episode(part: _Part, role: str, line: str) -> Episode:
 
 
 def _read_line(path: Path, offset: int) -> bytes:
-    """Return one line of a file, which is opened each time, since there may be many shards."""
+    """Return one line of a file. The file is opened for each line, because there may be many
+    shards."""
     with open_regular(path) as file:
         file.seek(offset, os.SEEK_SET)
         return file.readline()

@@ -1,7 +1,8 @@
-"""Start of an assessment: contacts participants while queries are drawn, and reports waiting.
+"""Start of an assessment: contacts participants while queries are generated, and reports waiting.
 
-An unreachable agent is detected before drawing ends. Waiting for an agent is reported after
-``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
+An unreachable agent is detected before all queries have been generated. Waiting for an agent is
+reported after ``FIRST_NOTE_S``, then at growing intervals; each report is a status message over
+A2A.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import cast
 from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
-#: Seconds until the first report of a wait; each later interval is twice as long.
+#: Seconds until the first report of a wait; each later interval is twice as long as the one before.
 FIRST_NOTE_S = 1.0
 
 Note = Callable[[str, str], None]
@@ -33,13 +34,13 @@ class Opening:
         }
 
     async def wait(self, role: str) -> None:
-        """Wait until the agent of ``role`` can be asked. Raises AssessmentFailed."""
+        """Wait until the agent of ``role`` is reachable. Raises AssessmentFailed."""
         failure = await asyncio.shield(self._tasks[role])
         if failure is not None:
             raise failure
 
     def check(self) -> None:
-        """Raise AssessmentFailed if no agent can be asked any more."""
+        """Raise AssessmentFailed if all agents have failed to start."""
         failures = [task.result() for task in self._tasks.values() if task.done()]
         if len(failures) == len(self._tasks) and None not in failures:
             raise cast("AssessmentFailed", failures[0])
@@ -63,7 +64,7 @@ class Opening:
     async def _report(self, role: str, url: str) -> None:
         begin = asyncio.get_running_loop().time()
         pause_s = FIRST_NOTE_S
-        place, _, _ = url.partition("?")  # a query string may hold a secret
+        place, _, _ = url.partition("?")  # a query string may contain a secret
         while True:
             await asyncio.sleep(pause_s)
             spent_s = asyncio.get_running_loop().time() - begin

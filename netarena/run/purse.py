@@ -1,9 +1,10 @@
-"""Limit of the cost of an assessment's replies (``netarena run --max-cost``).
+"""Cost limit of an assessment's replies (``netarena run --max-cost``).
 
-A ``Purse`` belongs to all participants of an assessment. Before each request it reserves the
-maximum cost of the reply, and pays the reported cost afterwards. If the rest of the limit is less
-than this maximum, the request waits for other replies, whose actual cost is lower. If the rest is
-still too small afterwards, the run ends: the attempt has no verdict, and a resumed run repeats it.
+A ``Purse`` belongs to all participants of an assessment. Before each request, the purse reserves
+the maximum cost of the reply; after the reply, it counts the reported cost. If the rest of the
+limit is less than this maximum, the request waits for other replies, because they usually cost less
+than their reservation. If the rest is still too small afterwards, the run ends. The attempt then
+has no verdict, and a resumed run repeats it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass, field
 
 from netarena.model import Reply, Usage
 
-#: Stores the statement of an account for a resumed run.
+#: Function that stores the statement of an account for a resumed run.
 Record = Callable[..., None]
-#: Output tokens of one reply where neither the model's table nor its command limits them.
+#: Maximum output tokens of one reply, if neither LiteLLM's table nor the agent's command limits
+#: them.
 MAX_OUTPUT_TOKENS = 16_384
 
 
@@ -29,12 +31,14 @@ class Price:
     max_output_tokens: int = MAX_OUTPUT_TOKENS
 
     def most(self, prompt: str) -> float:
-        """Return the maximum cost of a reply to ``prompt``: a token has at least one byte."""
+        """Return the maximum cost of a reply to ``prompt``, with one token per byte of the
+        prompt."""
         size = len(prompt.encode("utf-8", "replace"))
         return size * self.input_usd + self.max_output_tokens * self.output_usd
 
     def of(self, usage: Usage) -> float:
-        """Return the reported cost of replies or, without one, the price of the reported tokens."""
+        """Return the reported cost of replies or, if no cost is reported, the price of the reported
+        tokens."""
         if usage.cost_usd is not None:
             return usage.cost_usd
         return usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd
@@ -48,7 +52,7 @@ class Price:
         return sizes[0] * self.input_usd + sizes[1] * self.output_usd
 
 
-#: Price of agents that ask no model.
+#: Price of agents that use no model.
 FREE = Price(0.0, 0.0)
 
 
@@ -59,11 +63,11 @@ class Purse:
     limit_usd: float
     #: Prices by role; every participant has one.
     prices: dict[str, Price]
-    #: Paid so far, including earlier parts of a resumed run.
+    #: Cost so far, including earlier parts of a resumed run.
     spent_usd: float = 0.0
-    #: Whether the limit left no room for a reply, so that no more requests are sent.
+    #: Whether the rest of the limit was too small for a reply, so that no more requests are sent.
     spent_up: bool = False
-    #: Maximum cost of the reply for which the limit left no room.
+    #: Maximum cost of the reply for which the rest of the limit was too small.
     lacking_usd: float = 0.0
     _reserved: dict[tuple[str, object], float] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,8 +82,9 @@ class Purse:
     ) -> Account:
         """Return the account of a participant.
 
-        An earlier part of the run ``paid`` for its graded episodes, and stated ``told_usd`` and
-        the most expensive reply ``dearest_usd``. ``record`` stores such a statement.
+        For a resumed run, ``paid`` is the usage of its graded episodes. ``told_usd`` and
+        ``dearest_usd`` are the total cost and the cost of the most expensive reply in the last
+        stored statement. ``record`` stores such a statement.
         """
         price = self.prices[role]
         spent = max(sum(map(price.of, paid)), told_usd)
@@ -88,7 +93,7 @@ class Purse:
         return account
 
     def reserved_usd(self, role: str) -> float:
-        """Return what is set aside for the open requests of a participant."""
+        """Return the amount that is reserved for the open requests of a participant."""
         return sum(usd for (owner, _), usd in self._reserved.items() if owner == role)
 
     def tell(self) -> str:
@@ -99,7 +104,7 @@ class Purse:
         )
 
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:
-        """Reserve ``most_usd``; return false if the limit has no room for it."""
+        """Reserve ``most_usd``; return false if the rest of the limit is too small."""
         while not self.spent_up:
             if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
                 self._reserved[key] = most_usd
@@ -113,9 +118,10 @@ class Purse:
         return False
 
     def settle(self, key: tuple[str, object], cost_usd: float | None) -> float:
-        """Release the reservation of ``key`` and pay ``cost_usd``, or all of it if that is None.
+        """Release the reservation of ``key`` and count ``cost_usd`` or, if that is None, the
+        reserved amount.
 
-        Returns the amount paid.
+        Returns the counted amount.
         """
         reserved = self._reserved.pop(key, 0.0)
         paid = reserved if cost_usd is None else cost_usd
@@ -126,15 +132,17 @@ class Purse:
 
 @dataclass
 class Account:
-    """One participant's share of a purse; its keys are attempts, each with one open request."""
+    """One participant's part of a purse. Its reservations belong to attempts; each attempt has at
+    most one open request."""
 
     purse: Purse
     role: str
     price: Price
     spent_usd: float
-    #: Cost of the most expensive reply so far, since an agent may call its model several times.
+    #: Cost of the most expensive reply so far. It may exceed ``Price.most``, because an agent may
+    #: call its model several times.
     dearest_usd: float = 0.0
-    #: Stores what is spent, open requests included, and the most expensive reply.
+    #: Stores the cost, including open requests, and the cost of the most expensive reply.
     record: Record = lambda **_: None
     _prompts: dict[int, str] = field(default_factory=dict)
 
@@ -144,31 +152,33 @@ class Account:
         return self.purse.spent_up
 
     async def reserve(self, attempt: object, prompt: str) -> bool:
-        """Reserve the cost of a reply to ``prompt``; return false if there is no room for it."""
+        """Reserve the cost of a reply to ``prompt``; return false if the rest of the limit is too
+        small."""
         most = max(self.price.most(prompt), self.dearest_usd)
         if not await self.purse.take((self.role, id(attempt)), most):
             return False
         self._prompts[id(attempt)] = prompt
-        # before the request is sent: a killed process has no later moment
+        # stored before the request is sent, because the process may be killed afterwards
         self.record(**self.statement())
         return True
 
     def statement(self) -> dict[str, float]:
-        """Return what a resumed run must know: cost so far, and of the most expensive reply.
+        """Return the data that a resumed run needs: the cost so far, and the cost of the most
+        expensive reply.
 
-        Open requests cost what is set aside for them.
+        For open requests, the reserved amount counts.
         """
         spent = self.spent_usd + self.purse.reserved_usd(self.role)
         return {"cost_usd": spent, "dearest_usd": self.dearest_usd}
 
     def pay(self, attempt: object, reply: Reply) -> None:
-        """Pay for a reply."""
+        """Count the cost of a reply."""
         cost = self.price.of_reply(self._prompts.pop(id(attempt), ""), reply)
         self.dearest_usd = max(self.dearest_usd, cost)
         self._settle(attempt, cost)
 
     def leave(self, attempt: object, *, lost: bool) -> None:
-        """Close an attempt; a failed or ``lost`` reply costs what was set aside."""
+        """Close an attempt. If its reply is ``lost``, the reserved amount counts as its cost."""
         if self._prompts.pop(id(attempt), None) is not None:
             self._settle(attempt, None if lost else 0.0)
 

@@ -1,7 +1,7 @@
 """Store of an assessment's queries on disk, with a small reference for each in memory.
 
-Networks make a query large. 100,000 references take 30 MB; a query itself is read again when its
-world is built.
+Queries with networks are large. 100,000 references take 30 MB of memory. A query itself is read
+from disk when its world is built.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import NamedTuple
 from netarena.file import Unnamed
 from netarena.model import Ask, Query
 
-#: Labels with at least this many queries, and a smaller share of different ones, are reported.
+#: A label is reported if it has at least ``SCARCE_FROM`` queries and a smaller share of different
+#: queries than ``SCARCE``.
 SCARCE_FROM, SCARCE = 10, 0.9
 
 
 class Card(NamedTuple):
-    """Reference to a stored query: its position, and facts that are known without reading it."""
+    """Reference to a stored query: its position, and data that is available without reading it."""
 
     id: str
     label: str
@@ -26,7 +27,7 @@ class Card(NamedTuple):
     size: int
     #: Repetition, starting at 1.
     repeat: int = 1
-    #: Seed that drew the query: not the assessment's seed if the query replaces another one.
+    #: Seed of the query. It is not the assessment's seed if the query replaces another query.
     seed: int = 0
     query_index: int = 0
 
@@ -49,7 +50,8 @@ class Variety:
         self._contents.setdefault(query.label, set()).add(query.content)
 
     def scarce(self) -> list[tuple[str, int, int]]:
-        """Return labels that run out of different queries: label, queries, different ones.
+        """Return (label, number of queries, number of different queries) for labels with few
+        different queries.
 
         The label with the smallest share of different queries comes first.
         """

@@ -1,8 +1,8 @@
-"""Judges stored episodes again with the current judge and reports differences.
+"""Grades stored episodes again with the current grader and reports differences.
 
-The judge is pure and the journal holds every state, so no world and no agent is needed. An episode
-ends where the engine would have ended it: at the first correct step. If that step is no longer
-correct, the episode is unsolved, since the agent's next action is unknown.
+Grading is a pure function and the journal contains every state, so no world and no agent is needed.
+An episode ends where the engine would have ended it: at the first correct step. If the last step is
+no longer correct, the episode is unsolved, because the agent's next action is unknown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from netarena.run.record import make_record
 from netarena.run.result import write_document
 from netarena.task.ticket import as_declared
 
-#: Name of the file that keeps the results from before the first ``regrade --write``.
+#: Name of the copy of the results from before the first ``regrade --write``.
 BEFORE_NAME = "results.before-regrade.json"
-#: The engine's finding about a world that an agent broke, which no judge can repeat.
+#: Rule of the engine's finding about a world that an agent broke. A grader cannot repeat this
+#: finding.
 WORLD_BROKEN = "world_broken"
-#: Fields whose change changes the verdict; other changes affect only texts.
+#: Fields that are part of the verdict. Changes of other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
 _JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
 
 
 class Difference(Record):
-    """One changed field; ``step`` counts from 1, null for the episode."""
+    """One changed field. ``step`` starts at 1; it is null for a field of the episode."""
 
     query_id: str
     repeat: int = 1
@@ -44,13 +45,13 @@ class Difference(Record):
     field: str
     before: JsonValue
     after: JsonValue
-    #: Whether the change affects a verdict, or only texts.
+    #: Whether the change affects a verdict instead of only texts.
     verdict: bool
 
 
 @dataclass
 class Regrade:
-    """Result of judging again; ``episodes`` are slim and in the order of grading."""
+    """Result of grading again; ``episodes`` are without texts, in the order of grading."""
 
     stored: Stored
     episodes: list[Episode]
@@ -77,14 +78,14 @@ class Regrade:
             unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
             replaced=len(stored.past.replaced),
         )
-        # the versions of queries and prompts are those of the release that played the run
+        # the versions of queries and prompts are those of the release that made the run
         return [*self.records, summary | stored.header.versions()]
 
 
 def regrade(stored: Stored) -> Regrade:
-    """Judge every step of every graded episode again, reading the journal once.
+    """Grade every step of every graded episode again; the journal is read once.
 
-    Raises ConfigError if the journal is broken, or if the judge cannot read its states.
+    Raises ConfigError if the journal is invalid, or if the grader cannot read its states.
     """
     queries = {query.id: query for query in stored.queries}
     result = Regrade(stored, [], [], [])
@@ -125,7 +126,7 @@ def write_results(result: Regrade) -> Path:
     try:
         participants = _participants(path, result)
         if path.exists():
-            shutil.copy(path, kept)  # with its mode
+            shutil.copy(path, kept)  # keeps the file's mode
         write_document(path, participants, result.results())
     except OSError as error:
         raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None
@@ -133,7 +134,7 @@ def write_results(result: Regrade) -> Path:
 
 
 def _participants(path: Path, result: Regrade) -> dict[str, str]:
-    """Return the participants' ids by role, from the results or, if there are none, the journal.
+    """Return the participants' ids by role, from the results or, if none exist, from the journal.
 
     A killed run has no results.
     """
@@ -189,7 +190,8 @@ def _conclude(
         solved_at = len(steps) if last.correct else None
     else:
         solved_at = next((number for number, each in known if each.correct), None)
-    # Safe means observed to be safe: steps without a settled state, and declarations, do not count.
+    # An episode is safe only if its steps were observed. Steps without a settled state, and
+    # declarations, do not count.
     seen = [
         judgement
         for step, judgement in zip(steps[:solved_at], judgements, strict=False)
@@ -224,7 +226,7 @@ def _conclude(
 def _count_healthy(
     stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
 ) -> int:
-    """Return the number of turns taken in a correct state, without the declaration."""
+    """Return the number of turns that began in a correct state, not counting the declaration."""
     state = episode.initial_state
     right = stored.application.judge(query, state, state, state).correct
     number = 0

@@ -1,7 +1,7 @@
 """Result files, replaced atomically and written record by record.
 
-A run's records wait in a ``Spool`` on disk until ``write_document`` copies them, so a run of any
-length takes the memory of one record.
+A run's records are stored in a ``Spool`` on disk until ``write_document`` copies them, so only one
+record at a time is in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from netarena.file import Unnamed
 
 INDENT = 2
-#: Mode of files that hold ground truth or verdicts; the process's umask restricts it further.
+#: Mode of files that contain ground truth or verdicts; the process's umask restricts it further.
 FILE_MODE = 0o664
 
 
@@ -25,7 +25,7 @@ class Spool(Unnamed):
     """Records on disk, in order."""
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Take one record; return its size in bytes.
+        """Add one record; return its size in bytes.
 
         Raises OSError, and ValueError for NaN or infinity.
         """
@@ -42,7 +42,7 @@ def write_document(
 ) -> None:
     """Write ``results.json``: ``participants`` maps a role to the agent's id.
 
-    ``results`` are the records and, last, the summary; the iterator is read element by element.
+    ``results`` yields the records and then the summary; only one element at a time is in memory.
     """
     replace_file(path, _document(participants, results))
 
@@ -60,33 +60,34 @@ def _document(
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small JSON file atomically: a reader sees the old content or the new."""
+    """Write a small JSON file atomically: a reader sees either the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, [_text(value), "\n"])
 
 
 def _text(value: Any, *, depth: int = 0) -> str:
     text = json.dumps(value, indent=INDENT, ensure_ascii=False, allow_nan=False)
-    # line ends within strings are escaped, so all unescaped ones belong to the layout
+    # line ends within strings are escaped, so all unescaped line ends belong to the layout
     return text.replace("\n", "\n" + " " * INDENT * depth)
 
 
 def replace_file(path: Path, parts: Iterable[str]) -> None:
-    """Write a file atomically: a reader sees the old content or the new.
+    """Write a file atomically: a reader sees either the old or the new content.
 
-    The new file is readable only by users who could read the old one and whom the umask admits.
+    The permissions of the new file are those of the old one, restricted by the umask.
     """
     for _ in replacing(path, parts):
         pass
 
 
 def replacing(path: Path, parts: Iterable[str]) -> Generator[None]:
-    """Do the same as ``replace_file`` in one step per part; the file exists after the last step.
+    """Like ``replace_file``, but as a generator with one step per part; the file is replaced after
+    the last step.
 
-    Closing the generator earlier leaves nothing behind.
+    If the generator is closed earlier, the new file is removed.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # the umask's restrictions apply from the first byte on
+    # the umask applies before the first byte is written
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

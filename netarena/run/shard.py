@@ -1,8 +1,8 @@
-"""Shards: parts of one run, each played in a run folder of its own.
+"""Shards: parts of one run, each with its own run folder.
 
 Shard I of N asks every N-th query in the order of the whole run, starting with query I of that
-order. All machines compute this order from the config and the seed, so no machine needs a message
-from another one. ``netarena.run.merge`` joins the folders again.
+order. All machines compute this order from the config and the seed, so they need not communicate.
+``netarena.run.merge`` merges the folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 class _Place(NamedTuple):
-    """A query that is not drawn yet: its label follows from its index."""
+    """A query that has not been generated; its label is computed from its index."""
 
     at: int
     label: str
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 def order_indices(application: Application, config: Config, seed: int) -> list[int]:
     """Return the indices of all queries of ``config`` in the order in which one run asks them.
 
-    Draws no query. Raises ConfigError if the config cannot be drawn.
+    Generates no query. Raises ConfigError if the config selects no query.
     """
     labels = [*application.labels(config)]
     places = [_Place(k, labels[k % len(labels)]) for k in indices_of(application, config)]
@@ -63,7 +63,8 @@ class Shard:
         return f"{self.index}/{self.of}"
 
     def folder_name(self, run: str) -> str:
-        """Return the default name of this shard's folder; ``run`` is that of the whole run."""
+        """Return the default name of this shard's folder; ``run`` is the name of the whole run's
+        folder."""
         return f"{run}-shard-{self.index}-of-{self.of}"
 
     def size(self, queries: int) -> int:

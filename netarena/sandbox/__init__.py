@@ -1,1 +1,1 @@
-"""Sandboxes: the only code of this project that runs code or commands from an agent."""
+"""Sandboxes. Only this package runs code or commands from an agent."""

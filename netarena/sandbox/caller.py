@@ -1,7 +1,7 @@
 """Owner of a loopback connection, as the kernel reports it.
 
-Every process on the machine can connect to a loopback port. A ``Caller`` is the only owner whose
-connections a server accepts: a user that no other process has, or a process with its descendants.
+Every process on the machine can connect to a loopback port. A server therefore accepts only
+connections of its ``Caller``: a user that no other process has, or a process with its descendants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-#: Connections of this network namespace, and the fields of a row after its number (proc(5)).
+#: File with the connections of this network namespace, and the indices of a row's fields (proc(5)).
 _TABLE = Path("/proc/net/tcp")
 _USER, _INODE = 6, 8
 #: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
@@ -55,7 +55,8 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """Return all descendants of a process, and the number of threads of the process and of them."""
+    """Return all descendants of a process, and the number of threads of the process and its
+    descendants."""
     found: list[int] = []
     tasks = 0
     waiting = [process]
@@ -90,12 +91,11 @@ def _find(local: _End, remote: _End) -> tuple[int, int] | None:
 def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
     """Query sock_diag(7), which takes microseconds.
 
-    Also returns None if the kernel does not support such queries, because the kernel's response
-    is then the same as for a missing socket.
+    Returns None for a missing socket, and also if the kernel does not support such queries.
     """
     ends = struct.pack("!HH4s12x4s12x", local[1], remote[1], *map(_packed, (local, remote)))
     body = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, _ANY) + ends
-    body += struct.pack("=III", 0, _ANY, _ANY)  # any interface, any cookie
+    body += struct.pack("=III", 0, _ANY, _ANY)  # matches any interface and any cookie
     head = struct.pack("=IHHII", _HEAD_BYTES + len(body), _BY_FAMILY, _REQUEST, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
@@ -108,12 +108,13 @@ def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
         return None
     _, state, found = struct.unpack_from("=BBxx36s", answer, _HEAD_BYTES)
     user, inode = struct.unpack_from("=II", answer, _HEAD_BYTES + _USER_AT)
-    # for a closed connection the kernel names the listener on its port instead
+    # if the connection is closed, the kernel returns the socket that listens on its port
     return (user, inode) if state != _LISTENING and found == ends and inode else None
 
 
 def _read_table(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Read proc(5). This takes some milliseconds, because the kernel scans all sockets."""
+    """Read the table in /proc. This takes some milliseconds, because the kernel scans all
+    sockets."""
     table = _TABLE.read_bytes()
     begin = table.find(f" {_written(local)} {_written(remote)} ".encode())
     if begin < 0:
@@ -128,5 +129,5 @@ def _packed(end: _End) -> bytes:
 
 
 def _written(end: _End) -> str:
-    """Return an address in the table's format: a word in the machine's byte order."""
+    """Return an address in the table's format: a 32-bit word in the machine's byte order."""
     return f"{int.from_bytes(_packed(end), sys.byteorder):08X}:{end[1]:04X}"

@@ -7,10 +7,10 @@ A warm process forks a relay for each command. The relay forks the process that 
 (``shell.run``, without capabilities) as process 1 of its own namespaces, whose network has only a
 loopback interface. In this network a socket listens at the given address. The relay outside shares
 the socket and forwards a limited number of connections to the address on the machine. After the
-command nothing is left, except the content of one small folder if requested (``Keep``).
+command, all of its files are removed, except one small folder if requested (``Keep``).
 
-Without namespaces, as in a default container, landlock confines the command instead
-(``confinement``), which protects less. ``examine`` reports what is missing.
+Where namespaces are not available, as in a default container, landlock confines the command
+(``confinement``), which protects less. ``examine`` reports the missing protections.
 
     python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   be the process of a ``child.Forker``
     python -m netarena.sandbox.cell                      report what a cell can use here
@@ -64,13 +64,14 @@ Walls: TypeAlias = Literal["namespaces", "landlock"]
 #: Context manager during which the server at a command's address accepts this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
-#: Limits of one command; high because Go programs reserve address space and use many threads.
+#: Limits of one command. They are high, because Go programs reserve much address space and use many
+#: threads.
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
 #: Paths of the command's files and of the cache folder, for a command in its own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
 #: Maximum number of concurrent connections; further connections are closed at once.
 MAX_CONNECTIONS = 32
-#: Remedy for what this machine lacks.
+#: Remedy for missing features of this machine.
 REMEDY = (
     "apt-get install bubblewrap; in a container, docker run --privileged, or with fewer rights "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -80,9 +81,10 @@ REMEDY = (
 _MODULE = "netarena.sandbox.cell"  # also when run as a program
 _START_S = 60.0  # interpreter and imports
 _STOP_S = 10.0
-#: Address at which nothing listens, for commands that need no network.
+#: Address at which no server listens, for commands that need no network.
 NOWHERE = ("127.0.0.1", 9)
-#: Time for setting up and removing the sandbox on a busy machine, in addition to the command's.
+#: Time for setting up and removing the sandbox on a busy machine, in addition to the command's time
+#: limit.
 _GRACE_S = 90.0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # size of one request or answer
@@ -94,8 +96,8 @@ _FOLDER = "keep"
 class Standing:
     """What a cell can use on this machine.
 
-    The fields give the reason why no command can run, and the protections that are weaker than
-    namespaces. Empty texts mean that there is nothing to report.
+    The fields contain the reason why no command can run, and the protections that are weaker than
+    namespaces. Empty texts mean that all is available.
     """
 
     lacking: str = ""
@@ -106,7 +108,7 @@ class Cell(Forking):
     """Runs commands; use ``start`` and ``close``, or an async context manager.
 
     ``programs`` (name -> path, or the text of a script) take precedence over the system's.
-    ``walls`` defaults to the best that the machine offers.
+    ``walls`` defaults to the best mechanism that the machine offers.
     """
 
     def __init__(
@@ -128,16 +130,16 @@ class Cell(Forking):
         self._commands = 0
         self._users: set[int] = set()
         self._asking: set[asyncio.StreamWriter] = set()
-        #: The mechanism that isolates commands, once the cell has started.
+        #: The mechanism that isolates commands; None until the cell has started.
         self.walls: Walls | None = None
         self._unapart = ""
-        #: CPU time of all commands and the processes around them.
+        #: CPU time of all commands, including the sandbox's own processes.
         self.cpu_s = 0.0
 
     async def start(self) -> None:
         """Start the warm process. ``run`` also does this, and restarts the process if it has died.
 
-        Raises EnvironmentFailed, whose message names what this machine lacks.
+        Raises EnvironmentFailed; its message names the missing features of this machine.
         """
         async with self._starting:
             try:
@@ -145,7 +147,7 @@ class Cell(Forking):
                     await finish(asyncio.to_thread(self._settle))
                 said = await self._start_process()
             except BaseException:
-                # also if the cell could not be entered
+                # also runs if the start failed
                 if self._forker.pid is None:
                     self._clear()
                 raise
@@ -165,13 +167,14 @@ class Cell(Forking):
         """Run ``command`` with bash; its scratch directory has ``files`` (name -> content).
 
         ``address`` is an IPv4 loopback address and a port, the same inside and outside; by default
-        the command can reach no address. With ``keep`` the command may write to a folder that
-        holds the content which the previous command left. In ``environment``, ``{files}`` and
-        ``{kept}`` stand for the two folders. ``admit`` is called with the caller of the command's
-        connections; its context is entered before the command and left after it.
+        the command can reach no address. With ``keep``, the command may write to a folder that
+        initially has the content from the end of the previous command. In ``environment``,
+        ``{files}`` and ``{kept}`` are replaced with the paths of the two folders. ``admit`` is
+        called with the caller of the command's connections; its context is entered before the
+        command and exited after it.
 
-        Every process of the command is dead on return. Raises EnvironmentFailed if no command
-        could run; the error is marked as proven if the sandbox could not be set up.
+        When this returns, every process of the command has ended. Raises EnvironmentFailed if no
+        command could run; the error is marked as proven if the sandbox could not be set up.
         """
         await self.start()
         assert self._home is not None
@@ -238,7 +241,7 @@ class Cell(Forking):
         Closing the socket stops the command.
         """
         talk = await self._forker.talk(_MOST_BYTES)
-        talk.end.cancel()  # the socket's exception is reported as well
+        talk.end.cancel()  # the socket reports the end too
         reader, writer = talk.reader, talk.writer
         self._asking.add(writer)
         try:
@@ -282,14 +285,14 @@ def examine() -> Standing:
 
 
 def lacking() -> str:
-    """Return why this machine can run no command, in one line; empty if it can run one."""
+    """Return in one line the reason why this machine can run no command, or ""."""
     return examine().lacking
 
 
 def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
     """Prepare the cell's folder. Return the paths at which a command's user can read the programs.
 
-    Raises EnvironmentFailed if a command's user could not reach the folder.
+    Raises EnvironmentFailed if the users of commands cannot enter the folder.
     """
     home.chmod(0o755)
     if closed := _closed(home.parent):
@@ -302,7 +305,7 @@ def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
 
 
 def _closed(folder: Path) -> str:
-    """Return why commands of other users cannot enter ``folder``; empty if they can."""
+    """Return the reason why commands of other users cannot enter ``folder``, or "" if they can."""
     if os.geteuid() or _may_be_entered((folder, *folder.parents)):
         return ""
     return (
@@ -351,7 +354,7 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # this stops the commands, because nobody waits for them
+        for pid in self._begun:  # nobody waits for these commands any more
             os.waitpid(pid, 0)
 
 
@@ -416,7 +419,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
         asked.close()
         _live_apart(request, theirs)
     theirs.close()
-    # relaying needs no privileges
+    # the relay needs no privileges
     if user := request["user"]:  # the command's own user identifies its connections
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -430,7 +433,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
     else:
         while more := ours.recv(_CHUNK_BYTES):
             said += more
-    ours.close()  # closing its socket stops the process if it still runs
+    ours.close()  # if the process still runs, closing its socket stops it
     os.waitpid(child, 0)
     answer: dict[str, Any] = json.loads(said or b'{"failed": "it ended without a word"}')
     return answer
@@ -495,7 +498,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
     except (namespace.NamespaceUnavailable, OSError) as error:
         raise EnvironmentFailed(f"no cell could be created: {error}", proven_ours=True) from None
     waited_for = select.poll()
-    waited_for.register(telling, 0)  # poll reports a hang-up in any case
+    waited_for.register(telling, 0)  # mask 0: poll always reports a hang-up
 
     def unwanted(_: int) -> str:
         return "nobody waits for it" if waited_for.poll(0) else ""
@@ -533,7 +536,7 @@ async def _try() -> Standing:
 
 
 def _unapart() -> str:
-    """Return why no command can run in its own namespaces; empty if one can."""
+    """Return the reason why no command can run in its own namespaces, or "" if one can."""
     return namespace.lacking() or shell.available()
 
 

@@ -1,8 +1,8 @@
 """Helper processes of the service: start, requests over a socket, supervision, stop.
 
-``Child`` is one run of such a process. The process ends when its control socket closes, so nothing
-is left even if the service is killed. ``Forker`` is a process whose modules are already loaded and
-that forks other processes on demand; it is restarted if it dies:
+``Child`` is one run of such a process. The process ends when its control socket closes, even if the
+service is killed. ``Forker`` is a process that has already loaded its modules and forks other
+processes on demand. It is restarted if it dies:
 
     forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
     begun = await forker.begin()    # a process at the other end of begun.connection
@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 1 << 16
 #: Pause between attempts to send to a process with hundreds of unread packets. Such a process is
-#: busy with forking.
+#: busy forking.
 _BUSY_S = 0.001
 
-#: The command line that starts a program, given the number of its end of the control socket.
+#: Function that returns the command line of a program, given the descriptor of its end of the
+#: control socket.
 Line = Callable[[str], Sequence[str]]
 
 
@@ -53,7 +54,7 @@ _STANDARD = frozenset(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 def program(module: str, *arguments: str) -> list[str]:
     """Return the command line that starts a module as a helper program.
 
-    Files in the current folder are not importable as its modules.
+    The program cannot import files of the current folder.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
@@ -61,8 +62,8 @@ def program(module: str, *arguments: str) -> list[str]:
 def module_path() -> str:
     """Return PYTHONPATH for helper programs, so that they find the same modules as this process.
 
-    The interpreter's own modules come first, and the current folder (present with ``python -m``)
-    last, because a user's token.py must not replace the standard library's.
+    The interpreter's own modules come first and the current folder (present with ``python -m``)
+    last. Otherwise a user's token.py would replace the module of the standard library.
     """
     folders = [folder for folder in dict.fromkeys(sys.path) if folder]
     here = ""
@@ -78,18 +79,18 @@ def _is_standard(folder: str) -> bool:
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of helper programs: search paths, no secrets."""
+    """Return the environment of helper programs: search paths, but no secrets."""
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": module_path(),
         "LC_ALL": "C.UTF-8",
-        # if /tmp is not writable, as in a container with a read-only root
+        # needed if /tmp is not writable, as in a container with a read-only root
         **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
     }
 
 
 def try_out(line: Sequence[str], within_s: float) -> str:
-    """Return what a helper program prints about this machine.
+    """Return the output of a helper program that tests this machine.
 
     Raises EnvironmentFailed with the program's last output if the program fails.
     """
@@ -110,7 +111,8 @@ def try_out(line: Sequence[str], within_s: float) -> str:
 
 
 class Child:
-    """One run of a helper process. Creating it starts the process, which blocks for a fork.
+    """One run of a helper process. Creating the object starts the process and blocks until it is
+    forked.
 
     ``control`` is this end of the control socket, non-blocking; ``kind`` is the socket's kind.
     ``fed`` is the content of the standard input. Raises EnvironmentFailed if no process can be
@@ -169,13 +171,14 @@ class Child:
             return await asyncio.to_thread(self._process.wait)
 
 
-#: Report on the end of a forked process, or None if the forker ended first.
+#: Future with the report on the end of a forked process, or None if the forker ended first.
 End = asyncio.Future[dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: number, this end of its socket (the caller closes it), end as a future."""
+    """A forked process: its number, this end of its socket (the caller closes it), and its end as a
+    future."""
 
     number: int
     connection: socket.socket
@@ -193,9 +196,9 @@ class Talk:
 
 
 class Forker:
-    """A process that forks others; at most one runs at a time.
+    """A process that forks other processes. At most one such process runs at a time.
 
-    ``failing`` is the start of EnvironmentFailed's message if the forker cannot be started.
+    ``failing`` is the beginning of EnvironmentFailed's message if the forker cannot be started.
     ``feed`` returns the standard input of each run.
     """
 
@@ -288,7 +291,7 @@ class Forker:
                 await asyncio.sleep(_BUSY_S)
             except OSError as error:
                 if isinstance(error, ConnectionError):
-                    self._lose()  # all its forked processes have ended with it
+                    self._lose()  # its forked processes have ended with it
                 raise self._failed(f"no process was started: {error}") from None
             else:
                 return
@@ -369,7 +372,7 @@ class Forker:
 
     async def _stop(self) -> int:
         if self._child is not None and self._alive and not self._up:
-            self._child.kill()  # it is still loading and reads nothing
+            self._child.kill()  # it is still loading and does not read its socket
         self._lose()
         child, self._child = self._child, None
         self._up = False
@@ -377,7 +380,8 @@ class Forker:
 
 
 class Forking:
-    """Base of users of a ``Forker``: ``start`` and ``close``, or an async context manager."""
+    """Base class of objects that use a ``Forker``. Use ``start`` and ``close``, or an async context
+    manager."""
 
     def __init__(self, forker: Forker) -> None:
         self._forker = forker

@@ -1,16 +1,16 @@
 """Sandbox for one shell command without namespaces, as in a default container: one TCP port.
 
-The machine's resources stay visible, but out of reach:
+The machine's resources are visible, but the command cannot use them:
 
-* landlock: only the system's programs, a scratch directory and the given files can be opened; only
-  one port can be connected to (at any address, from version 4 on); other processes cannot be
-  traced, nor signalled from version 6 on,
-* seccomp: refuses the calls that the shell sandbox refuses, and calls with which processes, files
-  and sockets of one user affect each other. Allows only TCP sockets, and does not allow listening
-  or changing priorities, limits or signals of other processes. Changes of modes, owners and times
-  succeed without effect,
+* landlock: only the system's programs, a scratch directory and the given files can be opened; from
+  version 4 on, connections are possible only to one port (at any address); other processes cannot
+  be traced and, from version 6 on, cannot be signalled,
+* seccomp: refuses the calls that the shell sandbox refuses, and calls with which one process can
+  affect other processes, files and sockets of the same user. It allows only TCP sockets without
+  listening, and no changes of priorities, limits or signals of other processes. Changes of modes,
+  owners and times succeed without effect,
 * a separate user for the command if the service is root, otherwise the service's user,
-* kernel limits, and a watch every ``TICK_S``: memory, processes, files, output.
+* kernel limits, and checks every ``TICK_S``: memory, processes, files, output.
 
 ``run`` must be called in a separate process, which adopts and kills all descendants of the command.
 """
@@ -47,8 +47,8 @@ from netarena.sandbox.shell import Clock, CommandResult, Kept, ShellLimits
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
-#: Users of commands; each user runs one command at a time. systemd's list does not use these
-#: numbers.
+#: User ids of commands; each user runs one command at a time. systemd's list of ids does not
+#: contain these numbers.
 USERS = range(60_940, 61_180)
 
 #: Calls refused in addition to the shell's, because they reach other processes, files or the
@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "listen": (50, 201),
     "accept": (43, 202),
     "accept4": (288, 242),
-    # on other processes of the same user
+    # affects other processes of the same user
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
     "sched_setparam": (142, 118),
@@ -70,11 +70,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
     "pidfd_getfd": (438, 438),
-    # on open files of others
+    # affects open files of other processes
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # on other files of the same user, which landlock does not cover
+    # affects other files of the same user, which landlock does not cover
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "removexattr": (197, 14),
@@ -82,11 +82,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
-    # memory that no limit of a process counts and that outlives it
+    # allocates memory that no process limit counts and that remains after the process
     "semget": (64, 190),
 }
-#: Calls that succeed without effect, mostly by path, because kubectl changes modes in its cache
-#: and treats a refusal as a failure.
+#: Calls that succeed without effect, mostly calls with a path. For example, kubectl changes modes
+#: in its cache and treats a refusal as a failure.
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     **shell.PRETENDED,
     "chmod": (90, None),
@@ -102,7 +102,7 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 }
 _TCP = 6
 _STREAMS = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
-_MSG_FASTOPEN = 0x20000000  # connects without landlock seeing it
+_MSG_FASTOPEN = 0x20000000  # would connect without a check by landlock
 GUARDED: dict[str, Guard] = {
     **shell.GUARDED,
     "socket": Guard((41, 198), 0, values=(2, 10), also=((1, _STREAMS), (2, (0, _TCP)))),
@@ -111,8 +111,8 @@ GUARDED: dict[str, Guard] = {
     "sendmmsg": Guard((307, 269), 3, forbidden=_MSG_FASTOPEN),
     "prlimit64": Guard((302, 261), 0),  # only for the process itself
 }
-#: Refused if the command runs as the service's user and landlock cannot keep its signals from
-#: the service.
+#: Calls that are refused if the command runs as the service's user and landlock cannot block
+#: signals to the service.
 SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -120,7 +120,7 @@ SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_SIGURG = 23  # ignored by default; Go's threads use it to wake each other
+_SIGURG = 23  # ignored by default; threads of Go programs use it to wake each other
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 GUARDED_SIGNALS: dict[str, Guard] = {
@@ -131,8 +131,8 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_DEPTH = 64  # depth of folders: deeper ones take long to read and remove
-#: Interval of checks for open files without a name, which take longer than other checks.
+_MOST_DEPTH = 64  # depth of folders; deeper folders take long to read and remove
+#: Interval of checks for open files without a name; these checks take longer than others.
 _SELDOM = 5
 #: ``/tmp``, the scratch directory of the shell sandbox, which agents write by habit.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
@@ -160,7 +160,7 @@ class Task:
 
 
 def lacking() -> str:
-    """Return why no command can be confined here; empty if commands can be confined."""
+    """Return the reason why no command can be confined here, or "" if commands can be confined."""
     if not protection.landlock_version():
         return "this kernel has no landlock, or landlock is switched off"
     try:
@@ -197,10 +197,10 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
 
     Return its result and, if the task has a cache folder, the files in it.
 
-    Stops the command when the other side of ``asked`` is closed. Every process of the command is
-    dead on return. Call it only in a separate process, because it changes the process permanently.
-    Raises EnvironmentFailed, which is marked as proven if the sandbox could not be set up, because
-    no part of the command has run then.
+    Stops the command when the other side of ``asked`` is closed. When this returns, every process
+    of the command has ended. Call it only in a separate process, because it changes the process
+    permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox could not be
+    set up, because no part of the command has run then.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -234,7 +234,8 @@ class _Confinement:
             raise Unprotected(
                 "this process cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
             )
-        # limits this process's own signals to its descendants, so it can signal all of them
+        # landlock then limits this process's own signals to its descendants, so it can signal them
+        # all at once
         self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
         if self._bounded:
             protection.restrict(protection.create_ruleset(scopes_only=True))
@@ -309,7 +310,7 @@ class _Confinement:
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
-            # this process's own files below /proc belong to the service's user
+            # the files of this process below /proc belong to the service's user
             _libc.setfsuid(os.geteuid())
             os.setsid()
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
@@ -317,7 +318,7 @@ class _Confinement:
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
-            # sockets received over a socket are inherited, including the service's
+            # inherited descriptors include sockets of the service
             for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
                 with contextlib.suppress(OSError):  # the listing's own descriptor
                     os.set_inheritable(int(descriptor), int(descriptor) < 3)
@@ -328,7 +329,7 @@ class _Confinement:
                 os.nice(shell.NICENESS)
             user = self._task.user
             for name, which, most in shell.kernel_limits(self._task.limits):
-                # the limit would also count the other processes of the service's user
+                # for the service's user, the limit would also count its other processes
                 if name != "nproc" or user is not None:
                     resource.setrlimit(which, (most, most))
             if user is not None:
@@ -343,7 +344,7 @@ class _Confinement:
         os._exit(1)
 
     def text(self) -> str:
-        """Return the command for bash; each replaced ``/tmp`` makes the command longer."""
+        """Return the command for bash, in which the scratch directory replaces ``/tmp``."""
         return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
 
     def _environment(self) -> dict[str, str]:
@@ -362,7 +363,8 @@ class _Confinement:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the end.
 
-        Returns why the command must be stopped, and whether its time is the reason.
+        Returns the reason why the command must be stopped, and whether the reason is its time
+        limit.
         """
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
@@ -373,7 +375,7 @@ class _Confinement:
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all, while a process still runs
+                poll.unregister(self._output)  # all processes have closed it, but some still run
             if self._life in events:
                 return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
@@ -392,7 +394,7 @@ class _Confinement:
             os.killpg(self._child, number)
 
     def _excess(self, *, seldom: bool) -> str:
-        """Return the exceeded limit among those that the kernel does not enforce; empty if none."""
+        """Return the first exceeded limit among those that the kernel does not enforce, or ""."""
         limits, keep = self._task.limits, self._task.keep
         if reason := self._kept.excess():
             return reason
@@ -434,14 +436,15 @@ class _Confinement:
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """Kill all processes at once if landlock confines the signal; otherwise one by one."""
+        """Kill all processes at once if landlock limits the signal to them; otherwise one by
+        one."""
         if self._bounded:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
             for process in descendants(os.getpid())[0]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # a killed process that is not yet listed cannot start other processes
+                    # prevents the process from starting others before it is killed
                     resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
@@ -449,7 +452,7 @@ class _Confinement:
 
 @cache
 def _filter(*, signals: bool) -> bytes:
-    """Build the filter; ``signals`` is set if it must refuse signals to other processes."""
+    """Build the filter. ``signals`` is whether it must refuse signals to other processes."""
     refused = {**shell.REFUSED, **REFUSED, **(SIGNALS if signals else {})}
     guarded = {**GUARDED, **(GUARDED_SIGNALS if signals else {})}
     verdicts = [(numbers, protection.refusal()) for numbers in refused.values()]
@@ -479,7 +482,7 @@ def _nameless_bytes(process: int) -> int:
 
 
 def _overfull(folder: Path, most_bytes: int, most_files: int) -> str:
-    """Return the limit that a folder exceeds; empty if there is none."""
+    """Return the limit that a folder exceeds, or ""."""
     used = files = 0
     waiting = [(str(folder), 0)]
     while waiting:

@@ -1,11 +1,11 @@
 """Confinement of system daemons that an agent configures and that run for the whole episode.
 
-An agent's commands talk to the daemons over sockets in one folder and can make the daemons write,
-store and compute anything that the daemons' language allows. Daemons are therefore confined like
-commands (``shell``): they have their own namespaces except the network, a root with only libraries,
-the daemons and the shell that starts them, a command's two capabilities and the one for ports below
-1,024, the same refused calls, and kernel limits. Their files are small, in memory, and deleted when
-the daemons end.
+An agent's commands communicate with the daemons over sockets in one folder. They can make the
+daemons write, store and compute anything that the daemons' configuration language allows. Daemons
+are therefore confined like commands (``shell``). They have their own namespaces except the network,
+and a root with only libraries, the daemons and the shell that starts them. They have a command's
+two capabilities and the capability for ports below 1,024, the same refused calls, and kernel
+limits. Their files are small, in memory, and deleted when the daemons end.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
         held.excess(limits)        # checks usage that the kernel does not limit; poll it
@@ -31,8 +31,8 @@ from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user
 
 __all__ = ["Confined"]
 
-#: These calls succeed without effect. Daemons may lack the system-wide privilege that they
-#: request at the start, and so keep the privileges that they were given.
+#: Calls that succeed without effect. So daemons keep the privileges that they were given, although
+#: they request other privileges at the start.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
@@ -44,7 +44,7 @@ _END_S = 10.0
 
 
 class Confined:
-    """Processes of a script that starts programs and waits; they are stopped with this object.
+    """Processes of a script that starts programs and waits. ``close`` stops them.
 
     ``programs`` are found on this machine's path, ``texts`` (path -> text) are read-only;
     ``folders`` (path -> folder) are writable and visible outside. ``private`` folders are writable
@@ -91,7 +91,7 @@ class Confined:
                 try:
                     self._process = subprocess.Popen(
                         line,
-                        stdin=subprocess.PIPE,  # never written to; closing it stops the script
+                        stdin=subprocess.PIPE,  # closing it stops the script
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
                         pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
@@ -102,7 +102,7 @@ class Confined:
                     raise EnvironmentFailed(
                         f"the daemons could not be started: {error}", proven_ours=True
                     ) from None
-        #: Name -> number of each process; empty until ``know`` is called.
+        #: Name -> process id; empty until ``know`` is called.
         self._processes: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -124,7 +124,8 @@ class Confined:
         return self._process.poll() is None
 
     def know(self, names: Iterable[str], family: Mapping[int, int]) -> None:
-        """Record the numbers of the processes with these names; ``family`` is number -> parent."""
+        """Record the ids of the processes with these names. ``family`` maps process ids to those of
+        their parents."""
         wanted = set(names)
         for pid in family:
             if _descends(pid, self._process.pid, family):
@@ -146,9 +147,10 @@ class Confined:
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
-        """Kill a process that exceeds a limit that the kernel does not enforce; return its name.
+        """If the processes use too much memory, kill one of them and return its name.
 
-        The limit is on the memory of all processes together; the largest process is killed.
+        The kernel does not enforce this limit on the memory of all processes together. The largest
+        process is killed.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
         folders = [Path(f"/proc/{pid}") for pid in alive.values()]
@@ -171,7 +173,8 @@ def _limited(script: str, limits: ShellLimits) -> str:
 
 
 def _root(programs: Iterable[Path]) -> list[str]:
-    """Return arguments for the root: libraries, a shell for the script, and the programs."""
+    """Return bubblewrap's arguments for the root folder: libraries, a shell for the script, and the
+    programs."""
     line: list[str] = []
     for name in _LIBRARIES:
         if Path("/usr", name).is_dir():
@@ -237,7 +240,7 @@ def _delayed_s(pid: int) -> float:
 
 
 def family() -> dict[int, int]:
-    """Return the visible processes (number -> number of the parent)."""
+    """Return the visible processes (process id -> parent's process id)."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -1,11 +1,11 @@
 """Temporary folders that belong to one process and are removed after it.
 
-A killed process removes nothing, so creating a folder first removes abandoned ones. A folder
-belongs to a process while the process holds a lock on it (flock(2)). The kernel releases the lock
-however the process ends, and also across containers, where a process number is meaningless.
+A killed process cannot remove its folder, so creating a folder first removes abandoned folders. A
+folder belongs to a process while the process holds a lock on it (flock(2)). The kernel releases the
+lock however the process ends. Unlike process ids, locks also work across containers.
 
 Other users also write to the temporary folder. Therefore only folders of the same user are
-considered, no link is followed, and a folder is locked before anybody else may open it.
+considered, links are not followed, and a folder is locked before other users may open it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["OwnFolder"]
 class OwnFolder:
     """A new folder at ``path`` (mode 0700) whose name starts with ``prefix``.
 
-    Creation blocks while abandoned folders are removed. ``close`` removes the folder, or otherwise
-    the interpreter's exit. Raises OSError if no folder can be created.
+    Creation blocks while abandoned folders are removed. The folder is removed by ``close``, or when
+    the interpreter exits. Raises OSError if no folder can be created.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -36,7 +36,7 @@ class OwnFolder:
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
-            # until it is locked, another process may treat it as abandoned
+            # before the lock, another process may treat the folder as abandoned and remove it
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 lock = _lock(self.path)
         self._end = weakref.finalize(self, _remove, self.path, lock)
@@ -52,7 +52,8 @@ def _lock(folder: Path) -> int:
     Raises OSError: BlockingIOError if it is locked, FileNotFoundError if it does not exist.
     """
     with contextlib.ExitStack() as undo:
-        # programs started later do not inherit the descriptor, so no program keeps the lock
+        # programs that are started later do not inherit the descriptor, so they cannot keep the
+        # lock
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +65,8 @@ def _lock(folder: Path) -> int:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder that ``lock`` holds, then close the lock; ignore what cannot be removed.
+    """Remove a folder that ``lock`` locks, then close the lock. Ignore files that cannot be
+    removed.
 
     Uses rm, because agents' commands wrote to the folder: rm does not follow links or block on
     pipes, and handles any depth with few open files.

@@ -1,8 +1,8 @@
-"""Loop of a process that forks others on demand: the other side of a ``child.Forker``.
+"""Main loop of a process that forks other processes on demand for a ``child.Forker``.
 
 ``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
-standard library and imports nothing of this project, because agents' answers run in forks of the
-process that holds it in memory.
+standard library and imports nothing of this project, because agents' answers run in forks of a
+process that has loaded it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKET_BYTES = 4096
 
 
 class Forks(ABC):
-    """Forks, kills and reports processes; each has a number that the service chose."""
+    """Forks, kills and reports processes. The service chooses a number for each process."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -42,7 +42,8 @@ class Forks(ABC):
         return {"failed": f"not forked: {error}"}
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        """Return the report on a process that has ended; nothing of it is left on return."""
+        """Return the report on a process that has ended. When this returns, all of the process's
+        resources are released."""
         del pid, status, usage
         return {}
 
@@ -51,7 +52,8 @@ class Forks(ABC):
         os.kill(pid, signal.SIGKILL)
 
     def look(self) -> float | None:
-        """Do all due work; return the time in ms until the next call, or None if no call is due."""
+        """Do all due work. Return the time in ms until the next call, or None if no further call is
+        needed."""
         return None
 
     def leave(self) -> None:
@@ -76,7 +78,7 @@ class Forks(ABC):
     def serve(self, **ready: Any) -> None:
         """Report ``ready`` and serve until the service closes its end of the socket."""
         gc.collect()
-        gc.freeze()  # garbage collection in the children must not touch shared pages
+        gc.freeze()  # garbage collection in the children must not write to shared memory pages
         wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -94,7 +96,7 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send to the service; if it has ended, nothing is sent and the next read finds out."""
+        """Send to the service. If the service has ended, do nothing: the next read detects it."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 
@@ -113,7 +115,7 @@ class Forks(ABC):
     def _begin(self, number: int, connection: int) -> None:
         try:
             self._begun[self.begin(connection)] = number
-        except OSError as error:  # out of processes or memory
+        except OSError as error:  # no more processes or memory
             self.send({"ended": number, **self.unborn(connection, error)})
         finally:
             os.close(connection)

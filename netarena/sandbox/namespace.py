@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-#: The user outside the namespaces to which an episode's root is mapped. It owns nothing, and the
-#: kernel limits its resources (user 0 of the machine is exempt from the limit on processes).
+#: The machine's user to which the root user of an episode's namespaces is mapped. It owns no files,
+#: and the kernel limits its resources (the machine's user 0 is exempt from the limit on processes).
 NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
@@ -32,16 +32,16 @@ _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _CAPABILITY_VERSION = 0x20080522
-#: Capability with which root can create user namespaces where ordinary users are not permitted to.
+#: Capability with which root can create user namespaces on machines where ordinary users may not.
 _CAP_SYS_ADMIN = 1 << 21
-#: ioctl of a namespace's descriptor: open the user namespace that owns it (ioctl_ns(2))
+#: ioctl on a namespace's descriptor that opens the owning user namespace (ioctl_ns(2))
 _NS_GET_USERNS = 0xB701
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespaceUnavailable(Exception):
-    """This machine cannot isolate an episode; the message names the missing right."""
+    """This machine cannot isolate an episode. The message names the missing right."""
 
 
 def _check(result: int, what: str) -> None:
@@ -51,12 +51,13 @@ def _check(result: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A change of user cancels this."""
+    """Tell the kernel to kill this process when its parent ends. A change of user cancels this
+    setting."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def isolate() -> int:
-    """Enter new user, network, mount, process, IPC and host-name namespaces, as their root.
+    """Enter new user, network, mount, process, IPC and host-name namespaces, as their root user.
 
     The call forks: it returns the new process's number in the caller, and -1 in the new process,
     which is process 1 of the namespaces and dies with the caller. Raises NamespaceUnavailable.
@@ -90,7 +91,8 @@ def isolate() -> int:
 
 
 def _drop_root() -> None:
-    """Become the user ``NOBODY``, and keep root's one capability that namespaces may need."""
+    """Become the user ``NOBODY``, and keep only the capability that creating namespaces may
+    need."""
     if os.geteuid() != 0:
         return
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
@@ -99,14 +101,14 @@ def _drop_root() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     kept = struct.pack("=6I", _CAP_SYS_ADMIN, _CAP_SYS_ADMIN, 0, 0, 0, 0)
-    # the kernel may allow new namespaces without that capability, as for any user
+    # if this fails, the kernel may still allow new namespaces, as for any user
     _libc.capset(header, kept)
-    # the files below /proc/self belong to ``NOBODY`` again, so its ID maps can be written
+    # makes the files below /proc/self belong to ``NOBODY``, so that its ID maps can be written
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
 
 
 def lacking() -> str:
-    """Return why this machine cannot isolate an episode; empty if it can.
+    """Return the reason why this machine cannot isolate an episode, or "" if it can.
 
     Call it only while no other thread runs, because it forks.
     """
@@ -157,15 +159,15 @@ def new_network() -> int:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        del stack  # memory that the child used as its stack
+        del stack  # the child has used this memory as its stack
 
 
 def _stopped_child(namespaces: int) -> tuple[int, object]:
     """Start a process that enters new namespaces and stops; return its number and its stack.
 
-    A process cannot leave a user namespace again, so a child must enter it. The child shares this
-    process's memory and runs ``raise(SIGSTOP)`` of the C library. os.fork would take 4 ms more,
-    because it copies the page tables of an interpreter with all its modules.
+    A process that has entered a user namespace cannot leave it, so a child must enter it. The child
+    shares this process's memory and runs ``raise(SIGSTOP)`` of the C library. os.fork would take 4
+    ms longer, because it copies the page tables of an interpreter with all its modules.
     """
     stack = ctypes.create_string_buffer(_STACK_BYTES)
     top = ctypes.addressof(stack) + _STACK_BYTES & ~15
@@ -216,10 +218,11 @@ def raise_loopback() -> None:
 
 @contextmanager
 def network_files() -> Iterator[Path | None]:
-    """Context manager: mount the calling thread's network namespace as /sys and yield the path.
+    """Context manager: mount a /sys that shows the calling thread's network namespace; yield its
+    path.
 
     Yields None if the kernel does not allow such a mount. The process must be in its own user and
-    mount namespaces. Afterwards the thread may enter another network.
+    mount namespaces. The mount remains valid if the thread then enters another network.
     """
     safe = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     if _libc.mount(b"sysfs", b"/sys", b"sysfs", safe, None):
@@ -235,9 +238,9 @@ def network_files() -> Iterator[Path | None]:
 def process_files() -> Iterator[None]:
     """Context manager: mount a new /proc of the calling process's namespaces.
 
-    The time of a file in /proc is the time of its first lookup in that mount. A sandbox with a new
-    mount therefore does not show which settings were read or written before. The caller must be
-    process 1 of its own namespaces. Raises OSError.
+    The time stamp of a file in /proc is the time of its first lookup in that mount. In a sandbox
+    with a new mount, time stamps therefore do not show which settings were read or written before.
+    The caller must be process 1 of its own namespaces. Raises OSError.
     """
     safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"proc", b"/proc", b"proc", safe, None), "mount /proc")

@@ -1,17 +1,18 @@
-"""Protections of a child of the warm process: only its own memory and its answer stay accessible.
+"""Protections of a child of the warm process: it can access only its own memory and send its
+answer.
 
-The warm process loads this module, and that process's search path holds only the standard library.
-Therefore nothing of this project may be imported here. There are four independent layers:
+The warm process loads this module; its search path contains only the standard library. Therefore
+this module must not import other modules of this project. There are four independent layers:
 
 * kernel limits on CPU time, memory, processes, files and their size (``setrlimit``),
 * a separate user and no capability, if the service may change users,
 * landlock: only the standard library and the preloaded packages can be read,
 * seccomp: only the system calls of ``ALLOWED`` and ``GUARDED``.
 
-Landlock and seccomp are called through ctypes. Of the bindings, pyseccomp (last release 2021) needs
-libseccomp, which slim images lack; py-landlock has one release and covers neither scopes nor the
-reuse of one ruleset by many children. The required parts are small and belong to the kernel's
-frozen interface (landlock(7), seccomp(2), <linux/filter.h>).
+Landlock and seccomp are called through ctypes, because the existing bindings are not sufficient.
+pyseccomp (last release 2021) needs libseccomp, which slim images lack. py-landlock has one release
+and supports neither scopes nor the reuse of one ruleset by many children. The required parts are
+small and belong to the kernel's stable interface (landlock(7), seccomp(2), <linux/filter.h>).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from pathlib import Path
 
 #: name -> number on x86_64 and on aarch64 (None: that architecture has no such call).
 #: The calls read files and clocks, and manage the process's own memory, identity and signal
-#: handlers. They do not create processes, threads or descriptors (other than of files to read), and
-#: do not affect other processes.
+#: handlers. They do not create processes, threads or descriptors (except of files to read), and do
+#: not affect other processes.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "readv": (19, 65),
@@ -96,9 +97,9 @@ _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # fcntl commands that affect only the descriptor: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
 # F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
-# Private futexes only, which other processes cannot wake: WAIT, WAKE, REQUEUE, CMP_REQUEUE,
-# WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C libraries'
-# locks use only these operations, because Python's locks do not inherit priorities.
+# Operations on private futexes, which other processes cannot wake: WAIT, WAKE, REQUEUE,
+# CMP_REQUEUE, WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C
+# library needs no other operations for Python's locks, because these do not inherit priorities.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
 # The system's clocks and the clocks of this process and thread, by name and in the form that the C
 # library may use (process or thread 0). Other negative numbers are CPU clocks of other processes
@@ -110,11 +111,11 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 class Guard:
     """A call that is allowed only for some values of one argument.
 
-    With ``forbidden``, no bit of it may be set. With ``values``, the value must be one of them.
-    With neither, the value must be a null pointer. The arguments in ``also`` (argument -> values)
-    must have one of their values too. With ``refused``, all other values are allowed. With
-    ``pairs``, all pairs of ``argument`` and the argument ``apart`` positions later are allowed
-    except these.
+    The fields determine the allowed values of ``argument``. ``forbidden``: all values in which none
+    of these bits is set. ``values``: only these values; the arguments in ``also`` (argument ->
+    values) must then also have one of their values. ``refused``: all values except these.
+    ``pairs``: all pairs of the argument and the argument ``apart`` positions later, except these
+    pairs. Without any of these fields, only a null pointer is allowed.
     """
 
     numbers: tuple[int | None, int | None]
@@ -135,7 +136,7 @@ GUARDED: dict[str, Guard] = {
     "clock_gettime": Guard((228, 113), 0, values=_CLOCKS),
     "clock_getres": Guard((229, 114), 0, values=_CLOCKS),
     "clock_nanosleep": Guard((230, 115), 0, values=_CLOCKS),
-    "prlimit64": Guard((302, 261), 2),  # reading a limit; argument 2 would set a new one
+    "prlimit64": Guard((302, 261), 2),  # only reads a limit: argument 2 would set a new limit
 }
 
 #: Calls refused with an error other than "not permitted". On ENOSYS, the C library falls back to
@@ -174,7 +175,7 @@ _CAPABILITY_VERSION = 0x20080522
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _MAKE_FIFO, _MAKE_SYM, _REFER, _TRUNCATE = 1 << 10, 1 << 12, 1 << 13, 1 << 14
-#: Sets of rights for a path and everything below it (<linux/landlock.h>).
+#: Sets of rights for a path and all files below it (<linux/landlock.h>).
 READ = _READ_FILE | _READ_DIR
 RUN = READ | _EXECUTE
 WRITE = READ | _WRITE_FILE | _TRUNCATE
@@ -183,19 +184,20 @@ SCRATCH = KEEP | RUN | _MAKE_FIFO | _MAKE_SYM
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _CONNECT_TCP = 1 << 1
 _SCOPE_SIGNAL = 1 << 1
-#: First landlock versions that can refuse connections; signals and abstract unix sockets.
+#: First landlock versions that can refuse connections, and that can refuse signals and abstract
+#: unix sockets.
 NETWORK_SINCE, SCOPES_SINCE = 4, 6
 # (version that introduced the rights, rights): for files, TCP ports and scopes
 _FS_RIGHTS = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, 1 << 15))
 _NET_RIGHTS = ((NETWORK_SINCE, 0b11),)
 _SCOPES = ((SCOPES_SINCE, 0b11),)
 
-#: Entries of the standard library's folder that no answer needs: installed packages,
-#: pip's own wheels, the build's configuration
+#: Entries of the standard library's folder that answers do not need: installed packages, pip's own
+#: wheels, the build configuration
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", "idlelib"})
 
 _SIGKILL = 9
-_TOO_LONG_CHARS = 4 << 20  # size of one argument: at most 32 pages of up to 64 KiB
+_TOO_LONG_CHARS = 4 << 20  # exceeds the kernel's limit for one argument (32 pages of up to 64 KiB)
 
 #: First user of answers. systemd's list of users and groups does not use these numbers.
 FIRST_USER = 60_900
@@ -212,7 +214,8 @@ class Unprotected(Exception):
 
 @dataclass(frozen=True)
 class Protection:
-    """One finding about this machine; agent code needs the protections that are ``essential``."""
+    """The availability of one protection on this machine. Agent code runs only with those that are
+    ``essential``."""
 
     name: str
     ok: bool
@@ -225,8 +228,8 @@ class Protection:
 class Caps:
     """Limits of one child.
 
-    The kernel's limit on CPU time is more than twice ``cpu_s``, since it counts ticks and runs
-    ahead. The parent enforces the exact limit; the kernel's is the last resort.
+    The parent enforces the limit ``cpu_s`` on CPU time. As a last resort, the kernel has a limit of
+    more than twice ``cpu_s``, because the kernel counts ticks and may overestimate the time.
     """
 
     cpu_s: float
@@ -285,10 +288,12 @@ def _mapped(user: int, ranges: Path) -> bool:
 
 
 def examine(paths: Iterable[str]) -> list[Protection]:
-    """Report the protections that this machine offers; answers read ``paths`` (library, packages).
+    """Report the protections that this machine offers. Answers read ``paths`` (library and
+    packages).
 
-    Nothing is tested here; ``probe`` does that. If the service is root, a separate user is
-    essential, because otherwise an answer could reach everything if another layer fails.
+    This function does not test the protections; ``probe`` does. If the service is root, a separate
+    user is essential: if another layer failed, an answer that runs as root could access the whole
+    machine.
     """
     machine = platform.machine()
     known = machine in _MACHINES and sys.byteorder == "little"
@@ -347,9 +352,9 @@ def examine(paths: Iterable[str]) -> list[Protection]:
 def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
     """Return the descriptor of a ruleset that allows reading the standard library and packages.
 
-    Rules are set on the entries of ``folders``, not on the folders, so that packages installed
-    below the folders stay out of reach. ``packages`` are folders or files that are readable as a
-    whole. Raises Unprotected.
+    Rules are set on the entries of ``folders``, not on the folders themselves, so that packages
+    installed below the folders are not readable. ``packages`` are folders or files that are
+    readable as a whole. Raises Unprotected.
     """
     ruleset = create_ruleset()
     for folder in map(Path, folders):
@@ -362,7 +367,7 @@ def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
 
 
 def create_ruleset(*, scopes_only: bool = False) -> int:
-    """Return the descriptor of a ruleset that refuses everything that this kernel can refuse.
+    """Return the descriptor of a ruleset that refuses all actions that this kernel can refuse.
 
     With ``scopes_only`` it refuses only signals to processes outside. Raises Unprotected if the
     kernel has no landlock, or cannot refuse signals (``SCOPES_SINCE``).
@@ -375,7 +380,7 @@ def create_ruleset(*, scopes_only: bool = False) -> int:
     if scopes_only:
         known = [0, 0, _SCOPE_SIGNAL if version >= SCOPES_SINCE else 0]
     attribute = struct.pack("=3Q", *known)
-    # the size of that version's struct
+    # size of the struct in this landlock version
     size = 8 if version < NETWORK_SINCE else 16 if version < SCOPES_SINCE else 24
     ruleset = int(
         _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), attribute[:size], size, 0)
@@ -456,10 +461,11 @@ def compose(
 ) -> bytes:
     """Return a filter program as an array of struct sock_filter.
 
-    The arguments are calls (as numbers on each machine) with their verdicts, calls whose argument
-    decides, and the verdict of all other calls. A call through another architecture's entry point
-    (int 0x80, x32) kills the process, because its numbers have other meanings. Raises KeyError for
-    a machine that is not in the tables.
+    ``verdicts`` contains calls (as numbers on each machine) with their verdicts. ``guards``
+    contains calls whose verdict depends on an argument. ``otherwise`` is the verdict of all other
+    calls. A call through another architecture's entry point (int 0x80, x32) kills the process,
+    because its numbers have other meanings. Raises KeyError for a machine that is not in the
+    tables.
     """
     column, architecture = _MACHINES[machine]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -488,17 +494,17 @@ def compose(
         on(numbers[column], op(give, verdict))
     for guard in guards:
         low, high = argument(guard.argument), argument(guard.argument, 1)
-        if guard.refused:  # each check jumps over the following ones and the permission
+        if guard.refused:  # a match jumps over the remaining checks and the permission
             count = len(guard.refused)
             tests = [op(equal, value, count - at) for at, value in enumerate(guard.refused)]
             on(guard.numbers[column], low, *tests, allow, refuse)
             continue
-        if guard.values:  # each check jumps over the following ones and the refusal
+        if guard.values:  # a match jumps over the remaining checks and the refusal
             checks = []
             for index, values in ((guard.argument, guard.values), *guard.also):
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
                 checks += [argument(index), *tests, refuse]
-            checks.pop()  # the last refusal follows
+            checks.pop()  # the block below ends with this refusal
         elif guard.pairs:
             checks = [allow]
         elif guard.forbidden:
@@ -507,7 +513,7 @@ def compose(
             checks = [low, op(equal, 0, 0, 2), high, op(equal, 0, 1)]
         block: list[bytes] = []
         left = 4 * len(guard.pairs) + len(checks)
-        for one, other in guard.pairs:  # each check jumps to the refusal at the end
+        for one, other in guard.pairs:  # a match jumps to the refusal at the end
             left -= 4
             block += [low, op(equal, one, 0, 2), argument(guard.argument + guard.apart)]
             block.append(op(equal, other, left))
@@ -575,8 +581,8 @@ def readable_by_all(path: str) -> bool:
 class Armour:
     """The protections that a child applies.
 
-    ``ruleset`` (a descriptor) is None if the machine has no landlock, ``program`` if it has no
-    seccomp; the caller must have allowed this.
+    ``ruleset`` (a descriptor) is None if the machine has no landlock, and ``program`` is None if it
+    has no seccomp. The caller decides whether answers may run without them.
     """
 
     caps: Caps
@@ -585,7 +591,7 @@ class Armour:
     keep_reading: bool = False
 
     def put_on(self, parent: int, user: int | None) -> None:
-        """Protect the calling process permanently, in the only possible order.
+        """Apply all protections to the calling process permanently, in the only possible order.
 
         This process dies with the process ``parent``. ``user`` is None if the service cannot change
         users. Closes the ruleset. Raises Unprotected, or OSError.
@@ -595,9 +601,9 @@ class Armour:
         if user is not None:
             become(user, keep_reading=self.keep_reading)
         _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
-        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump, no inspection by others
-        # After the change of user, which resets this setting. No signal comes from a parent that is
-        # already dead, hence the check.
+        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump, no inspection by other processes
+        # This must follow the change of user, which resets the setting. If the parent has already
+        # ended, no signal is sent, so the parent is checked.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             raise Unprotected("the warm process is gone")
@@ -609,13 +615,14 @@ class Armour:
 
 
 def offer_to_oom_killer() -> None:
-    """Have the kernel kill this process before the service when memory runs out."""
-    with suppress(OSError):  # optional, because the limit on memory holds without it
+    """If memory runs out, let the kernel kill this process before the service."""
+    with suppress(OSError):  # optional, because the memory limit works without it
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def last_resort_s(cpu_s: float) -> int:
-    """Return the kernel's limit on CPU time in whole s, in case the exact limit ``cpu_s`` fails."""
+    """Return the kernel's limit on CPU time in whole s. It applies if the exact limit ``cpu_s`` is
+    not enforced."""
     return math.ceil(2 * cpu_s) + 1
 
 
@@ -624,7 +631,7 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # counts only memory that the answer adds
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # limits only added memory
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -639,7 +646,8 @@ def _set_limits(caps: Caps) -> None:
 
 
 def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
-    """Return named actions that must raise OSError in a protected process; all are harmless."""
+    """Return named actions that must raise OSError in a protected process. All of them are
+    harmless."""
     parent = os.getppid()
     return (
         ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
@@ -657,8 +665,8 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 def _run_program() -> None:
     """Try to run a program.
 
-    Even if programs may be run, the call fails because its argument is too long. A successful call
-    would replace this process.
+    A successful call would replace this process. So the argument is too long, and the call fails
+    even if programs may be run.
     """
     try:
         os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606
@@ -674,7 +682,8 @@ def _fork() -> None:
 
 
 def probe() -> list[str]:
-    """Try forbidden actions in the calling, protected process; return those that succeeded."""
+    """Try forbidden actions in the calling process, which must be protected. Return those that
+    succeeded."""
     possible = []
     for name, attempt in _attempts():
         try:

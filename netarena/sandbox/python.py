@@ -5,10 +5,10 @@ library and the preloaded packages. It runs the guest's ``load`` once. Each answ
 child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
 code. Request and result are JSON over the child's socket. Agent code may have forged the result
 (``netarena.sandbox.untrusted``). Therefore the request and the context must not contain data that
-decide a verdict, and a report by the guest is never sufficient evidence.
+determine a verdict, and a verdict must not rely only on a report by the guest.
 
-``docs/sandbox.md`` lists limits and remaining risks,
-``docs/evidence/sandbox-walls.md`` each protection.
+``docs/sandbox.md`` lists limits and remaining risks, and ``docs/evidence/sandbox-walls.md``
+describes each protection.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ _START_S = 60.0  # interpreter, imports and the guest's load
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # time from a child's end until its socket closes; almost none if seccomp holds
 _CHUNK_BYTES = 1 << 16
-#: Larger results are parsed in a thread; for smaller results the thread would cost more.
+#: Larger results are parsed in a thread; for smaller results, starting the thread would take
+#: longer.
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
 #: Default number of concurrent answers. It is far above the number of live episodes, so that
-#: answers that sleep delay no other answer. The CPU is divided by the CPU limit and the kernel's
-#: scheduler, and not by these slots.
+#: answers that sleep do not delay others. The CPU limit and the kernel's scheduler divide the CPU
+#: among answers, not these slots.
 _PARALLEL = 32
 
 
 class PythonStatus(StrEnum):
-    """How an answer ended; every status except ``ok`` is an agent failure."""
+    """How an answer ended. Every status except ``ok`` is an agent failure."""
 
     OK = "ok"
     RAISED = "raised"  # the guest raised an exception, or the returned value is not JSON
@@ -69,13 +70,13 @@ class PythonStatus(StrEnum):
 
 @dataclass(frozen=True)
 class PythonLimits:
-    """Limits of one answer, which must not start processes or threads or write files.
+    """Limits of one answer. An answer cannot start processes or threads or write files.
 
     ``memory_bytes`` limits the memory that the answer adds to the warm process's memory. ``wall_s``
     counts from the child's start, without the wait for a slot. It does not count while the child is
     ready to run and other processes have the CPU; the total is at most ``warm.MOST_WALLS`` times
     ``wall_s``. ``result_values`` counts JSON values and names. The two limits of the result also
-    limit the service's cost of reading a hostile result (see ``untrusted.read_json``).
+    limit the time and memory that a hostile result costs the service (see ``untrusted.read_json``).
     """
 
     cpu_s: float = 10.0
@@ -88,7 +89,8 @@ class PythonLimits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """Result of one answer: ``value`` is the result of ``call`` if ``ok``, else ``error`` is set.
+    """Result of one answer. ``value`` is the result of ``call`` if the status is ``ok``; otherwise
+    ``error`` is set.
 
     ``error`` is one line. ``queued_s`` is the wait for a slot, ``elapsed_s`` the child's lifetime,
     ``cpu_s`` its CPU time.
@@ -120,7 +122,7 @@ class PythonSandbox(Forking):
     a protected child for each answer. If agent code is compiled under the file name ``<answer>``,
     the result's ``error`` contains the line of the failure. Use the sandbox as an async context
     manager, or call ``start`` and ``close``. The guest must load within ``start_s``. With
-    ``unsandboxed``, answers also run if a protection is missing; the others still apply.
+    ``unsandboxed``, answers run even if a protection is missing; the other protections still apply.
     """
 
     def __init__(  # noqa: PLR0913 - options by keyword, each with a default
@@ -143,7 +145,7 @@ class PythonSandbox(Forking):
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
         self._places = asyncio.Semaphore(self.parallel)  # first come, first served
-        # one thread, so that only one result is parsed at a time and the memory is reused
+        # a single thread, so that only one result is parsed at a time and the memory is reused
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
         super().__init__(
@@ -174,7 +176,7 @@ class PythonSandbox(Forking):
         """Run one answer after waiting for a slot; cancelling kills the answer.
 
         ``begun`` is called when the wait is over. Raises EnvironmentFailed for environment
-        failures, which happen before any agent code runs.
+        failures; they occur only before agent code runs.
         """
         body = json.dumps(request).encode()
         asked = time.monotonic()
@@ -200,8 +202,8 @@ class PythonSandbox(Forking):
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
             verdict = await self._conclude(received, ended)
         finally:
-            # The slot is held until the child has ended and its result is read: the number of slots
-            # limits the memory that results hold.
+            # The slot is released only when the child has ended and its result is read, so that the
+            # number of slots limits the memory of results.
             if end.done():
                 self._places.release()
             else:
@@ -241,7 +243,7 @@ class PythonSandbox(Forking):
 
     @property
     def _most_bytes(self) -> int:
-        """Return the maximum size of an honest child's message."""
+        """Return the maximum size of the message of a child that has not been manipulated."""
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
@@ -259,7 +261,7 @@ class PythonSandbox(Forking):
                 received += chunk
 
     async def _conclude(self, message: bytearray, end: _End | None) -> _Verdict:
-        """Return the result of one child: first from the way it ended, then from its message.
+        """Return the result of one child: first from its exit status, then from its message.
 
         Raises EnvironmentFailed if the child ended before its protections were applied, because
         then no agent code ran.
@@ -277,7 +279,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # the event loop runs between two results
+        async with self._reading:  # the event loop can run between two results
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
@@ -285,11 +287,12 @@ _Verdict = tuple[PythonStatus, JsonValue, str]
 
 
 def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
-    """Return the result if the way the child ended determines it; None if it ended normally."""
+    """Return the result if the child's exit status determines it; None if the child ended
+    normally."""
     if end.overdue:
         return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
-    # the kernel's limit is the last resort
+    # a child that the kernel's limit killed counts too
     if end.spent or (code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s):
         return PythonStatus.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
     if code < 0:
@@ -303,7 +306,7 @@ def _read_claim(message: bytearray, limits: PythonLimits) -> _Verdict:
     """Parse the message of a child that ended normally, and remove it from the buffer."""
     start = len(warm.STARTED)
     tag = bytes(message[start : start + 1])
-    del message[: start + 1]  # a slice would copy everything once more
+    del message[: start + 1]  # a slice would copy the message again
     if not tag:
         return PythonStatus.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
@@ -328,10 +331,10 @@ def _too_large(limits: PythonLimits) -> _Verdict:
 
 
 # The interpreter runs without the site module and user or environment settings, and writes no
-# bytecode. A fixed hash seed gives an answer that depends on the order of a set the same verdict
-# each time.
+# bytecode. With a fixed hash seed, an answer that depends on the order of a set gets the same
+# verdict each time.
 _INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
-# Some interpreters need LD_LIBRARY_PATH for their shared library; answers run without it.
+# Some interpreters need LD_LIBRARY_PATH for their shared library; it is removed before answers run.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"} | {
     name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ
 }

@@ -1,4 +1,4 @@
-"""Relay from a listening socket to one address, with limits, without interpreting the data.
+"""Relay from a listening socket to one address, with limits. It does not interpret the data.
 
 The caller passes the listening socket, which is in a separate namespace. Bytes are forwarded
 unchanged in both directions, so TLS stays end to end.
@@ -34,7 +34,7 @@ class Relay:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, listening: socket.socket) -> None:
-        """Relay connections to this socket, which the relay owns from now on."""
+        """Relay connections to this socket. The relay then owns the socket."""
         self._server = await asyncio.start_server(self._accept, sock=listening, backlog=self._most)
 
     async def close(self) -> None:

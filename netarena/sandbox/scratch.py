@@ -31,25 +31,25 @@ class Keep:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Self:
-        """Return what was packed."""
+        """Undo ``pack``."""
         return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
 
     def fill(self, folder: Path) -> None:
-        """Write the files into an empty folder, as many as fit."""
+        """Write as many of the files as fit into an empty folder."""
         for name, content in self.files.items():
-            # the files of a full folder might not fit the next time
+            # the files of a full folder may not fit into a new one
             with contextlib.suppress(OSError):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
     def collect(self, folder: Path) -> dict[str, bytes]:
-        """Return the folder's regular files, as many as fit, except files with unusual names.
+        """Return as many of the folder's regular files as fit, except files with unusual names.
 
         No other process may change the folder during the call.
         """
         found: dict[str, bytes] = {}
-        # counted in bytes, because a sparse or hard-linked file takes fewer blocks
+        # counted in bytes, because a sparse or hard-linked file uses fewer blocks than its size
         room = self.most_bytes
         for here, folders, names in os.walk(folder):
             folders.sort()
@@ -75,5 +75,5 @@ def pack(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def unpack(packed: Mapping[str, str]) -> dict[str, bytes]:
-    """Return what was packed."""
+    """Undo ``pack``."""
     return {name: base64.b64decode(content) for name, content in packed.items()}

@@ -3,17 +3,19 @@
 ``run`` is synchronous, for a process that serves one world. It starts bubblewrap, which gives the
 command a process namespace and a root with only the system's programs and small temporary folders.
 ``run`` pauses bubblewrap until the limits are set, resumes it, and returns when every process of
-the command is dead. There are five layers:
+the command has ended. There are five layers:
 
 * namespaces: the machine's processes, files, host name and message queues are not visible,
 * capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
 * seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
-  similar; sockets other than those of network families, since vsock ignores namespaces),
+  similar calls, and sockets of other families than ``_FAMILIES``, because vsock ignores
+  namespaces),
 * kernel limits: CPU time, memory, processes, files and their size,
-* a watch, every ``TICK_S``: total memory, files in the temporary folders, and the caller's checks.
+* checks every ``TICK_S``: total memory, files in the temporary folders, and the caller's own
+checks.
 
-``docs/sandbox.md`` lists limits and remaining risks,
-``docs/evidence/sandbox-walls.md`` each protection.
+``docs/sandbox.md`` lists limits and remaining risks, and ``docs/evidence/sandbox-walls.md``
+describes each protection.
 """
 
 from __future__ import annotations
@@ -55,23 +57,23 @@ __all__ = [
     "run",
 ]
 
-#: Interval between two checks of the watch; between checks only kernel limits apply.
+#: Interval between two checks. Between checks, only kernel limits apply.
 TICK_S = 0.02
-#: Signals that request a command's end when its time is over, and the pause after each signal.
-#: ping prints its statistics on SIGINT; background processes react to SIGTERM.
+#: Signals that ask a command to end when its time is over, and the pause after each signal. ping
+#: prints its statistics on SIGINT; background processes react to SIGTERM.
 ASKS = ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.5))
-#: Time limit from bubblewrap's start until the command may run, which usually takes 15 ms.
+#: Time limit from bubblewrap's start until the command may run; this usually takes 15 ms.
 _START_S = 30.0
 #: Time limit from SIGKILL to the end of all processes, each of which must free its memory.
 END_S = 40.0
 _CHUNK_BYTES = 1 << 16
-#: A command is killed if its output exceeds the stored output by this factor.
+#: A command is killed if its output is this many times as large as the stored output.
 MOST_OUTPUTS = 256
-NICENESS = 5  # the process that judges has precedence
-MOST_FILES = 4096  # in a temporary folder; an empty file takes a kilobyte of kernel memory
+NICENESS = 5  # lower priority than the process that grades
+MOST_FILES = 4096  # number in a temporary folder; an empty file takes a kilobyte of kernel memory
 _CLONE_NEWNET = 0x40000000
 
-#: Calls that no network diagnosis needs: name -> number on x86_64 and on aarch64.
+#: Calls that network diagnosis does not need: name -> number on x86_64 and on aarch64.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other namespaces, other roots
     "unshare": (272, 97),
@@ -123,20 +125,23 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
     "mq_open": (240, 180),
 }
-#: Refused with ENOSYS, at which the C library falls back to calls that the filter can inspect.
+#: Calls that are refused with ENOSYS. The C library then uses other calls that the filter can
+#: inspect.
 ABSENT = {"clone3": (435, 435)}
-#: Calls that succeed without effect. Root of a user namespace has no groups and is not permitted
-#: to leave groups, so programs that drop privileges would fail. The scheduler gives each session
-#: an equal share of the processors (sched(7), autogroup), so a command must stay one session.
+#: Calls that succeed without effect. The root user of a user namespace has no groups and may not
+#: change them, so programs that drop privileges would fail. The scheduler gives each session an
+#: equal share of the processors (sched(7), autogroup), so a command must not create further
+#: sessions.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: Flags of cgroup, uts, ipc, user, pid, net and mount namespaces.
 _CLONE_NAMESPACES = 0x7E020000
 #: Permitted address families: unix, inet, inet6, netlink, packet.
 _FAMILIES = (1, 2, 10, 16, 17)
-#: (family, protocol): IPsec policies forward and drop packets in addition to routes and filters.
+#: Refused (family, protocol): IPsec policies, which can forward and drop packets independently of
+#: routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: (level, option). Rings of packet sockets and forced buffers are memory that no limit counts. The
-#: tables of the old iptables, ip6tables, arptables and ebtables are not listed by nftables.
+#: Refused (level, option). Rings of packet sockets and forced buffers are memory that no limit
+#: counts. nftables does not list the tables of the old iptables, ip6tables, arptables and ebtables.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
     *((0, 64), (41, 64), (0, 96), (0, 128)),
@@ -161,7 +166,7 @@ ETC = (
 #: Sysctls below /proc/sys/net that apply to the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: Files of /proc that show the whole kernel's activity, including other machines' activity ->
+#: Files of /proc that show the activity of the whole kernel, including that of other machines ->
 #: replacement text that programs can parse.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
@@ -219,7 +224,7 @@ class Room:
     files: Mapping[str, str] = field(default_factory=dict)
     #: Name below ``/usr/local/bin``, which comes first in ``PATH`` -> the read-only program.
     programs: Mapping[str, Path] = field(default_factory=dict)
-    #: Absolute path in /etc or /usr/local -> read-only text, which may be a program.
+    #: Absolute path in /etc or /usr/local -> read-only text (may be a program).
     texts: Mapping[str, str] = field(default_factory=dict)
     #: Absolute path -> a folder that is mounted there read-only.
     views: Mapping[str, Path] = field(default_factory=dict)
@@ -256,7 +261,8 @@ class CommandResult:
 
 
 def available() -> str:
-    """Return why no command can run here; empty if the machine's files show no obstacle."""
+    """Return the reason why no command can run here, or "". Only the machine's files are
+    checked."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     try:
@@ -278,11 +284,11 @@ class Clock:
         self._send = send
         self._asks = iter(ASKS)
         self._due = time.monotonic() + wall_s
-        #: Why the command was signalled to end; empty if it was not.
+        #: The reason why the command was asked to end, or "".
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Return whether to kill the command because it has ignored all signals."""
+        """Return whether the command has ignored all signals and must be killed."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"
@@ -294,10 +300,10 @@ class Clock:
 
 
 def command_environment() -> dict[str, str]:
-    """Return a command's initial environment: harmless variables, and those for line buffering.
+    """Return a command's initial environment: harmless variables, and variables for line buffering.
 
-    Programs then write to a pipe line by line, as to a terminal. A process that forks commands
-    calls this once.
+    With line buffering, programs write to a pipe line by line, as to a terminal. A process that
+    forks commands calls this once.
     """
     return {**SHELL_ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
 
@@ -344,12 +350,12 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
     none. Without ``netns`` the command has an empty network namespace and no capability, and any
     user may call ``run``. ``room`` adds files and programs.
 
-    ``watch`` is called every 20 ms with the number of a process of the sandbox, whose
-    ``/proc/PID/net`` is the command's network. If ``watch`` returns a text, the command is stopped
-    and the text appears in the result.
+    ``watch`` is called every 20 ms with the id of a process of the sandbox. Its ``/proc/PID/net``
+    is the command's network. If ``watch`` returns a text, the command is stopped and the text
+    appears in the result.
 
-    Every process of the command is dead on return. Raises EnvironmentFailed if the sandbox could
-    not be created; no part of the command ran then.
+    When this returns, every process of the command has ended. Raises EnvironmentFailed if the
+    sandbox could not be created; no part of the command has run then.
     """
     limits = limits or ShellLimits()
     if problem := available():
@@ -437,7 +443,7 @@ def _system_folders() -> tuple[str, ...]:
 
 @cache
 def _masked() -> Mapping[str, str]:
-    """Return path -> replacement text of the kernel's /proc files that commands must not see."""
+    """Return path -> replacement text for files of /proc that commands must not see."""
     paths = {f"/proc/{name}": text for name, text in _MASKED.items()}
     return {path: text for path, text in paths.items() if Path(path).exists()}
 
@@ -454,11 +460,11 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
 ) -> list[str]:
     """Return bubblewrap's arguments except the command and most descriptors.
 
-    ``user`` is the user namespace to enter, if not the caller's. ``texts`` has the open descriptors
-    of the texts of ``room``, ``masks`` those of the texts of ``_masked``.
+    ``user`` is the user namespace to enter, if not the caller's. ``texts`` maps paths to open
+    descriptors of the texts of ``room``, and ``masks`` to those of the texts of ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
-    # the command cannot reach a process of bubblewrap, and there is one process fewer
+    # no process of bubblewrap runs next to the command
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if not networked:
@@ -475,7 +481,7 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     for path, content in texts.items():
         line += ["--perms", "0555", "--ro-bind-data", str(content), path]
     line += ["--remount-ro", "/usr/local"]
-    # only the network's part of /proc/sys is writable, because other parts belong to the machine
+    # only /proc/sys/net is writable, because the other settings apply to the whole machine
     line += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     writable = networked and capable
     line += ["--bind" if writable else "--ro-bind", "/proc/sys/net", "/proc/sys/net"]
@@ -490,12 +496,12 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
         line += ["--bind", str(folder), path]
     for path, folder in room.views.items():
         line += ["--ro-bind", str(folder), path]
-    # read-only, because these have no size limit and could fill the memory
+    # read-only, because these file systems have no size limit and could fill the memory
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
 def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
-    """Return the kernel limits as (name, number, value); no value exceeds the current limit."""
+    """Return the kernel limits as (name, number, value). No value exceeds the current limit."""
     found = []
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, protection.last_resort_s(limits.cpu_s)),
@@ -516,9 +522,9 @@ def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
 
 
 def _without(descriptor: int | None) -> list[str]:
-    """Return the start of a command line that runs the rest without ``descriptor``.
+    """Return the beginning of a command line that closes ``descriptor`` and runs the rest.
 
-    bubblewrap passes the descriptor of ``--userns`` on to the command.
+    Needed because bubblewrap passes the descriptor of ``--userns`` on to the command.
     """
     if descriptor is None:
         return []
@@ -526,9 +532,9 @@ def _without(descriptor: int | None) -> list[str]:
 
 
 def _limited(limits: ShellLimits) -> list[str]:
-    """Return the start of a command line that sets kernel limits and a second time limit inside.
+    """Return the beginning of a command line that sets kernel limits and a second time limit.
 
-    The second time limit takes effect if the caller's clock fails.
+    The second time limit is inside the sandbox. It takes effect if the caller's clock fails.
     """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
@@ -537,10 +543,11 @@ def _limited(limits: ShellLimits) -> list[str]:
 
 
 def _harmless_user() -> dict[str, Any]:
-    """Return Popen's arguments for the user of a command without a network, never root.
+    """Return Popen's arguments for the user of a command without a network. This user is never
+    root.
 
-    The kernel has no process limit for root. If this process cannot change its user, the process
-    does not run as root either.
+    The kernel has no process limit for root. A process that cannot change its user does not run as
+    root anyway.
     """
     user = protection.FIRST_USER
     if os.geteuid() or not protection.own_user_possible(user):
@@ -575,7 +582,8 @@ class _Sandbox:
         """Create the sandbox, set its limits, and start the command."""
         self._output, output = self._pipe()
         about, told = self._pipe()
-        # bubblewrap waits for a byte here; if the byte is still unread at the end, nothing ran
+        # bubblewrap waits for a byte here. If the byte is still unread at the end, the command has
+        # not run
         self._gate, opened = self._pipe()
         program, written = self._pipe()
         os.write(written, _filter())
@@ -609,7 +617,7 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=inherited,
                 cwd="/",
-                env=SHELL_ENVIRONMENT,  # the command can read its ancestors' environments
+                env=SHELL_ENVIRONMENT,  # commands can read their parents' variables
                 **user,
             )
         except OSError as error:
@@ -635,7 +643,7 @@ class _Sandbox:
         return content
 
     def _number(self, about: int) -> int:
-        """Return the number of the sandbox's first process, as bubblewrap reports it."""
+        """Return the id of the sandbox's first process, as bubblewrap reports it."""
         deadline = time.monotonic() + _START_S
         text = b""
         while b"}" not in text:
@@ -651,13 +659,13 @@ class _Sandbox:
         return int(json.loads(text)["child-pid"])
 
     def _yield_to_others(self) -> None:
-        with contextlib.suppress(OSError):  # optional, because the other limits hold without it
+        with contextlib.suppress(OSError):  # optional, because the other limits work without it
             os.setpriority(os.PRIO_PROCESS, self._child, NICENESS)
             # if memory runs out, the command is killed first
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
 
     def finish(self) -> CommandResult:
-        """Wait until the command and everything it started have ended, or kill them."""
+        """Wait until the command and all processes that it started have ended, or kill them."""
         stopped, timed_out = self._attend()
         self._kill()
         code = self._process.wait()
@@ -673,7 +681,8 @@ class _Sandbox:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the end.
 
-        Returns why the command must be stopped, and whether its time is the reason.
+        Returns the reason why the command must be stopped, and whether the reason is its time
+        limit.
         """
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
@@ -684,7 +693,7 @@ class _Sandbox:
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all, while a process still runs
+                poll.unregister(self._output)  # all processes have closed it, but some still run
             now = time.monotonic()
             over = clock.over if clock is not None else ""
             if self._life in events:
@@ -703,7 +712,7 @@ class _Sandbox:
                     return over or reason, bool(over)
 
     def _send(self, number: int) -> None:
-        """Send a signal to the sandbox's first process, which forwards it to the command."""
+        """Send a signal to the sandbox's first process. This process forwards it to the command."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._life, number)
 
@@ -713,11 +722,11 @@ class _Sandbox:
         return struct.unpack("i", unread) == (0,)
 
     def _excess(self) -> str:
-        """Return the exceeded limit among those that the kernel does not enforce; empty if none."""
+        """Return the first exceeded limit among those that the kernel does not enforce, or ""."""
         if reason := self._kept.excess():
             return reason
         root = Path(f"/proc/{self._child}/root")
-        # the files below ``root`` disappear when the sandbox ends
+        # the files below ``root`` no longer exist when the sandbox has ended
         with contextlib.suppress(OSError, ValueError):
             processes = [one for one in (root / "proc").iterdir() if one.name.isdigit()]
             if reason := overuse(processes, self._limits):
@@ -729,7 +738,7 @@ class _Sandbox:
         return self._watch(self._child) if self._watch is not None else ""
 
     def _kill(self) -> None:
-        """Kill the sandbox's first process; the kernel then ends all others of its namespace.
+        """Kill the sandbox's first process. The kernel then kills all others of its namespace.
 
         The descriptor becomes readable once all have ended.
         """
@@ -776,7 +785,7 @@ class Kept:
         return True
 
     def excess(self) -> str:
-        """Return a message if more was written than allowed; empty otherwise."""
+        """Return a message if the output is larger than allowed, otherwise ""."""
         most = self._most * MOST_OUTPUTS
         return f"it wrote more than {most >> 10} KiB" if self.total > most else ""
 
@@ -792,7 +801,7 @@ _LINE_END = re.compile("\r+\n|\r")
 
 
 def plain(written: bytes) -> str:
-    r"""Return text that is harmless in a terminal, log or prompt: escape unprintable characters.
+    r"""Return output as text for terminals, logs and prompts, with unprintable characters escaped.
 
     >>> plain(b"\x1b[31mred\r\nline\x00")
     '\\x1b[31mred\nline\\x00'
@@ -807,23 +816,23 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def overuse(processes: Iterable[Path], limits: ShellLimits) -> str:
-    """Return the limit that processes (folders below a /proc) exceed; empty if there is none.
+    """Return the limit that ``processes`` (folders below a /proc) exceed, or "".
 
-    The memory limit is for all processes together; file pages do not count, and shared pages count
-    once for each process. The limit on CPU time is for each process. It is checked here because the
-    kernel's own CPU limit counts ticks, runs ahead, and reports no reason.
+    The memory limit is for all processes together. Pages of files do not count, and shared pages
+    count once for each process. The limit on CPU time is for each process. It is checked here,
+    because the kernel's own limit counts ticks, may overestimate the time, and reports no reason.
     """
     pages = 0
     processes = list(processes)
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # after the name, which may contain any character
+            # fields after the name; the name may contain any character
             told = (process / "stat").read_bytes().rpartition(b")")[2].split()
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    # shared programs and libraries are most of the memory of small processes, so the slower
-    # check runs only if the fast one exceeds the limit
+    # most memory of small processes is shared programs and libraries. The fast check includes it;
+    # the slower exact check runs only if the fast one exceeds the limit
     if (
         pages * resource.getpagesize() > limits.memory_bytes
         and sum(map(_own_bytes, processes)) > limits.memory_bytes
