@@ -112,7 +112,7 @@ class Register:
         if query is None:
             return None
         # A repeated assessment uses the same context ids, so the turn after the last one is turn 0.
-        number = self._asked[context] % self._brief.application.turns(self._brief.config)
+        number = self._asked[context] % self._brief.application.turns(self._brief.config, query)
         self._asked[context] += 1
         return Turn(query, repeat, number)
 

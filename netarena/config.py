@@ -32,8 +32,8 @@ from pydantic import (
 from netarena.errors import ConfigError, not_one_of, one_line
 from netarena.model import JsonValue, Record
 
-#: Default number of turns of an episode in a ticket.
-TICKET_TURNS = 12
+#: Smallest number of turns that is computed for a query.
+MIN_TURNS = 12
 SEED_BITS = 64
 #: Largest exact integer: programs that read numbers as floating point (JavaScript, jq) round larger
 #: ones.
@@ -167,7 +167,7 @@ class Config(Record):
     #: Briefings of this application.
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
     #: Keys that have another default in tickets.
-    IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": TICKET_TURNS}
+    IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": None}
     #: Key -> folder in the reference implementation's images that it usually names. If the folder
     #: is missing, the key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
@@ -179,7 +179,8 @@ class Config(Record):
     )
     briefing: Briefing = Briefing.FULL
     repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
-    max_iterations: StrictInt = limits(default=10, ge=1, le=1000)
+    #: Turns of an episode; None: computed per query from the size of its world.
+    max_iterations: StrictInt | None = limits(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
     concurrency: StrictInt = Field(default=1, ge=1, le=256)
@@ -346,9 +347,13 @@ class Config(Record):
             raise ConfigError(f"{role}.{error.field}", error.problem) from None
         return self.model_copy(update={key: getattr(own, key) for key in values})
 
+    def defaults(self) -> Mapping[str, JsonValue]:
+        """Return the defaults that depend on other keys, for the keys that have such a default."""
+        return self.IN_TICKETS if self.briefing is Briefing.TICKET else {}
+
     def limits(self) -> dict[str, JsonValue]:
         """Return the keys that limit an episode and differ from their defaults, sorted by key."""
-        defaults = self.IN_TICKETS if self.briefing is Briefing.TICKET else {}
+        defaults = self.defaults()
         return {
             key: value
             for key, field in sorted(type(self).model_fields.items())

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     # the interface of an application
     "netarena.task.application": "Application Drawer Drawn Environment Labelled",
-    "netarena.task.reactive": "Reactive Repair broken world_reader",
+    "netarena.task.reactive": "Reactive Repair broken size_of_world world_reader",
     "netarena.task.label": "COUNTED Catalogue EXTENDED FaultConfig JOINT kinds_of read_labels",
     "netarena.task.repair_order": "hasty_orders places safe_orders unmasked",
     "netarena.task.identity": "read_id",
-    "netarena.config": "Briefing Config shapes",
+    "netarena.config": "Briefing Config limits shapes",
     # records: queries, moves, states, judgements, episodes
     "netarena.model": (
         "Action Cause Check Claim Cleaned Episode Execution Failure FailureKind Finding "
@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
     )
     from netarena.task.reactive import (
         Reactive as Reactive, Repair as Repair, broken as broken,
-        world_reader as world_reader,
+        size_of_world as size_of_world, world_reader as world_reader,
     )
     from netarena.task.label import (
         COUNTED as COUNTED, Catalogue as Catalogue, EXTENDED as EXTENDED,
@@ -91,7 +91,9 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         unmasked as unmasked,
     )
     from netarena.task.identity import read_id as read_id
-    from netarena.config import Briefing as Briefing, Config as Config, shapes as shapes
+    from netarena.config import (
+        Briefing as Briefing, Config as Config, limits as limits, shapes as shapes,
+    )
     from netarena.model import (
         Action as Action, Cause as Cause, Check as Check, Claim as Claim,
         Cleaned as Cleaned, Episode as Episode, Execution as Execution, Failure as Failure,

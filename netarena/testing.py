@@ -409,7 +409,8 @@ class ApplicationContract:
         """Return the episodes of the live sample, played with the demonstrations for training."""
         application, config, queries = self.load()
         longest = max(len(application.demonstrate(query)) for query in queries)
-        more = {"max_iterations": longest} if longest > application.turns(config) else {}
+        limit = min(application.turns(config, query) for query in queries)
+        more = {"max_iterations": longest} if longest > limit else {}
         return self.played(_demonstrate, **more)
 
     def test_a_demonstration_solves_safely_and_looks_before_each_change(self) -> None:

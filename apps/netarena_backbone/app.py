@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import ClassVar, cast
 
 from netarena.sdk import (
@@ -27,6 +26,7 @@ from netarena.sdk import (
     State,
     Step,
     Tickets,
+    size_of_world,
 )
 from netarena_backbone import diagnosis, picture, prompt, query, solution, state, ticket
 from netarena_backbone.agent import attack_frr, guess, heuristic
@@ -46,8 +46,6 @@ from netarena_network.prompt import MAX_HISTORY_CHARS
 from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
-#: Limits of commands in tickets.
-_TICKET_LIMITS = replace(_TOLD_LIMITS, output_chars=ticket.MAX_OUTPUT_CHARS)
 
 #: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
@@ -82,7 +80,7 @@ class _Tickets(NetworkTickets):
         self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
     ) -> PromptParts:
         del state
-        return ticket.ticket_parts(case_of(query), faults_of(query), steps, _TICKET_LIMITS, rng)
+        return ticket.ticket_parts(case_of(query), faults_of(query), steps, _TOLD_LIMITS, rng)
 
     def find(self, query: Query, asked: str) -> str | None:
         return resolve(case_of(query).world, asked)
@@ -121,7 +119,7 @@ class Backbone(NetworkApplication):
 
     name: ClassVar[str] = "backbone"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 2
+    prompt_version: ClassVar[int] = 3
     title: ClassVar[str] = "NetArena backbone: repair of a broken provider network"
     summary: ClassVar[str] = (
         "Examines an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "
@@ -168,6 +166,9 @@ class Backbone(NetworkApplication):
 
     def count_tested(self, query: Query) -> int:
         return len(case_of(query).wanted)
+
+    def fair_turns(self, query: Query) -> int:
+        return size_of_world(query, "routers") + 8
 
     def typical_s(self, config: Config) -> float:
         """Return a rough duration in s on a busy machine, which includes convergence."""

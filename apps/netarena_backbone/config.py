@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import StrictInt
 
-from netarena.sdk import Briefing, ConfigError, FaultConfig, JsonValue, shapes
+from netarena.sdk import Briefing, ConfigError, FaultConfig, JsonValue, limits, shapes
 
 #: Range of the number of our own routers.
 MIN_ROUTERS, MAX_ROUTERS = 4, 10
@@ -30,6 +30,7 @@ class BackboneConfig(FaultConfig):
 
     #: Always "backbone": a configuration of route selects backbones with this key.
     world: Literal["backbone"] = shapes(default="backbone")
+    max_iterations: StrictInt | None = limits(default=None, ge=1, le=1000)
     #: Number of our routers; if None, it is drawn for each query.
     routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)
     #: Mininet, or the same network built directly with netlink.

@@ -22,9 +22,6 @@ from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
 
-#: Maximum number of characters of a command's output. The limit allows specific queries, but not a
-#: whole configuration, because agents that read all configurations would find every fault at once.
-MAX_OUTPUT_CHARS = 1_000
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
 #: (sort, value) of a fact -> sentences in which users report it

@@ -48,6 +48,7 @@ from netarena.sdk import (
     Tools,
     clip,
     fence,
+    size_of_world,
 )
 from netarena_k8s import (
     change,
@@ -176,7 +177,7 @@ class Kubernetes(Reactive):
 
     name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 2
+    prompt_version: ClassVar[int] = 3
     role: ClassVar[str] = "k8s_operator"
     title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
     summary: ClassVar[str] = (
@@ -231,7 +232,15 @@ class Kubernetes(Reactive):
             [shop.error_types] if "error_types" in fixed else [None, (EXTENDED,), fault.COMBINED]
         )
         return [
-            shop.model_copy(update={"world": world, "error_types": types})
+            shop.model_copy(
+                update={
+                    "world": world,
+                    "error_types": types,
+                    "max_iterations": None
+                    if world == "varied" and "max_iterations" not in fixed
+                    else shop.max_iterations,
+                }
+            )
             for world in worlds
             for types in families
         ]
@@ -359,6 +368,9 @@ class Kubernetes(Reactive):
         if shop.cluster != EMBEDDED:
             return f"the cluster {shop.cluster}"
         return f"the embedded cluster{real.why_embedded(os.environ)}"
+
+    def fair_turns(self, query_: Query) -> int:
+        return -(-size_of_world(query_, "apps") // 5) + 5
 
     def typical_s(self, config: Config) -> float:
         """Return the typical duration of a query in s, as measured in docs/evidence/k8s.md and

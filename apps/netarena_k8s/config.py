@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
+from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
 from netarena.sdk import Briefing, FaultConfig, JsonValue, shapes
 from netarena_k8s.source.checkout import digest_checkout
@@ -52,6 +52,13 @@ class KubernetesConfig(FaultConfig):
     #: a folder of manifests that replaces Online Boutique; the manifests determine the queries
     microservice_dir: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_turns(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("world") == "varied":
+            return {"max_iterations": None, **values}
+        return values
+
     @field_validator("num_apps", mode="before")
     @classmethod
     def _one_size(cls, value: Any) -> Any:
@@ -82,6 +89,10 @@ class KubernetesConfig(FaultConfig):
             if values.get("world") == "standard":
                 values = {"num_apps": None, **values}
         return super().parse(values)
+
+    def defaults(self) -> Mapping[str, JsonValue]:
+        own: dict[str, JsonValue] = {"max_iterations": None} if self.world == "varied" else {}
+        return {**super().defaults(), **own}
 
     def shape(self) -> dict[str, JsonValue]:
         shape = super().shape()

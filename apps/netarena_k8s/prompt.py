@@ -34,7 +34,7 @@ KEYS = ("command",)
 #: maximum numbers of characters in the output of one command (enough for all policies of a world as
 #: YAML), in the history, and in the report of mismatches
 MAX_OUTPUT_CHARS = 16_000
-MAX_HISTORY_CHARS = 32_000
+MAX_HISTORY_CHARS = 48_000
 MAX_REPORT_CHARS = 12_000
 #: maximum number of applications that are named in one group of openings
 MAX_ENDS = 8

@@ -11,7 +11,7 @@ _PACKAGE = "netarena_network"
 #: Fields of a move, in the order in which histories show them.
 KEYS = ("machine", "command")
 #: Maximum size of a prompt's history.
-MAX_HISTORY_CHARS = 24_000
+MAX_HISTORY_CHARS = 48_000
 
 
 def reply_format() -> str:

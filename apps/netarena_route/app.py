@@ -29,6 +29,7 @@ from netarena.sdk import (
     State,
     Step,
     Tickets,
+    size_of_world,
 )
 from netarena_network.action import faults_of
 from netarena_network.app import NetworkApplication, NetworkBaselines, NetworkTickets
@@ -116,7 +117,7 @@ class Route(NetworkApplication):
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 2
+    prompt_version: ClassVar[int] = 3
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
         "Examines an agent that repairs an emulated network of a router and hosts. Each task "
@@ -151,6 +152,9 @@ class Route(NetworkApplication):
                     "num_switches": num_switches,
                     "num_hosts_per_subnet": num_hosts,
                     "error_types": types,
+                    "max_iterations": None
+                    if world == "varied" and "max_iterations" not in fixed
+                    else route.max_iterations,
                 }
             )
             for world in worlds
@@ -185,6 +189,10 @@ class Route(NetworkApplication):
 
     def count_tested(self, query: Query) -> int:
         return len(world_of(query).endpoints) ** 2
+
+    def fair_turns(self, query: Query) -> int:
+        hosts = size_of_world(query, "machines") - 1  # the router is one of the machines
+        return -(-hosts // 3) + 5
 
     def typical_s(self, config: Config) -> float:
         """Return a rough duration in s on a busy machine."""

@@ -7,11 +7,12 @@ netem. The same configuration generates the same queries on every machine.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, model_validator
 
-from netarena.sdk import FaultConfig, shapes
+from netarena.sdk import FaultConfig, JsonValue, shapes
 
 #: Maximum number of hosts: names fit into 15 characters, and a round of pings fits into memory.
 MAX_HOSTS = 1024
@@ -57,10 +58,14 @@ class RouteConfig(FaultConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_size(cls, values: Any) -> Any:
+    def _defaults_of_varied(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("world") == "varied":
-            return {"num_switches": MIN_VARIED_SWITCHES, **values}
+            return {"num_switches": MIN_VARIED_SWITCHES, "max_iterations": None, **values}
         return values
+
+    def defaults(self) -> Mapping[str, JsonValue]:
+        own: dict[str, JsonValue] = {"max_iterations": None} if self.world == "varied" else {}
+        return {**super().defaults(), **own}
 
     @field_validator(*_LIMITS, mode="before")
     @classmethod

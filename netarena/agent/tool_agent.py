@@ -56,7 +56,6 @@ class Desk:
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
-        self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self.tools = {tool.name: tool for tool in (NEXT, *tools_of(application, config))}
         #: Set when a client has requested the first task.
@@ -169,7 +168,7 @@ class Desk:
         return Said("\n".join([*news(asked.prompt, then.prompt), "", self._count(then)]))
 
     def _count(self, asked: _Open) -> str:
-        return f"(turn {asked.turn} of {self._turns})"
+        return f"(turn {asked.turn})"
 
     async def _wait(self, graded: int | None) -> _Open | None:
         """Wait for the next prompt and return it.

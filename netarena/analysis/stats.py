@@ -12,6 +12,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -60,6 +61,8 @@ class Measuring(Protocol):
     @property
     def baselines(self) -> Scripted: ...
 
+    def turns(self, config: Any, query: Any) -> int: ...
+
     def measures(self, episode: Outline | None, config: Any) -> dict[str, float]: ...
 
 
@@ -91,6 +94,7 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     not_run: Sequence[Unasked] = (),
     *,
     unasked: Sequence[Unasked] | None = None,
+    limit_of: Callable[[Any], int] | None = None,
     replaced: int = 0,
 ) -> dict[str, Any]:
     """Return the summary of one participant: the last element of ``results``.
@@ -99,7 +103,8 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     seed either. ``episodes`` has one entry per asked query and repetition. ``not_run`` contains
     each never-asked query once per missing repetition. ``unasked`` contains the never-asked queries
     that count as failures: by default all or none, as for an assessment that was not stopped
-    (``count_unasked``). ``replaced`` counts queries that were shown but not graded, and were
+    (``count_unasked``). ``limit_of`` returns the maximum number of turns of one of them; by default
+    they are of type ``Query``. ``replaced`` counts queries that were shown but not graded, and were
     replaced when the assessment was resumed; the summary shows this number if it is not 0.
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
@@ -122,9 +127,13 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     rates = rate_all(graded, unasked)
     counts = Counter(episode.outcome for episode in episodes)
     unseen = application.baselines.solved_unseen_by(config)
+    limits = map(limit_of or partial(application.turns, config), unasked)
     measures = _means(
         [application.measures(episode, config) for episode in graded]
-        + [application.measures(None, config) for _ in unasked]
+        + [
+            application.measures(None, config.model_copy(update={"max_iterations": limit}))
+            for limit in limits
+        ]
     )
     return {
         **{f"avg_{name}": rates[name]["rate"] for name in VERDICTS},

@@ -761,7 +761,7 @@ class _Proof:
     async def solution(self, replies: Sequence[str]) -> None:
         """Try the solution ``replies``."""
         why = "it has no reply"
-        limit = self.application.turns(self.config)
+        limit = self.application.turns(self.config, self.query)
         if len(replies) > limit:
             detail = f"the solution takes {len(replies)} turns; the limit is {limit}"
             raise _Flawed(Reason.UNSOLVED, detail)

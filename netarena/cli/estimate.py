@@ -224,10 +224,10 @@ def estimate(
     sample = take_sample(app, config)
     rows = []
     for agent in agents:
-        limit = app.turns(agent.config)
+        limit = fmean(app.turns(agent.config, query) for query in sample.queries.values())
         turns = 1.0 if limit == 1 else limit * (1 - SOLVED * (1 - SOLVED_TURNS))
         if earlier is not None and not app.one_shot:
-            turns = min(float(limit), earlier.turns)
+            turns = min(limit, earlier.turns)
         count, own = tokenizer(agent.model)
         first, growth, reply = _tokens(app, agent.config, sample, count)
         output = reply + REASONING[agent.config.prompt_type]

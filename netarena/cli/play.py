@@ -119,7 +119,6 @@ class Person:
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
         self._tools = {tool.name: tool for tool in tools_of(application, config)}
-        self._turns = application.turns(config)
         self._info = AgentInfo(name=name)
         self._keyboard = Keyboard(sys.stdin.fileno())
         self._prompts: list[str] = []
@@ -141,7 +140,7 @@ class Person:
             click.echo(f"\n{self._usage()}", err=True)
         self._prompts.append(prompt)
         while True:
-            text = await self._line(f"turn {len(self._prompts)} of {self._turns}> ")
+            text = await self._line(f"turn {len(self._prompts)}> ")
             if text.startswith((_FENCE, "{")):
                 return Reply(text=await self._raw(text))
             if text.strip():

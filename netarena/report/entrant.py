@@ -262,6 +262,8 @@ def _limits(
     The assessment's time budget is included if it may have ended the run.
     """
     found = config.limits()
+    if "max_iterations" in found and found["max_iterations"] is None:
+        found["max_iterations"] = "computed"
     if application.one_shot:
         found.pop("max_iterations", None)
     if not complete and config.time_budget_s is not None:

@@ -17,11 +17,12 @@ import math
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -902,7 +903,13 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             )
             waited.push_async_callback(opening.aclose)
             deck = held.enter_context(Deck(out))
-            drawing = held.enter_context(closing(_draw(queries, deck, secrecy, out, allowance)))
+            drawing = held.enter_context(
+                closing(
+                    _draw(
+                        queries, deck, partial(application.turns, config), secrecy, out, allowance
+                    )
+                )
+            )
             await _take_steps(drawing, slots, deadline, opening)
             number = await asyncio.to_thread(_count_queries, application, config, deck, shard)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
@@ -1050,18 +1057,22 @@ def _count_queries(
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
 
-def _draw(
+def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may take up
     queries: Generator[Query | None],
     deck: Deck,
+    turns: Callable[[Query], int],
     secrecy: Secrecy,
     out: Path,
     allowance: Allowance,
 ) -> Generator[None]:
-    """Fill ``deck`` and write its queries into a run's folder, in steps."""
+    """Fill ``deck`` and write its queries into a run's folder, in steps.
+
+    ``turns`` returns the maximum number of turns of a query.
+    """
     with closing(queries):
         for query in queries:
             if query is not None:
-                deck.add(seal(query) if secrecy is Secrecy.SEALED else query)
+                deck.add(seal(query) if secrecy is Secrecy.SEALED else query, turns(query))
                 allowance.take(2 * deck.cards[-1].size)  # both into the deck and the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
@@ -1305,6 +1316,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         graded.not_run,
         # the limit of costs, not the agent, ended the run
         unasked=() if account is not None and account.spent_up else None,
+        limit_of=attrgetter("turns"),
         replaced=len(part.past.replaced),
     )
     summary |= make_warnings(application, role, alone=alone, scarce=scarce)

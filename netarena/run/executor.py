@@ -229,7 +229,7 @@ def conclude(party: Party, play: Play, this: Try) -> Played:
         evidence = (*this.evidence, tell_failure(failed))
         verdict = {
             "outcome": Outcome.INVALID,
-            "iterations": party.application.turns(party.config),
+            "iterations": party.application.turns(party.config, world.query),
             "detail": failed.detail,
         }
     episode = make_episode(

@@ -178,6 +178,8 @@ class Play:
         self.application = application
         self.config = config
         self.world = world
+        #: Maximum number of turns.
+        self._limit = application.turns(config, world.query)
         self.deadline = deadline
         self.state = world.state
         self.steps: list[Step] = []
@@ -201,7 +203,7 @@ class Play:
         """Take the turns. Raises only cancellation and what ``answered`` raises."""
         if self.ticket and not self.steps and not self._begin():
             return
-        while len(self.steps) < self.application.turns(self.config):
+        while len(self.steps) < self._limit:
             begin = clock()
             try:
                 turn = _Turn(self._prompt())
@@ -419,7 +421,7 @@ class Play:
 
     def verdict(self) -> dict[str, Any]:
         """Return the fields of the Episode that this attempt decides."""
-        turns = self.application.turns(self.config)
+        turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:
             reason, detail = (

@@ -30,6 +30,8 @@ class Card(NamedTuple):
     #: Seed of the query. It is not the assessment's seed if the query replaces another query.
     seed: int = 0
     query_index: int = 0
+    #: Maximum number of turns of an episode.
+    turns: int = 0
 
     @property
     def ask(self) -> Ask:
@@ -75,12 +77,18 @@ class Deck(Unnamed):
         self.last = 0
         self.variety = Variety()
 
-    def add(self, query: Query) -> None:
-        """Add a query. Raises OSError."""
+    def add(self, query: Query, turns: int = 0) -> None:
+        """Add a query whose episodes have at most ``turns`` turns. Raises OSError."""
         line = query.model_dump_json().encode() + b"\n"
         self._file.write(line)
         card = Card(
-            query.id, query.label, self._end, len(line), seed=query.seed, query_index=query.index
+            query.id,
+            query.label,
+            self._end,
+            len(line),
+            seed=query.seed,
+            query_index=query.index,
+            turns=turns,
         )
         self.cards.append(card)
         self.variety.add(query)

@@ -213,7 +213,7 @@ def _conclude(
             "outcome": Outcome.UNSOLVED,
             "correct": False,
             "safe": safe,
-            "iterations": stored.application.turns(stored.config),
+            "iterations": stored.application.turns(stored.config, query),
             "detail": known[-1][1].reason if known else episode.detail,
         }
     if episode.claimed:

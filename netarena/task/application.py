@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Self, TypeAlias
 
-from netarena.config import Briefing, Config
+from netarena.config import MIN_TURNS, Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed, not_one_of
 from netarena.model import (
     Action,
@@ -295,8 +295,8 @@ class Application(ABC):
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         """Return numbers that the summary averages as ``avg_<key>``; by default the turns.
 
-        None is an episode that was never asked and counts as a failure; omitted keys are left out
-        of the average.
+        None is an episode that was never asked and counts as a failure, with the maximum number of
+        turns: ``config.max_iterations`` is then set. Omitted keys are left out of the average.
         """
         turns = self.turns(config) if episode is None else episode.iterations
         return {"iterations": float(turns)}
@@ -469,19 +469,37 @@ class Application(ABC):
         self, config: Config, query: Query, state: State, steps: Sequence[Step]
     ) -> PromptParts:
         """Return the parts of the next prompt for the config's briefing."""
+        turn = f"Turn {len(steps) + 1} of {self.turns(config, query)}."
         if config.briefing is Briefing.FULL:
-            return self.prompt(query, state, steps)
+            parts = self.prompt(query, state, steps)
+            if self.one_shot:
+                return parts
+            return replace(parts, situation=f"{turn}\n\n{parts.situation}".rstrip())
         # Seeded with the open id, since the symptoms must be the same for a sealed id.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
-        turn = (
-            f"Turn {len(steps) + 1} of {self.turns(config)}. A declaration uses up one turn, too."
-        )
-        return replace(parts, situation=turn)
+        return replace(parts, situation=f"{turn} A declaration uses up one turn, too.")
 
-    def turns(self, config: Config) -> int:
-        """Return the maximum number of replies of an episode."""
-        return 1 if self.one_shot else config.max_iterations
+    def turns(self, config: Config, query: Query | None = None) -> int:
+        """Return the maximum number of replies of an episode of ``query``.
+
+        ``config.max_iterations`` decides if it is set. Otherwise the limit is computed from the
+        size of the query's world and is at least ``MIN_TURNS``, which is also returned without a
+        query.
+        """
+        if self.one_shot:
+            return 1
+        if config.max_iterations is not None:
+            return config.max_iterations
+        return MIN_TURNS if query is None else max(MIN_TURNS, self.fair_turns(query))
+
+    def fair_turns(self, query: Query) -> int:
+        """Return how many turns the size of a query's world calls for.
+
+        ``turns`` uses this number if ``max_iterations`` is not set.
+        """
+        del query
+        return MIN_TURNS
 
     def rng(self, config: Config, seed: int, index: int) -> random.Random:
         """Return the only source of randomness for query ``index``.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 
 from netarena.config import PromptStyle
 from netarena.model import Step
@@ -172,7 +173,7 @@ def tell_turn(
             f"Turn {number}",
             *(f"{key.capitalize()}: {clip(str(move[key]), MAX_COMMAND_CHARS)}" for key in keys),
             "Output:",
-            clip(step.output.rstrip("\n"), max_output_chars) or "(none)",
+            cut(step.output.rstrip("\n"), max_output_chars) or "(none)",
             *([outcome] if outcome else []),
         ]
     )
@@ -217,21 +218,52 @@ def clip(text: str, max_chars: int) -> str:
     return f"{text[:head]}\n[… {cut} characters left out …]\n{text[len(text) - tail :]}"
 
 
+def cut(text: str, max_chars: int) -> str:
+    """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
+
+    A note with the number of lines left out stands between them. A line that is too long for that
+    loses its middle instead.
+    """
+    if len(text) <= max_chars:
+        return text
+    lines = text.split("\n")
+    sizes = [len(line) + 1 for line in lines]
+    head = _count(sizes, -(-max_chars // 2))
+    rest = max_chars - sum(sizes[:head])
+    tail = _count(reversed(sizes[head:]), rest)
+    rest -= sum(sizes[len(sizes) - tail :])
+    middle = lines[head : len(lines) - tail]
+    # little is shown if the next line is long
+    shown = [clip(middle.pop(0), rest)] if rest > max_chars // 2 else []
+    left_out = f"[… {len(middle)} line{'s' * (len(middle) != 1)} left out …]"
+    note = [left_out] if middle else []
+    return "\n".join([*lines[:head], *shown, *note, *lines[len(lines) - tail :]])
+
+
+def _count(sizes: Iterable[int], room: int) -> int:
+    """Return how many of the first ``sizes`` have a sum of at most ``room``."""
+    return sum(total <= room for total in accumulate(sizes))
+
+
 def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
     """Return the entries, shortened to about ``max_chars`` characters in total.
 
-    The longest entries lose their middles until all fit. If there are too many entries for that,
-    a line with the number of omitted turns replaces the turns in the middle.
+    The last entry stays as it is. The longest of the others lose their middles until all fit. If
+    there are too many entries for that, a line with the number of omitted turns replaces the turns
+    in the middle.
     """
-    entries = list(history)
-    most = max(2, max_chars // _MIN_ENTRY_CHARS)
+    if not history:
+        return ()
+    *entries, newest = history
+    room = max(max_chars - len(newest), max_chars // 4)
+    most = max(2, room // _MIN_ENTRY_CHARS)
     if len(entries) > most:
         head = most // 2
         tail = most - head
         left_out = f"[… {len(entries) - most} turns left out …]"
         entries[head : len(entries) - tail] = [left_out]
-    level = _level([len(entry) for entry in entries], max_chars)
-    return tuple(clip(entry, level) for entry in entries)
+    level = _level([len(entry) for entry in entries], room)
+    return (*(cut(entry, level) for entry in entries), newest)
 
 
 def _level(sizes: Sequence[int], total: int) -> int:

@@ -157,6 +157,14 @@ def broken(
     return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
 
 
+def size_of_world(query: Query, key: str) -> int:
+    """Return the number of items in the list ``key`` of a query's world; 0 without such a list."""
+    initial = query.initial if isinstance(query.initial, dict) else {}
+    world = initial.get("world")
+    items = world.get(key) if isinstance(world, dict) else None
+    return len(items) if isinstance(items, list) else 0
+
+
 def world_reader(kind: type[W]) -> Callable[[Query], W]:
     """Return a function that returns the intended world of a query, with a cache.
 

@@ -70,6 +70,8 @@ class Session:
     ) -> None:
         self._application = application
         self._config = config.model_copy(update={"agent_timeout_s": _PATIENCE_S})
+        self._rewards = rewards
+        #: Maximum number of turns of the current query, and the values of its steps.
         self.turns = application.turns(config)
         self.rewards = rewards_of(rewards, self.turns)
         self._world: World | None = None
@@ -135,6 +137,8 @@ class Session:
             await close_world(world)
             raise world.failed
         self._world = world
+        self.turns = self._application.turns(self._config, query)
+        self.rewards = rewards_of(self._rewards, self.turns)
         self._owed.clear()
         self._potential = self._application.progress(query, world.state)
         observation = await self._take_up(

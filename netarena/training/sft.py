@@ -94,7 +94,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
         replies.append(application.tickets.declare(application.tickets.causes(query)))
-    turns = max(application.turns(config), len(replies))
+    turns = max(application.turns(config, query), len(replies))
     session = Session(application, config.model_copy(update={"max_iterations": turns}))
     pair, told, lost, done = pair_of(query), list[tuple[str, str]](), "not solved", False
     try:

@@ -76,11 +76,13 @@ async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
         told = await solve(client)
     first, after, ended, *_, last = told
     assert first.startswith("You run a waterworks.")
-    assert first.endswith("(turn 1 of 10)")
+    assert "Turn 1 of 10." in first
+    assert first.endswith("(turn 1)")
     # only the news, without the task
     assert re.search(r"open v\d: v\d is open", after)
     assert "You run a waterworks." not in after
-    assert after.endswith("(turn 2 of 10)")
+    assert "Turn 2 of 10." in after
+    assert after.endswith("(turn 2)")
     assert (ended, last) == (
         "The task has ended: call next_task.",
         "There are no more tasks.",
@@ -112,7 +114,7 @@ async def test_call_without_a_turn_uses_no_turn(tmp_path: Path) -> None:
         # an unreadable reply uses up a turn, as in other runs
         text, refused = await call(client, "reply", text="hm")
         assert "Send `open NAME` or `close NAME`." in text
-        assert (text.endswith("(turn 2 of 2)"), refused) == (True, False)
+        assert ("Turn 2 of 2." in text, refused) == (True, False)
         # the second of two concurrent calls finds that the task has ended
         pair = [call(client, "reply", text="close v1"), call(client, "reply", text="close v2")]
         told = await asyncio.gather(*pair)
@@ -165,7 +167,7 @@ async def test_interrupted_caller_continues_at_the_right_turn(tmp_path: Path) ->
         leaving.cancel()
         await asyncio.wait([leaving])
         said = await desk.call("next_task", {})
-        assert said.text.endswith("(turn 2 of 9)")
+        assert said.text.endswith("(turn 2)")
 
 
 @pytest.mark.anyio

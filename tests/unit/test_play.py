@@ -53,7 +53,7 @@ def test_person_is_asked_one_query_and_shown_the_verdict(keyboard, capsys):
     assert err.count("You run a waterworks.") == 1
     assert "Send `open NAME` or `close NAME`." in err
     assert "open v1: v1 is open" in err
-    assert f"turn {len(graded['steps'])} of 10> " in err
+    assert f"turn {len(graded['steps'])}> " in err
     assert len(load_results(Path("netarena-runs/toy-3"))) == 2
 
 

@@ -156,6 +156,20 @@ def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
     assert result["graded"] == (4 if counted else 1)
 
 
+def test_query_never_asked_counts_with_its_own_limit():
+    class Sized(Lamp):
+        def fair_turns(self, query):
+            return 20 * (1 + query.index)
+
+    computed = CONFIG.model_copy(update={"max_iterations": None})
+    asked = {"unasked": QUERIES[1:3]}
+    result = summarise(Sized(), computed, 7, [timed(1.0, 0.0, 0.0)], QUERIES[1:3], **asked)
+    assert result["avg_iterations"] == (2 + 40 + 60) / 3
+    asked["limit_of"] = lambda _: 14  # as references to stored queries have it
+    result = summarise(Sized(), computed, 7, [timed(1.0, 0.0, 0.0)], QUERIES[1:3], **asked)
+    assert result["avg_iterations"] == (2 + 14 + 14) / 3
+
+
 def test_queries_never_asked_without_a_time_budget_are_no_failures():
     """Ctrl-C stopped the run, or it still runs, so its time has not run out."""
     result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])

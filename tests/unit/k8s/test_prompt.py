@@ -49,7 +49,7 @@ def test_intent_in_the_prompt_matches_the_tested_pairs():
 
 
 def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():
-    limits = CommandLimits(10, 16_000, 32_000)
+    limits = CommandLimits(10, 16_000, 48_000)
     told = []
     for kind in ("change_port", "dns_egress"):
         for name in ("standard", "varied"):
@@ -69,7 +69,7 @@ def told(world, initial, before, after):
         prompt="", move="kubectl x", executed=True, state=after,
         judgement=judge(world, initial, before, after),
     )  # fmt: skip
-    limits = CommandLimits(10, 16_000, 32_000)
+    limits = CommandLimits(10, 16_000, 48_000)
     (entry,) = prompt_parts(query(), world, "shop", after, [step], limits).history
     return entry.partition("Output:\n(none)\n")[2].splitlines()
 
@@ -121,17 +121,17 @@ def test_prompt_contains_report_and_history_within_the_size_limit():
         *[Step(prompt="", move=f"kubectl {n}", output="y" * 9_000, executed=True,
                state=healthy, judgement=verdict) for n in range(40)],
     ]  # fmt: skip
-    parts = prompt_parts(asked, world, "shop-1", start, steps, CommandLimits(10, 16_000, 32_000))
+    parts = prompt_parts(asked, world, "shop-1", start, steps, CommandLimits(10, 16_000, 48_000))
     assert "expected to work, is blocked" in parts.situation
     assert sum(map(len, parts.history)) < 1.3 * MAX_HISTORY_CHARS
     text = render(PromptStyle.FEWSHOT_COT, parts)
     assert "namespace shop-1" in text
     assert "$" not in parts.rules
     assert "at most 16000 characters of its output" in parts.rules
-    assert "32000 characters of all turns together" in parts.rules
+    assert "All turns together show at most 48000 characters" in parts.rules
     assert "Connections after the command: repaired: " in text
     assert "Connections after the command: unchanged." in text
-    assert "characters left out" in text
+    assert "left out …]" in text
     assert "kubectl patch networkpolicy ledger-in" in text
     assert "Command: kubectl get netpol\nOutput:\nxxx" in text
     assert "Turn 2: the reply contains no command" in text

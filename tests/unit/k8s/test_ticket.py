@@ -42,7 +42,7 @@ def drawn():
 
 def test_ticket_has_its_own_defaults_and_does_not_change_the_queries():
     config = KubernetesConfig.parse({"briefing": "ticket"})
-    assert (config.world, config.num_apps, config.max_iterations) == ("varied", (40, 60), 12)
+    assert (config.world, config.num_apps, config.max_iterations) == ("varied", (40, 60), None)
     assert config.error_types == tuple(COUNTED)
     asked = {"world": "varied", "num_apps": [20, 60], "error_types": ["faults_2", "faults_5"]}
     full = KubernetesConfig.parse(asked)

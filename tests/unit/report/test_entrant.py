@@ -11,6 +11,7 @@ from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
 from netarena.errors import AssessmentFailed, ConfigError
+from netarena.model import Query
 from netarena.report.document import make_report
 from netarena.report.entrant import read_entrants
 from netarena.report.markdown import render_markdown
@@ -190,6 +191,24 @@ def test_runs_with_different_limits_are_not_ranked_together(tmp_path: Path) -> N
     assert "max_iterations 4" in report["groups"][1]["title"]
     assert {pair["group"] for pair in report["comparisons"]} == {0, 1, 2}
     assert len(report["comparisons"]) == 5
+
+
+def test_computed_limit_of_turns_is_one_setting(tmp_path: Path) -> None:
+    class Sized(Toy):
+        def fair_turns(self, query: Query) -> int:
+            return 12 + query.index
+
+    computed = {"max_iterations": None, "briefing": "ticket", "quiet": False}
+    for seed in (1, 2):
+        assess(Sized(), Scripted(open_all), tmp_path / str(seed), seed=seed, **computed)
+    assess(Toy(), Scripted(open_all), tmp_path / "set", **computed | {"max_iterations": 12})
+    assess(Toy(), Scripted(open_all), tmp_path / "full", max_iterations=None)
+    report = make_report(read_entrants([tmp_path / name for name in ("1", "2", "set", "full")]))
+    assert [one["group"] for one in report["participants"]] == [0, 1, 2]
+    titles = [group["title"] for group in report["groups"]]
+    assert ["max_iterations" in title for title in titles] == [False, True, True]
+    assert "max_iterations 12" in titles[1]
+    assert "max_iterations computed" in titles[2]
 
 
 def test_unreadable_config_is_compared_by_its_shaping_keys(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_rules_state_the_limits_of_a_command() -> None:
     assert "more than 5000 packets plus 1000 more for each second" in rules
     assert "At most 98 processes of the command line run at the same time" in rules
     assert "at most 8000 characters of its output" in rules
-    assert "24000 characters of all turns together" in rules
+    assert "All turns together show at most 48000 characters" in rules
 
 
 def test_examples_use_machine_names_that_are_never_drawn() -> None:

@@ -38,7 +38,7 @@ def test_ticket_briefing_has_its_own_defaults_and_the_same_shape() -> None:
         None,
         None,
     )
-    assert (config.error_types, config.max_iterations) == (tuple(COUNTED), 12)
+    assert (config.error_types, config.max_iterations) == (tuple(COUNTED), None)
     asked = {"world": "varied", "num_switches": 4, "num_hosts_per_subnet": None}
     asked["error_types"] = ["faults_2"]
     full = RouteConfig.parse(asked)

@@ -49,6 +49,23 @@ def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) 
     assert episodes[0].iterations == 3
 
 
+def test_failed_query_counts_with_its_own_limit_which_each_prompt_states(tmp_path: Path) -> None:
+    class Sized(Toy):
+        def fair_turns(self, query: Query) -> int:
+            return 13 + query.index
+
+    agent = Scripted(lambda prompt, turn: "close v1")
+    results, episodes = assess(Sized(), agent, tmp_path, max_iterations=None)
+    limits = {episode.index: 13 + episode.index for episode in episodes}
+    assert len(limits) == 3
+    for episode in episodes:
+        limit = limits[episode.index]
+        assert episode.iterations == len(episode.steps) == limit
+        for turn, step in enumerate(episode.steps, start=1):
+            assert f"## Situation\nTurn {turn} of {limit}." in step.prompt
+    assert results[-1]["avg_iterations"] == sum(limits.values()) / len(limits)
+
+
 def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path) -> None:
     agent = Scripted(open_all)
     _, episodes = assess(Toy(), agent, tmp_path, num_queries=3)

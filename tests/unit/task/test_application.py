@@ -9,7 +9,9 @@ import pytest
 import netarena.task.application
 from netarena.agent.interface import Brief, context_id, load_agent
 from netarena.errors import ConfigError
+from netarena.model import JsonValue, Query
 from netarena.task.application import load
+from netarena.task.reactive import size_of_world
 
 
 def test_application_of_another_distribution_is_found() -> None:
@@ -30,6 +32,51 @@ def test_unplayed_episode_counts_with_all_turns(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"max_iterations": 7})
     assert application.measures(None, config) == {"iterations": 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "part", "size", "turns"),
+    [
+        ("backbone", {}, "routers", 4, 12),
+        ("backbone", {}, "routers", 10, 18),
+        ("backbone", {"max_iterations": 9}, "routers", 10, 9),
+        ("route", {"world": "varied"}, "machines", 10, 12),
+        ("route", {"world": "varied"}, "machines", 38, 18),
+        ("route", {"briefing": "ticket"}, "machines", 37, 17),
+        ("route", {}, "machines", 38, 10),  # the paper's world with the paper's limit
+        ("k8s", {"briefing": "ticket"}, "apps", 60, 17),
+        ("k8s", {"world": "varied"}, "apps", 12, 12),
+    ],
+)
+def test_unset_limit_is_computed_from_the_size_of_the_world(
+    name: str, keys: dict[str, JsonValue], part: str, size: int, turns: int
+) -> None:
+    application = load(name)
+    config = application.config_type.parse(keys)
+    query = Query(
+        id="q",
+        application=name,
+        version="1",
+        seed=0,
+        index=0,
+        label="a",
+        level="level1",
+        text="",
+        initial={"world": {part: [{}] * size}},
+        actions=(),
+    )
+    assert application.turns(config, query) == turns
+    assert ("max_iterations" in config.limits()) is ("max_iterations" in keys)
+
+
+@pytest.mark.parametrize("name", ["backbone", "route", "k8s"])
+def test_world_of_a_drawn_query_has_the_size_that_decides_on_its_limit(name: str) -> None:
+    application = load(name)
+    config = application.config_type.parse({"briefing": "ticket", "error_types": ["faults_1"]})
+    query = next(application.generate(config, 1))
+    part = {"backbone": "routers", "route": "machines", "k8s": "apps"}[name]
+    assert size_of_world(query, part) > 3
+    assert application.turns(config, query) == max(12, application.fair_turns(query))
 
 
 def test_unknown_application_is_refused_with_the_known_ones() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from netarena.task.prompt import (
     PromptParts,
     bound,
     clip,
+    cut,
     render,
     tell_harm,
     without_form,
@@ -67,6 +70,46 @@ def test_long_text_is_cut_in_the_middle_with_a_note() -> None:
     assert clip("abcdefghij", 1) == "a\n[… 9 characters left out …]\n"
 
 
+def test_output_is_cut_at_line_ends_with_the_number_of_lines_left_out() -> None:
+    lines = [f"line {number:02}" for number in range(40)]
+    assert cut("\n".join(lines), 319) == "\n".join(lines)
+    shown = cut("\n".join(lines), 80).splitlines()
+    assert shown == [*lines[:5], "[… 30 lines left out …]", *lines[-5:]]
+    assert cut("\n".join(lines[:11]), 80).splitlines()[5] == "[… 1 line left out …]"
+
+
+def test_line_longer_than_the_limit_loses_its_middle_only() -> None:
+    text = "\n".join(["first", "x" * 50 + "y" * 50, "second last", "[exit status 0]"])
+    shown = cut(text, 80)
+    assert shown.startswith("first\nxxx")
+    assert shown.endswith("y\nsecond last\n[exit status 0]")
+    assert "characters left out" in shown
+    assert "lines left out" not in shown
+    assert cut("z" * 100, 10) == clip("z" * 100, 10)
+
+
+@given(st.text(alphabet="ab\n", max_size=300), st.integers(1, 120))
+def test_cut_output_fits_the_limit_and_accounts_for_each_line(text: str, most: int) -> None:
+    shown = cut(text, most)
+    if len(text) <= most:
+        assert shown == text
+        return
+    notes = re.findall(r"\[… (\d+) (characters|lines?) left out …\]", shown)
+    assert 1 <= len(notes) <= 2
+    assert len(shown) <= most + 40 * len(notes)
+    if all(kind.startswith("line") for _, kind in notes):
+        left_out = sum(int(number) for number, _ in notes)
+        kept = [line for line in shown.split("\n") if not line.startswith("[… ")]
+        assert len(kept) + left_out == len(text.split("\n"))
+
+
+def test_newest_output_is_shown_whole_and_older_ones_are_shortened() -> None:
+    old, new = "\n".join(["old"] * 200), "\n".join(["new"] * 300)
+    kept = bound([old, old, new], 1500)
+    assert kept[2] == new
+    assert all("lines left out" in entry for entry in kept[:2])
+
+
 @given(
     st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
     st.integers(600, 6000),
@@ -74,12 +117,14 @@ def test_long_text_is_cut_in_the_middle_with_a_note() -> None:
 def test_bounded_history_keeps_its_ends_and_fits_the_limit(history: list[str], most: int) -> None:
     kept = bound(history, most)
     note = 40  # length of the note about a cut
-    assert sum(map(len, kept)) <= most + note * (len(kept) + 1)
-    if sum(map(len, history)) <= most and len(history) <= most // 300:
+    newest = len(history[-1]) if history else 0
+    # a quarter is left for the others
+    assert sum(map(len, kept)) <= max(most, newest + most // 4) + note * (len(kept) + 1)
+    if sum(map(len, history)) <= most and len(history) <= most // 600:
         assert list(kept) == history
     if history:
         assert kept[0][:1] == history[0][:1]
-        assert kept[-1][-1:] == history[-1][-1:]
+        assert kept[-1] == history[-1]
     left_out = len(history) - len(kept) + 1
     assert len(kept) == len(history) or f"[… {left_out} turns left out …]" in kept
 

@@ -14,7 +14,6 @@ from stage import Scripted, assess
 
 from a2a_purple.scripted import Eager, Noop, Oracle
 from netarena.agent.interface import Brief
-from netarena.config import TICKET_TURNS
 from netarena.errors import ConfigError
 from netarena.model import (
     Cause,
@@ -64,7 +63,7 @@ def repaired(label: str = "close-2") -> list[str]:
 
 def test_ticket_briefing_has_its_own_defaults_and_the_same_queries() -> None:
     told = ToyConfig.parse({"briefing": "ticket"})
-    assert (told.max_iterations, told.quiet) == (TICKET_TURNS, True)
+    assert (told.max_iterations, told.quiet) == (None, True)
     assert ToyConfig.parse({"briefing": "ticket", "max_iterations": 3}).max_iterations == 3
     full = ToyConfig.parse({"quiet": True})
     assert list(Toy().generate(told, 3)) == list(Toy().generate(full, 3))
