@@ -51,7 +51,7 @@ def main() -> int:
     options = parser.parse_args()
     begin = time.monotonic()
     app, rows, faults = Malt(), [], list[tuple[str, list[str]]]()
-    levels = list(app.config_type.LEVELS)
+    levels = list(app.config_type.LEVELS[:4])
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         for phrasing in PHRASINGS:
             config = app.config_type.parse({"complexity_level": levels, "phrasing": phrasing})

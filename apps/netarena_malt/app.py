@@ -51,22 +51,39 @@ from netarena_malt import (
     state,
 )
 from netarena_malt.base_network import Key, key_of
-from netarena_malt.environment import MaltEnvironment, Sandboxes, limits_of
-from netarena_malt.query import MaltConfig
+from netarena_malt.environment import (
+    PLANNING_CPU_S,
+    MaltEnvironment,
+    Sandboxes,
+    limits_of,
+)
+from netarena_malt.query import (
+    PLAN,
+    PLANNING_LEVEL,
+    MaltConfig,
+    describe_plan,
+    plan_data,
+)
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
-from netarena_malt.sandbox_program import MAX_DATA_BYTES, MAX_DATA_VALUES, MAX_DEPTH
+from netarena_malt.sandbox_program import (
+    MAX_DATA_BYTES,
+    MAX_DATA_VALUES,
+    MAX_DEPTH,
+    MAX_PLAN_BYTES,
+    MAX_PLAN_VALUES,
+)
 
 
-def _told_limits(key: Key) -> prompt.Limits:
+def _told_limits(key: Key, *, planning: bool = False) -> prompt.Limits:
     """Return all limits that can affect a verdict on networks made from this base."""
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
-        cpu_s=round(limits.cpu_s),
+        cpu_s=round(PLANNING_CPU_S if planning else limits.cpu_s),
         memory_mib=limits.memory_bytes >> 20,
         wall_s=round(limits.wall_s),
-        data_kib=MAX_DATA_BYTES >> 10,
-        data_values=MAX_DATA_VALUES,
+        data_kib=(MAX_PLAN_BYTES if planning else MAX_DATA_BYTES) >> 10,
+        data_values=MAX_PLAN_VALUES if planning else MAX_DATA_VALUES,
         data_levels=MAX_DEPTH,
         result_mib=limits.result_bytes >> 20,
     )
@@ -101,7 +118,9 @@ class _Baselines(Baselines):
 
     def solved_unseen_by(self, config: Config) -> str | None:
         """Return the agent that solves queries without a model, which is ``parser`` or None."""
-        return "parser" if cast("MaltConfig", config).phrasing == "canonical" else None
+        planning = tuple(config.complexity_level) == (PLANNING_LEVEL,)
+        canonical = cast("MaltConfig", config).phrasing == "canonical"
+        return "parser" if canonical and not planning else None
 
     def parser_reply(self, prompt: str) -> str:
         """Return the program for a canonical task text. Raises ValueError for any other text."""
@@ -186,12 +205,14 @@ class Malt(Labelled):
         return 0.1
 
     def describe(self, action_: Action) -> str:
-        return action.describe(action_)
+        return describe_plan(action_) if action_.kind == PLAN else action.describe(action_)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         """Return the prompt, without the network, which only the agent's program gets."""
         del state, steps
-        return prompt.prompt_parts(query, _told_limits(key_of(query.initial)))
+        planning = plan_data(query) is not None
+        limits = _told_limits(key_of(query.initial), planning=planning)
+        return prompt.prompt_parts(query, limits)
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}
@@ -261,8 +282,14 @@ class Malt(Labelled):
         """Return one variant for each phrasing, unless the config sets the phrasing."""
         if "phrasing" in config.model_fields_set:
             return (config,)
-        phrasings = get_args(query.Phrasing)
-        return [config.model_copy(update={"phrasing": phrasing}) for phrasing in phrasings]
+        levels = config.complexity_level
+        # planning tasks have no held-out texts
+        without = {"held_out": tuple(level for level in levels if level != PLANNING_LEVEL)}
+        return [
+            config.model_copy(update={"phrasing": phrasing, "complexity_level": asked})
+            for phrasing in get_args(query.Phrasing)
+            if (asked := without.get(phrasing, levels))
+        ]
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of the network, without opening a world.

@@ -17,7 +17,6 @@ from netarena.sdk import (
     Environment,
     EnvironmentFailed,
     Execution,
-    JsonValue,
     Move,
     PythonLimits,
     PythonSandbox,
@@ -26,13 +25,16 @@ from netarena.sdk import (
     SandboxResult,
     State,
 )
+from netarena_malt import pace
 from netarena_malt.base_network import Base, Key, base_of, growth_of, released_base
 from netarena_malt.network import short
-from netarena_malt.query import initial_changes
+from netarena_malt.query import initial_changes, plan_data
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
 
 #: Limits of an answer about a network of the released model's size, as stated in the prompt.
 LIMITS = PythonLimits()
+#: Processor time of a planning program on the reference machine, in s.
+PLANNING_CPU_S = 20.0
 #: Time limit for the start of a sandbox with a network of the released model's size, in s.
 _START_S = 60.0
 #: Maximum number of sandboxes in addition to that of the released model.
@@ -68,12 +70,22 @@ def limits_of(key: Key) -> PythonLimits:
     )
 
 
-def make_sandbox(base: Base, *, unsandboxed: bool = False) -> PythonSandbox:
+def planning_limits_of(key: Key) -> PythonLimits:
+    """Return the limits of a planning program on this machine.
+
+    The processor time is scaled with the machine's speed, and does not grow with the network,
+    because the data of a task do not.
+    """
+    cpu_s = PLANNING_CPU_S * pace.scale()
+    return replace(limits_of(key), cpu_s=cpu_s, wall_s=LIMITS.wall_s + 2 * cpu_s)
+
+
+def make_sandbox(base: Base, *, planning: bool = False, unsandboxed: bool = False) -> PythonSandbox:
     """Return the sandbox for answers about networks of ``base``, not started."""
     return PythonSandbox(
         guest_source(),
         base.payload(),
-        limits=limits_of(base.key),
+        limits=planning_limits_of(base.key) if planning else limits_of(base.key),
         start_s=_START_S * growth_of(base.key),
         unsandboxed=unsandboxed,
     )
@@ -87,7 +99,7 @@ class _Use:
 
 
 class Sandboxes:
-    """The sandboxes of open environments, one for each base.
+    """The sandboxes of open environments, one for each base, and another one for planning tasks.
 
     The released model's sandbox exists until ``close``. For other bases there are at most
     ``_MOST_OTHERS`` sandboxes at a time, because each sandbox has its network in memory. ``take``
@@ -110,11 +122,11 @@ class Sandboxes:
             await sandbox.close()
         self._uses.clear()
 
-    async def take(self, base: Base) -> PythonSandbox:
+    async def take(self, base: Base, *, planning: bool = False) -> PythonSandbox:
         """Return the sandbox of ``base``, started or not; ``give_back`` must release it."""
-        if base.key is None:
+        if base.key is None and not planning:
             return self.released
-        name = repr(base.key)
+        name = _name(base.key, planning=planning)
         async with self._changed:
             while name not in self._uses and len(self._uses) >= _MOST_OTHERS:
                 idle = [other for other, use in self._uses.items() if not use.users]
@@ -123,17 +135,22 @@ class Sandboxes:
                 else:
                     await self._changed.wait()
             if name not in self._uses:
-                self._uses[name] = _Use(make_sandbox(base, unsandboxed=self._unsandboxed))
+                sandbox = make_sandbox(base, planning=planning, unsandboxed=self._unsandboxed)
+                self._uses[name] = _Use(sandbox)
             use = self._uses[name]
             use.users += 1
         return use.sandbox
 
-    async def give_back(self, key: Key) -> None:
+    async def give_back(self, key: Key, *, planning: bool = False) -> None:
         """Release the sandbox of this base after ``take``; an unused sandbox may be closed."""
         async with self._changed:
-            if (use := self._uses.get(repr(key))) is not None:
+            if (use := self._uses.get(_name(key, planning=planning))) is not None:
                 use.users -= 1
                 self._changed.notify_all()
+
+
+def _name(key: Key, *, planning: bool) -> str:
+    return f"{key!r} {planning}"
 
 
 class MaltEnvironment(Environment):
@@ -142,6 +159,8 @@ class MaltEnvironment(Environment):
     def __init__(self, query: Query, sandboxes: Sandboxes) -> None:
         self._query = query
         self._sandboxes = sandboxes
+        #: Data of a planning task.
+        self._data = plan_data(query)
         self._taken: tuple[Key, PythonSandbox] | None = None
         self._state: State = dict(UNANSWERED)
 
@@ -158,7 +177,10 @@ class MaltEnvironment(Environment):
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
         if self._taken is None:
             base = await asyncio.to_thread(base_of, self._query.initial)
-            self._taken = base.key, await self._sandboxes.take(base)
+            planning = self._data is not None
+            if planning:
+                await asyncio.to_thread(pace.scale)
+            self._taken = base.key, await self._sandboxes.take(base, planning=planning)
             # Started here, because the time of ``execute`` counts as the agent's.
             await self._taken[1].start()
         return self._state
@@ -167,15 +189,25 @@ class MaltEnvironment(Environment):
         """Run the program. Raises EnvironmentFailed if the sandbox failed, and not the program."""
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
             raise TypeError('a move of malt must be {"code": text}')
-        request: JsonValue = {"code": move["code"], "edits": initial_changes(self._query)}
+        request: dict[str, Any] = {
+            "code": move["code"],
+            "edits": initial_changes(self._query),
+        }
         self.waiting = True
         if self._taken is None:
             raise EnvironmentFailed(
                 "the environment is not open: call open() first", proven_ours=True
             )
-        result = await self._taken[1].run(request, self._begun)
+        sandbox = self._taken[1]
+        limit_s = sandbox.limits.cpu_s
+        if self._data is not None:
+            told = {key: value for key, value in self._data.items() if key != "label"}
+            request |= {"planning": told, "cpu_limit_s": limit_s}
+        result = await sandbox.run(request, self._begun)
         # In a thread, because the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)
+        if self._data is not None and isinstance(self._state, dict):
+            self._state = {**self._state, "cpu_limit_s": limit_s}
         return Execution(output=output, queued_s=result.queued_s)
 
     def _begun(self) -> None:
@@ -195,7 +227,7 @@ class MaltEnvironment(Environment):
         self._state = dict(UNANSWERED)
         if self._taken is not None:
             key, self._taken = self._taken[0], None
-            await self._sandboxes.give_back(key)
+            await self._sandboxes.give_back(key, planning=self._data is not None)
 
 
 #: Status of an answer without a result -> start of the error message.

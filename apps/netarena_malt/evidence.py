@@ -20,7 +20,7 @@ from netarena.sdk import RULE, Action, Candidate, Evidence, Query, relative
 from netarena_malt.action import OPERATIONS, Addition, Loop, Question, Removal, Update
 from netarena_malt.base_network import Base, base_of
 from netarena_malt.overlay import changes_of
-from netarena_malt.query import initial_graph
+from netarena_malt.query import initial_graph, plan_data
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
 #: Maximum number of candidates of one query; more of the hundreds of switches would only take time.
@@ -35,9 +35,12 @@ _EDITS = tuple(
 def evidence(query: Query) -> Evidence | None:
     """Return the features of the containers that ``query`` may be about.
 
-    Returns None if no kind in question has a container that is not a target. Raises ConfigError as
+    Returns None for a planning task, and if no kind in question has a container that is not a
+    target. Raises ConfigError as
     ``base_of`` does.
     """
+    if plan_data(query) is not None:
+        return None
     edits = _Edits(base_of(query.initial), query)
     asked = _asked(query.actions, edits)
     if asked is None:

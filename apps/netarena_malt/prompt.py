@@ -12,7 +12,7 @@ from functools import lru_cache
 from string import Template
 from types import MappingProxyType
 
-from netarena.sdk import Action, Example, PromptParts, Query, read_text
+from netarena.sdk import Action, Example, PromptParts, Query, read_examples, read_text
 from netarena_malt.action import (
     Addition,
     Condition,
@@ -25,7 +25,7 @@ from netarena_malt.action import (
     act,
 )
 from netarena_malt.base_network import TOPOLOGY
-from netarena_malt.query import render
+from netarena_malt.query import plan_data, render
 from netarena_malt.topology import (
     CAPACITY,
     EK_PACKET_SWITCH,
@@ -135,6 +135,13 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 def prompt_parts(query: Query, limits: Limits) -> PromptParts:
     """Return the parts of the prompt for ``query``; the sandbox enforces ``limits``."""
+    if plan_data(query) is not None:
+        return PromptParts(
+            rules=read_text(_PACKAGE, "plan_rules"),
+            reply_format=_template("plan_reply").substitute(asdict(limits)),
+            task=query.text,
+            examples=read_examples(_PACKAGE, ("plan_example",)),
+        )
     initial = query.initial if isinstance(query.initial, Mapping) else {}
     return PromptParts(
         rules=_rules(own=TOPOLOGY in initial),

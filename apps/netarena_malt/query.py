@@ -18,9 +18,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
-from pydantic import ValidationError, field_validator
+from pydantic import ValidationError, field_validator, model_validator
 
 from netarena.sdk import Action, Config, ConfigError, Drawer, Drawn, JsonValue, Query, shapes
 from netarena_malt.action import (
@@ -52,6 +52,8 @@ from netarena_malt.loop import FACTORS, SHAPES, draw_loop, matters
 from netarena_malt.network_builder import Draft
 from netarena_malt.overlay import overlay
 from netarena_malt.phrasing import phrase
+from netarena_malt.planning import catalogue
+from netarena_malt.planning.plan import Place
 from netarena_malt.spread import SETS_PER_SWITCH, add_new, intensity, new_port, new_switch, spread
 from netarena_malt.topology import (
     CONTAINMENT,
@@ -72,9 +74,15 @@ RELEASED_NAME = "released"
 VERSION = "4"
 #: Version of the generator for texts from the grammar, whose wording may change separately.
 WORDED_VERSION = "6"
+#: Version of the generator for configs with planning tasks.
+PLANNING_VERSION = "7"
 #: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
-    {VERSION: "phrasing canonical", WORDED_VERSION: "phrasing varied and held_out"}
+    {
+        VERSION: "phrasing canonical",
+        WORDED_VERSION: "phrasing varied and held_out",
+        PLANNING_VERSION: "complexity_level with level5",
+    }
 )
 
 #: Label -> level, and operations and shapes of loops in order. Queries take the labels in turn.
@@ -104,6 +112,11 @@ PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 LABELS: tuple[str, ...] = tuple(PROGRAMS)
+#: Level of the planning tasks, whose labels are those of ``planning.catalogue``.
+PLANNING_LEVEL = "level5"
+#: Key of a query's initial state with the data of a planning task, and kind of its only action.
+PLANNING = "planning"
+PLAN = "plan"
 
 _FOCUS_KINDS = (
     EK_JUPITER,
@@ -137,7 +150,10 @@ Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 class MaltConfig(Config):
     """Config keys of MALT, in addition to those of every application."""
 
-    LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3", "level4")
+    LEVELS: ClassVar[tuple[str, ...]] = (
+        *("level1", "level2", "level3", "level4"),
+        PLANNING_LEVEL,
+    )
 
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
@@ -169,6 +185,16 @@ class MaltConfig(Config):
                 "must be 'released', an object of parameters, or the path of a model file"
             )
         return value
+
+    @model_validator(mode="after")
+    def _plans_are_worded(self) -> Self:
+        """Return the config. Raises ConfigError for a phrasing that planning tasks do not have."""
+        if self.phrasing == "held_out" and PLANNING_LEVEL in self.complexity_level:
+            raise ValueError(
+                "phrasing: level5 has no held_out texts; set phrasing to canonical or varied, or "
+                "leave level5 out of complexity_level"
+            )
+        return self
 
     def input_paths(self) -> dict[str, str]:
         paths = super().input_paths()
@@ -214,8 +240,38 @@ def labels(config: Config) -> list[str]:
 
     Raises ConfigError for a network that cannot be created, or that has no queries of these labels.
     """
+    base = base_for(config)
     asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
-    return _carried(base_for(config), asked, spread_out=_is_worded(config))
+    if PLANNING_LEVEL not in config.complexity_level:
+        return _carried(base, asked, spread_out=_is_worded(config))
+    planned = catalogue.carried(places_of(base))
+    if left := [_short(label) for label in catalogue.LABELS if label not in planned]:
+        problem = f"the network is too small for the labels {', '.join(left)}"
+        if not planned and not asked:
+            raise ConfigError("topology", f"{problem}; level5 needs a network of the released size")
+        if base.size not in _told:
+            _told.add(base.size)
+            _log.warning("topology: %s; no queries of these labels are drawn", problem)
+    return [*(_carried(base, asked, spread_out=_is_worded(config)) if asked else ()), *planned]
+
+
+#: Sizes of networks for which missing planning labels were logged.
+_told: set[int] = set()
+
+
+def _short(label: str) -> str:
+    return label.rpartition(" ")[2]
+
+
+def places_of(base: Base) -> list[Place]:
+    """Return the switches of a network that planning tasks are about, in the order of the graph."""
+    index = base.index
+    found = []
+    for name in index.names[EK_PACKET_SWITCH]:
+        block, rack = index.parents(name)[:2]
+        spine = index.kind(block) == EK_SPINEBLOCK
+        found.append(Place(name, block, rack, int(index.stage(name)), spine=spine))
+    return found
 
 
 def drawer(config: Config) -> Drawer:
@@ -224,6 +280,8 @@ def drawer(config: Config) -> Drawer:
     spread_out = _is_worded(config)
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
+        if label in catalogue.KINDS:
+            return _draw_plan(label, base, rng, varied=spread_out)
         level, kinds = PROGRAMS[label]
         drawn = _draw(kinds, rng, base, spread_out=spread_out)
         if drawn is None:
@@ -236,8 +294,30 @@ def drawer(config: Config) -> Drawer:
     return draw_one
 
 
+def _draw_plan(label: str, base: Base, rng: random.Random, *, varied: bool) -> Drawn:
+    """Draw a planning task. Raises ConfigError if the network does not have the label's tasks."""
+    try:
+        task = catalogue.draw(label, places_of(base), rng, varied=varied)
+    except ValueError as error:
+        raise ConfigError("topology", str(error)) from None
+    initial: dict[str, Any] = {PLANNING: {"label": label, **task.data}}
+    if base.key is not None:
+        initial[TOPOLOGY] = dict(base.key)
+    hidden = {**task.solution, "blocking": task.blocking}
+    return Drawn(PLANNING_LEVEL, task.text, initial, (Action(kind=PLAN, parameters=hidden),))
+
+
+def plan_data(query: Query) -> Mapping[str, Any] | None:
+    """Return the data of a planning task; None for another query."""
+    initial = query.initial
+    data = initial.get(PLANNING) if isinstance(initial, Mapping) else None
+    return data if isinstance(data, Mapping) else None
+
+
 def version_of(config: Config) -> str:
     """Return the generator's version for queries of ``config``."""
+    if PLANNING_LEVEL in config.complexity_level:
+        return PLANNING_VERSION
     return WORDED_VERSION if _is_worded(config) else VERSION
 
 
@@ -256,7 +336,7 @@ def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.R
 def initial_changes(query: Query) -> dict[str, Any]:
     """Return the edits of the base that give the initial graph (see ``edit``)."""
     initial = cast("dict[str, Any]", query.initial)
-    return {key: edits for key, edits in initial.items() if key != TOPOLOGY}
+    return {key: edits for key, edits in initial.items() if key not in {TOPOLOGY, PLANNING}}
 
 
 def initial_graph(query: Query) -> Graph:
@@ -274,12 +354,34 @@ def solve_truth(query: Query) -> tuple[Truth, Graph]:
 
 def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
     """Execute ``actions`` on ``graph`` in place; return the right answer, from the last action."""
+    if actions[0].kind == PLAN:
+        return _plan_truth(actions[0].parameters)
     data: JsonValue = None
     for action in actions:
         data = effect(graph, action)
     kind = OPERATIONS[actions[-1].kind].answer_type
     changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
     return Truth(kind, data, changes)
+
+
+def _plan_truth(hidden: Mapping[str, JsonValue]) -> Truth:
+    """Return the reference answer of a planning task: a plan, or the id of the blocking request."""
+    if hidden["blocking"] is not None:
+        return Truth("text", hidden["blocking"], changes_graph=False)
+    plan = cast("list[JsonValue]", hidden["plan"])
+    kind: AnswerType = "table" if isinstance(plan[0], list) else "list"
+    return Truth(kind, plan, changes_graph=False)
+
+
+def describe_plan(action: Action) -> str:
+    """Return the action of a planning task in words, without the whole plan."""
+    hidden = action.parameters
+    if hidden["blocking"] is not None:
+        return f"report that request {hidden['blocking']} leaves no plan"
+    return (
+        f"give a plan whose objective is {hidden['objective']} (at least {hidden['bound']} in any "
+        f"plan, {hidden['greedy']} in a greedy one)"
+    )
 
 
 def render(actions: Sequence[Action]) -> str:

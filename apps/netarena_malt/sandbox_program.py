@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from json.encoder import encode_basestring_ascii
+from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
@@ -50,6 +51,10 @@ MAX_DEPTH = 20
 #: Limits of data as JSON; the longest right answer takes about 6,000 bytes and 330 values.
 MAX_DATA_BYTES = 1 << 15
 MAX_DATA_VALUES = 1_000
+#: The same limits of a plan; the longest reference takes about 20,000 bytes and 2,400 values.
+MAX_PLAN_BYTES = 1 << 17
+MAX_PLAN_VALUES = 5_000
+_PLAN_LIMITS = (MAX_PLAN_BYTES, MAX_PLAN_VALUES)
 #: Maximum number of listed changes of nodes and edges; the largest task has about 300.
 MAX_CHANGES = 500
 #: Limits of all listed changes as JSON, and limits of the attributes of one element.
@@ -237,7 +242,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     suspects = context["doubtful"] | {entry[0] for entry in edits.get("add", ())}
     suspects |= {name for entry in edits.get("set", ()) for name in names_of(entry[0])}
     try:
-        result = _run(request["code"], given)
+        result = _run(request["code"], given, _plan(request, given))
     except MemoryError:
         raise
     except UnusableError as error:
@@ -247,7 +252,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     # The process ends soon, so garbage collection is unnecessary; the memory limit still applies.
     gc.disable()
     try:
-        return _read(result, pristine.parts, suspects)
+        return _read(result, pristine.parts, suspects, planning="planning" in request)
     except MemoryError:
         raise
     except UnusableError as error:
@@ -256,7 +261,15 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"the result cannot be read: {_explain(error, request['code'])}"}
 
 
-def _run(code: str, graph: Any) -> Any:
+def _plan(request: dict[str, Any], graph: Any) -> dict[str, Any]:
+    """Add the data of a planning task to the graph; return the program's additional names."""
+    if "planning" not in request:
+        return {}
+    graph.graph["planning"] = request["planning"]
+    return {"cpu_limit_s": request["cpu_limit_s"]}
+
+
+def _run(code: str, graph: Any, names: Mapping[str, Any] = MappingProxyType({})) -> Any:
     module = types.ModuleType("answer")
     module.__dict__.update(
         nx=nx,
@@ -267,6 +280,7 @@ def _run(code: str, graph: Any) -> Any:
         math=math,
         collections=collections,
         itertools=itertools,
+        **names,
     )
     # dataclasses and typing look up names of a class's module here.
     sys.modules["answer"] = module
@@ -305,7 +319,9 @@ def _cut(text: str, limit: int = MAX_ERROR_CHARS) -> str:
 # Reading the result.
 
 
-def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
+def _read(
+    result: Any, pristine: Parts, suspects: set[str], *, planning: bool = False
+) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise UnusableError(
             f"process_graph returned a {type(result).__name__}, not a dict with type, data and "
@@ -336,7 +352,8 @@ def _read(result: Any, pristine: Parts, suspects: set[str]) -> dict[str, Any]:
     if not _is_graph(data):
         if kind == "graph" and data is not None:
             raise UnusableError(f"data is of type graph but holds a {type(data).__name__}")
-        reader = Plain("data", MAX_DATA_BYTES, MAX_DATA_VALUES)
+        limits = _PLAN_LIMITS if planning else (MAX_DATA_BYTES, MAX_DATA_VALUES)
+        reader = Plain("data", *limits)
         answer["data"] = reader.convert(data)
         answer["cut"] = reader.cut
     elif data is updated or _same_data(data, updated):

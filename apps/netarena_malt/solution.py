@@ -26,7 +26,8 @@ from netarena_malt.action import (
     Selection,
     Update,
 )
-from netarena_malt.query import Truth, solve_truth
+from netarena_malt.planning import catalogue
+from netarena_malt.query import PLAN, Truth, plan_data, solve_truth
 from netarena_malt.topology import NODE_KINDS
 
 # The code of a reply.
@@ -186,7 +187,13 @@ def _answer(actions: Sequence[Action]) -> tuple[str, str]:
 
 
 def reference_code(query: Query) -> str:
-    """Return the reference solution as a reply, whose code computes the answer from the graph."""
+    """Return the reference solution as a reply.
+
+    Its code computes the answer from the graph; for a planning task, it contains the plan.
+    """
+    if query.actions[0].kind == PLAN:
+        truth = solve_truth(query)[0]
+        return _stated(truth.type, truth.data)
     return program(query.actions)
 
 
@@ -214,7 +221,12 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def distract(query: Query, rng: random.Random) -> str:
-    """Return a plausible, well-formed, wrong reply: the right steps with an error, or no step."""
+    """Return a plausible, well-formed, wrong reply: the right steps with an error, or no step.
+
+    For a planning task, this is a greedy plan, or a false report that there is no plan.
+    """
+    if query.actions[0].kind == PLAN:
+        return _distract_planner(query, rng)
     kind, data = _answer(query.actions)
     if kind == "graph" and not rng.randrange(4):
         return _function([], kind, data)
@@ -233,8 +245,38 @@ def blanket(queries: Sequence[Query]) -> str:
     The reply has the most frequent data and the unchanged network.
     """
     truths = [solve_truth(query)[0] for query in queries]
+    if queries[0].actions[0].kind == PLAN:
+        told = [truth for truth in truths if truth.type == "text"] or truths
+        return _stated(told[0].type, commonest(told)[0])
     kind = truths[0].type
     return _function([], kind, "graph" if kind == "graph" else repr(commonest(truths)[0]))
+
+
+def _stated(kind: str, data: Any) -> str:
+    """Return a reply whose program contains its answer."""
+    body = f'    return {{"type": {kind!r}, "data": {data!r}, "updated_graph": graph_data}}'
+    return _fenced(f"def process_graph(graph_data):\n{body}")
+
+
+def _distract_planner(query: Query, rng: random.Random) -> str:
+    data = plan_data(query)
+    assert data is not None
+    plan = planned(query, "greedy")
+    if plan is not None and rng.randrange(4):
+        return plan
+    blocking = query.actions[0].parameters["blocking"]
+    others = [one["id"] for one in data["requests"] if one["id"] != blocking]
+    return _stated("text", rng.choice(others))
+
+
+def planned(query: Query, planner: str) -> str | None:
+    """Return the reply of a scripted planner, ``greedy`` or ``first_fit``; None without a plan."""
+    data = plan_data(query)
+    if data is None:
+        return None
+    kind = catalogue.kind_of(data["label"])
+    plan = {"greedy": kind.greedy, "first_fit": kind.first_fit}[planner](data)
+    return None if plan is None else _stated(kind.answer, plan)
 
 
 def commonest(truths: Sequence[Truth]) -> tuple[Any, int]:

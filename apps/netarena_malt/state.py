@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from netarena.sdk import Finding, JsonValue, Judgement, Query, State
-from netarena_malt import correctness
+from netarena_malt import correctness, plan_judgement
 from netarena_malt.base_network import Base, base_of
 from netarena_malt.correctness import differences, wrong_data, wrong_form, wrong_graph
 from netarena_malt.edit import apply_edits
@@ -38,7 +38,7 @@ from netarena_malt.failure import (
 )
 from netarena_malt.network import Changes, Network, compare, touched
 from netarena_malt.overlay import changes_of, overlay
-from netarena_malt.query import Truth, execute, initial_changes
+from netarena_malt.query import Truth, execute, initial_changes, plan_data
 from netarena_malt.safety import Frame, find, make_frame
 from netarena_malt.sandbox_program import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.structure import affected, structure
@@ -254,6 +254,8 @@ def verify(query: Query) -> str:
             return f"the initial network breaks a rule: {finding.detail}"
     for finding in find(case.frame, first.changed(case.target), case.target):
         return f"the solution breaks a rule: {finding.detail}"
+    if (data := plan_data(query)) is not None:
+        return plan_judgement.verify(data, query.actions[0].parameters)
     return ""
 
 
@@ -286,6 +288,10 @@ def judge(query: Query, state: State) -> Judgement:
     case = case_of(query)
     answer = Answer.read(case, state)
     findings = find(case.frame, answer.network, answer.changes)
+    if (data := plan_data(query)) is not None:
+        given = answer.type, answer.data
+        hidden = query.actions[0].parameters
+        return plan_judgement.judge(data, hidden, given, findings, cut=answer.cut)
     for rule, wrong in _CHECKS.items():
         if reason := wrong(case, answer):
             detail = {DECIDED_BY: rule, **_differences(case, answer)}

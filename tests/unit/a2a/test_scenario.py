@@ -380,7 +380,7 @@ def test_expert_scenarios_evaluate_one_agent_in_all_applications():
         queries = parsed.num_queries * len(application.labels(parsed))
         assert f"{queries} in all" in (EXPERT.with_suffix("") / f"{name}.toml").read_text()
     malt = configs["malt"]
-    assert (malt["phrasing"], malt["complexity_level"]) == ("held_out", ["level4"])
+    assert (malt["phrasing"], malt["complexity_level"]) == ("varied", ["level5"])
     assert {configs[name]["briefing"] for name in ("backbone", "k8s")} == {"ticket"}
 
 

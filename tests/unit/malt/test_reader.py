@@ -22,7 +22,7 @@ PACK = Path(__file__).parents[3] / "docs" / "phrasing-pack.example.json"
 
 @cache
 def draw(seed: int, per_label: int, **values: object) -> list[Query]:
-    levels = list(MALT.config_type.LEVELS)
+    levels = list(MALT.config_type.LEVELS[:4])
     config = MALT.config_type.parse(
         {"num_queries": per_label, "complexity_level": levels, **values}
     )

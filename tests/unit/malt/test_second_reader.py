@@ -36,7 +36,7 @@ def reader() -> SecondReader:
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
 def test_every_text_has_exactly_one_reading(phrasing: str) -> None:
-    levels = list(MALT.config_type.LEVELS)
+    levels = list(MALT.config_type.LEVELS[:4])
     config = MALT.config_type.parse(
         {"num_queries": 1, "complexity_level": levels, "phrasing": phrasing}
     )

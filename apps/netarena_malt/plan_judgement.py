@@ -1,0 +1,135 @@
+"""Judgement of an answer to a planning task: constraints, objective and quality.
+
+A plan is safe if it keeps every rule and every request, also in the states between waves. A safe
+plan is correct if its objective is at most one hundredth above the reference. The report that a
+task is impossible is right only with the id of the request that is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netarena.sdk import Finding, JsonValue, Judgement
+from netarena_malt.failure import (
+    ANSWER_FORM,
+    DECIDED_BY,
+    FALSE_REPORT,
+    OBJECTIVE,
+    REQUEST,
+    USABLE_ANSWER,
+)
+from netarena_malt.planning import catalogue
+from netarena_malt.planning.plan import (
+    TOLERANCE_PCT,
+    PlanError,
+    Verdict,
+    is_proven,
+    most_allowed,
+    quality_of,
+)
+
+#: Keys of ``Judgement.detail``: the plan's objective, and its quality in [0, 1.5].
+OBJECTIVE_KEY = "objective"
+QUALITY = "quality"
+
+
+def judge(
+    data: Mapping[str, Any],
+    hidden: Mapping[str, Any],
+    answer: tuple[str, JsonValue],
+    findings: Sequence[Finding],
+    *,
+    cut: bool,
+) -> Judgement:
+    """Judge an answer of a type with data; ``findings`` are about the network.
+
+    ``hidden`` are the parameters of the query's action. ``cut`` is set for data above the limits.
+    """
+    kind, value = answer
+    blocking = hidden["blocking"]
+    if kind == "text":
+        return _judge_report(value, blocking, findings)
+    if cut or kind not in {"table", "list"}:
+        reason = (
+            "The data is longer than the limit."
+            if cut
+            else f"The task asks for a plan or the id of a request, not for type {kind}."
+        )
+        finding = Finding(rule=USABLE_ANSWER, element="data", detail=reason)
+        return _wrong(reason, ANSWER_FORM, blocking, (*findings, finding))
+    try:
+        verdict = catalogue.kind_of(data["label"]).judge(data, value)
+    except PlanError as error:
+        finding = Finding(rule=USABLE_ANSWER, element="data", detail=str(error))
+        return _wrong(str(error), ANSWER_FORM, blocking, (*findings, finding))
+    return _judge_plan(verdict, hidden, findings)
+
+
+def _judge_report(value: JsonValue, blocking: str | None, findings: Sequence[Finding]) -> Judgement:
+    """Judge the report that a task is impossible because of the request with this id."""
+    if blocking is None:
+        reason = "The answer says that the task is impossible, but a plan exists."
+        finding = Finding(rule=FALSE_REPORT, element="data", detail=reason)
+        return _wrong(reason, FALSE_REPORT, blocking, (*findings, finding))
+    if str(value).strip().strip("'\"`").upper() != blocking:
+        reason = f"The task is impossible, but not because of {value!r:.40}."
+        return _wrong(reason, REQUEST, blocking, findings)
+    return Judgement(correct=True, findings=tuple(findings))
+
+
+def _judge_plan(
+    verdict: Verdict, hidden: Mapping[str, Any], findings: Sequence[Finding]
+) -> Judgement:
+    found = verdict.violation
+    detail: dict[str, JsonValue] = {OBJECTIVE_KEY: verdict.objective}
+    possible = hidden["blocking"] is None
+    safe = found is None and not findings
+    reference, greedy = int(hidden["objective"]), int(hidden["greedy"])
+    if possible:
+        detail[QUALITY] = quality_of(verdict.objective, reference, greedy) if safe else 0.0
+    if found is not None:
+        finding = Finding(rule=found.rule, element=found.element, detail=found.detail)
+        detail[DECIDED_BY] = found.rule
+        return Judgement(
+            correct=False,
+            findings=(finding, *findings),
+            reason=found.detail,
+            detail=detail,
+        )
+    if verdict.objective > most_allowed(reference):
+        detail[DECIDED_BY] = OBJECTIVE
+        reason = (
+            f"The plan keeps all constraints, but its objective {verdict.objective} is more than "
+            f"{TOLERANCE_PCT} % above that of the reference plan."
+        )
+        return Judgement(correct=False, findings=tuple(findings), reason=reason, detail=detail)
+    return Judgement(correct=True, findings=tuple(findings), detail=detail)
+
+
+def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Finding]) -> Judgement:
+    """Return the judgement of an answer without a plan; its quality is 0 where a plan exists."""
+    detail: dict[str, JsonValue] = {DECIDED_BY: rule}
+    if blocking is None:
+        detail[QUALITY] = 0.0
+    return Judgement(correct=False, findings=tuple(findings), reason=reason, detail=detail)
+
+
+def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:
+    """Return why a planning task is unsuitable, in one sentence; empty if it is suitable.
+
+    The reference keeps all constraints, without the blocking request if there is one; its objective
+    is as stated and not below the bound.
+    """
+    blocking = hidden["blocking"]
+    asked = data if blocking is None else catalogue.without(data, blocking)
+    verdict = catalogue.kind_of(data["label"]).judge(asked, hidden["plan"])
+    if verdict.violation is not None:
+        return f"the reference plan breaks a constraint: {verdict.violation.detail}"
+    if verdict.objective != hidden["objective"]:
+        return f"the reference plan's objective is {verdict.objective}, not {hidden['objective']}"
+    if not is_proven(verdict.objective, hidden["bound"]):
+        return f"the bound {hidden['bound']} does not prove the objective {verdict.objective}"
+    if blocking is not None and not any(one["id"] == blocking for one in data["requests"]):
+        return f"the blocking request {blocking} does not exist"
+    return ""

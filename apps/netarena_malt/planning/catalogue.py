@@ -1,0 +1,101 @@
+"""The kinds of planning tasks by label, and the drawing of a task.
+
+An instance is drawn again until a greedy program finds a plan that is enough worse than the planted
+one. In one of ``_IMPOSSIBLE`` tasks, one request is replaced by another that no plan can keep.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from netarena_malt.planning import drain, flow, offer, siting
+from netarena_malt.planning.plan import Kind, Place, is_hard, is_proven
+
+#: Label of results -> kind of task.
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        f"capacity planning, level-5, plan-{kind.name}": kind
+        for kind in (
+            drain.WAVES,
+            drain.URGENCY,
+            flow.UTILISATION,
+            flow.LINKS,
+            offer.OFFERS,
+            siting.DEPOTS,
+            siting.RACKS,
+        )
+    }
+)
+LABELS: tuple[str, ...] = tuple(KINDS)
+_IMPOSSIBLE = 6
+#: Attempts to draw an instance, of which about half succeed.
+_TRIES = 200
+
+
+@dataclass(frozen=True)
+class Task:
+    """A drawn task: data and text for the agent, and the hidden solution as JSON values."""
+
+    data: dict[str, Any]
+    text: str
+    #: ``plan``, ``objective``, ``bound`` and ``greedy`` (the objective of a greedy plan).
+    solution: dict[str, Any]
+    #: The request that makes the task impossible; None if there is a plan.
+    blocking: str | None
+
+
+def kind_of(label: str) -> Kind:
+    """Return the kind of a label. Raises KeyError."""
+    return KINDS[label]
+
+
+def carried(places: Sequence[Place]) -> list[str]:
+    """Return the labels for which a network with these switches has tasks."""
+    return [label for label, kind in KINDS.items() if kind.fits(places)]
+
+
+def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: bool) -> Task:
+    """Draw a task. Raises ValueError if the network has no tasks of this label."""
+    kind = kind_of(label)
+    if not kind.fits(places):
+        raise ValueError(f"the network has too few elements for {label}")
+    impossible = not rng.randrange(_IMPOSSIBLE)
+    rule, place = rng.choice(kind.rules), rng.randrange(1_000)
+    for _ in range(_TRIES):
+        instance = kind.draw(places, rng)
+        objective = kind.judge(instance.data, instance.plan).objective
+        if not is_proven(objective, instance.bound):
+            continue
+        plan = kind.greedy(instance.data)
+        if plan is None:
+            continue
+        greedy = kind.judge(instance.data, plan).objective
+        if not is_hard(objective, greedy):
+            continue
+        solution = {
+            "plan": instance.plan,
+            "objective": objective,
+            "bound": instance.bound,
+            "greedy": greedy,
+        }
+        blocking = None
+        data = instance.data
+        if impossible:
+            blocked = kind.block(instance, rule, place, rng)
+            if blocked is None:
+                continue
+            data = {**data, "requests": blocked[0]}
+            blocking = blocked[1]
+        text = kind.describe(data, rng if varied else None)
+        return Task(data, text, solution, blocking)
+    raise ValueError(f"no task of {label} could be drawn from the network")
+
+
+def without(data: Mapping[str, Any], request: str) -> dict[str, Any]:
+    """Return the data without one request."""
+    rest = [one for one in data["requests"] if one["id"] != request]
+    return {**data, "requests": rest}

@@ -1,0 +1,626 @@
+"""Routing of demands that cannot be split, each over one spine switch.
+
+A path has two links: from the block where the demand begins to a spine switch, and from there to
+the block where it ends. Each demand of a block crosses the block's links exactly once, so that
+these links are a cut. For the lowest maximum utilisation the bound is that of the most loaded cut,
+in which the planted paths use all links evenly. For the fewest links in operation the bound is the
+number of links that each cut needs, which the planted paths nearly fill.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from netarena_malt.planning.assignment import numbered, replaced
+from netarena_malt.planning.plan import (
+    Data,
+    Instance,
+    Kind,
+    Place,
+    Plan,
+    PlanError,
+    Verdict,
+    Violation,
+)
+from netarena_malt.planning.wording import Brief, compose, pick
+
+_BLOCKS = 16
+_SPINES = 64
+#: Switches of a block that have links to spine switches.
+_SWITCHES = 8
+#: Links of a block, for each objective.
+_LINKS = {"utilisation": 24, "links": 80}
+_DEMANDS = 600
+#: Smallest and largest planted maximum utilisation, in hundredths of a percent.
+_PLANTED = (5_600, 6_400)
+_CAPACITY = 1_000
+_RULES = ("through", "apart", "together", "at_most")
+_COUNTS = {"through": 10, "apart": 8, "together": 8, "at_most": 8}
+
+
+class _Network:
+    """The links and demands of an instance, by name and number."""
+
+    def __init__(self, data: Data) -> None:
+        self.utilisation = data["objective"] == "utilisation"
+        self.links: list[Mapping[str, Any]] = data["links"]
+        self.demands: list[Mapping[str, Any]] = data["demands"]
+        self.requests: list[Mapping[str, Any]] = data["requests"]
+        self.spine_block: Mapping[str, str] = data["spines"]
+        self.link_of = {link["name"]: number for number, link in enumerate(self.links)}
+        self.demand_of = {demand["name"]: number for number, demand in enumerate(self.demands)}
+
+    @cached_property
+    def between(self) -> dict[tuple[str, str], list[int]]:
+        """Return the links between each block and each spine switch."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for number, link in enumerate(self.links):
+            found.setdefault((link["block"], link["spine"]), []).append(number)
+        return found
+
+    def paths(self, demand: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of links that a demand may use, without looking at requests."""
+        for spine in self.spine_block:
+            for up in self.between.get((demand["from"], spine), ()):
+                for down in self.between.get((demand["to"], spine), ()):
+                    yield up, down
+
+    def objective(self, loads: Sequence[int]) -> int:
+        if not self.utilisation:
+            return sum(load > 0 for load in loads)
+        return max(
+            -(-load * 10_000 // int(link["capacity"]))
+            for load, link in zip(loads, self.links, strict=True)
+        )
+
+
+# Judging.
+
+
+def _read(network: _Network, value: Any) -> list[tuple[int, int]]:
+    """Return the links of each demand. Raises PlanError."""
+    if not isinstance(value, list):
+        raise PlanError("The plan must be a list of rows, one for each demand.")
+    found: dict[int, tuple[int, int]] = {}
+    for row in value:
+        if not (isinstance(row, list) and len(row) == 3 and all(type(x) is str for x in row)):
+            raise PlanError(f"Each row must have a demand and two links, not {row!r:.80}.")
+        demand = network.demand_of.get(row[0])
+        if demand is None:
+            raise PlanError(f"The plan names {row[0]!r:.80}, which is not a demand of the task.")
+        if demand in found:
+            raise PlanError(f"The plan has two rows for demand {row[0]}.")
+        ends = [network.link_of.get(name) for name in row[1:]]
+        if ends[0] is None or ends[1] is None:
+            raise PlanError(f"Demand {row[0]} names a link that is not in the task: {row!r:.80}.")
+        found[demand] = ends[0], ends[1]
+    if missing := [name for name, number in network.demand_of.items() if number not in found]:
+        raise PlanError(f"The plan has no row for demand {missing[0]}.")
+    return [found[number] for number in range(len(network.demands))]
+
+
+def _judge(data: Data, value: Any) -> Verdict:
+    network = _Network(data)
+    paths = _read(network, value)
+    loads = _loads(network, paths)
+    return Verdict(network.objective(loads), next(_violations(network, paths, loads), None))
+
+
+def _loads(network: _Network, paths: Sequence[tuple[int, int]]) -> list[int]:
+    loads = [0] * len(network.links)
+    for demand, path in zip(network.demands, paths, strict=True):
+        for link in path:
+            loads[link] += demand["size"]
+    return loads
+
+
+def _violations(
+    network: _Network, paths: Sequence[tuple[int, int]], loads: Sequence[int]
+) -> Iterator[Violation]:
+    for demand, (up, down) in zip(network.demands, paths, strict=True):
+        first, second = network.links[up], network.links[down]
+        ends = demand["from"], demand["to"]
+        if (first["block"], second["block"]) != ends or first["spine"] != second["spine"]:
+            name = demand["name"]
+            yield Violation(
+                "path",
+                name,
+                f"{first['name']} and {second['name']} are not a path of demand {name} from "
+                f"{ends[0]} to {ends[1]} over one spine switch.",
+            )
+    for load, link in zip(loads, network.links, strict=True):
+        if load > link["capacity"]:
+            name = link["name"]
+            yield Violation(
+                "capacity", name, f"link {name} carries {load}; its capacity is {link['capacity']}."
+            )
+    spines = [network.links[up]["spine"] for up, _ in paths]
+    for request in network.requests:
+        if reason := _broken(network, request, spines):
+            yield Violation(f"request {request['rule']}", request["id"], reason)
+
+
+def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str | None]) -> str:
+    """Return how demands break a request; demands without a spine switch break nothing."""
+    mark, rule = request["id"], request["rule"]
+    used = {
+        name: spine
+        for name in request["demands"]
+        if (spine := spines[network.demand_of[name]]) is not None
+    }
+    if rule in {"through", "at_most"}:
+        outside = [name for name, spine in used.items() if spine not in request["spines"]]
+        if len(outside) > request.get("limit", 0):
+            return f"{mark}: demand {outside[-1]} uses {used[outside[-1]]}, which is not listed."
+    elif rule == "together":
+        if len(set(used.values())) > 1:
+            return f"{mark}: the demands use different spine switches."
+    else:
+        seen: dict[str, str] = {}
+        for name, spine in used.items():
+            block = network.spine_block[spine]
+            if block in seen:
+                return f"{mark}: demands {seen[block]} and {name} both use spine block {block}."
+            seen[block] = name
+    return ""
+
+
+# Planning demand by demand.
+
+#: Rules of requests in the order in which their demands are routed.
+_FIRST = ("together", "apart", "through", "at_most")
+
+
+def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan | None:
+    """Route demands in this order, those of requests first; None if a demand has no path."""
+    network = _Network(data)
+    about: dict[str, list[Mapping[str, Any]]] = {}
+    for request in sorted(network.requests, key=lambda one: _FIRST.index(one["rule"])):
+        for name in request["demands"]:
+            about.setdefault(name, []).append(request)
+    spines: list[str | None] = [None] * len(network.demands)
+    loads = [0] * len(network.links)
+    rows: dict[int, list[str]] = {}
+    common = _common(network)
+    bound = [network.demand_of[name] for name in about]
+    for number in (
+        *bound,
+        *(number for number in order if network.demands[number]["name"] not in about),
+    ):
+        demand = network.demands[number]
+        size, told = demand["size"], about.get(demand["name"], ())
+        best: tuple[Any, int, int] | None = None
+        agrees: dict[str, bool] = {}
+        for up, down in network.paths(demand):
+            if any(loads[link] + size > network.links[link]["capacity"] for link in (up, down)):
+                continue
+            if told:
+                spine = network.links[up]["spine"]
+                if spine not in agrees:
+                    spines[number] = spine
+                    agrees[spine] = spine in common.get(number, {spine}) and not any(
+                        _broken(network, one, spines) for one in told
+                    )
+                    spines[number] = None
+                if not agrees[spine]:
+                    continue
+            found = prefer(network, loads, size, up, down), up, down
+            if best is None or found < best:
+                best = found
+        if best is None:
+            return None
+        _, up, down = best
+        spines[number] = network.links[up]["spine"]
+        loads[up] += size
+        loads[down] += size
+        rows[number] = [demand["name"], network.links[up]["name"], network.links[down]["name"]]
+    return [rows[number] for number in sorted(rows)]
+
+
+def _common(network: _Network) -> dict[int, set[str]]:
+    """Return the spine switches that all demands of a request to be together can use."""
+    found: dict[int, set[str]] = {}
+    for request in network.requests:
+        if request["rule"] == "together":
+            numbers = [network.demand_of[name] for name in request["demands"]]
+            reached = (
+                {network.links[up]["spine"] for up, _ in network.paths(network.demands[number])}
+                for number in numbers
+            )
+            usable = {
+                spine
+                for spine in set.intersection(*reached)
+                if _carries(network, spine, [network.demands[number] for number in numbers])
+            }
+            found |= dict.fromkeys(numbers, usable)
+    return found
+
+
+def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the links of a spine switch have the capacity for all of the demands."""
+    for block, load in _cuts({"demands": demands}).items():
+        links = network.between.get((block, spine), ())
+        if load > sum(int(network.links[link]["capacity"]) for link in links):
+            return False
+    return True
+
+
+def _prefer(network: _Network, loads: Sequence[int], size: int, up: int, down: int) -> Any:
+    """Return a value that is small for good paths: balanced, or with few new links."""
+    after = [(loads[link] + size, int(network.links[link]["capacity"])) for link in (up, down)]
+    if network.utilisation:
+        return max(load * 10_000 // capacity for load, capacity in after)
+    opened = (not loads[up]) + (not loads[down])
+    return opened, sum(capacity - load for load, capacity in after)
+
+
+def _greedy(data: Data) -> Plan | None:
+    """Route large demands first."""
+    sizes = [demand["size"] for demand in data["demands"]]
+    order = sorted(range(len(sizes)), key=lambda number: (-sizes[number], number))
+    return _route(data, order, _prefer)
+
+
+def _first_fit(data: Data) -> Plan | None:
+    """Route the demands in the order of the list, each over the first links with room."""
+    return _route(data, range(len(data["demands"])), lambda *_: 0)
+
+
+# Drawing.
+
+
+@dataclass
+class _Draft:
+    """Links with planted demands."""
+
+    links: list[dict[str, Any]]
+    spines: dict[str, str]
+    demands: list[tuple[int, int, int]]
+
+
+def _draw_links(
+    places: Sequence[Place], objective: str, rng: random.Random
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the links between blocks and spine switches, and the block of each spine switch."""
+    spine_places = rng.sample([place for place in places if place.spine], _SPINES)
+    spines = {place.name: place.block for place in spine_places}
+    inside: dict[str, list[Place]] = {}
+    for place in places:
+        if not place.spine:
+            inside.setdefault(place.block, []).append(place)
+    large = sorted(block for block, found in inside.items() if len(found) >= _SWITCHES)
+    blocks = sorted(rng.sample(large, _BLOCKS))
+    each = _LINKS[objective]
+    names = sorted(spines)
+    links: list[dict[str, Any]] = []
+    for block in blocks:
+        upper = sorted(inside[block], key=lambda place: (-place.stage, place.name))[:_SWITCHES]
+        spine_of = rng.sample(names, each % len(names)) + names * (each // len(names))
+        links += [
+            {"block": block, "switch": upper[number % _SWITCHES].name, "spine": spine}
+            for number, spine in enumerate(rng.sample(spine_of, each))
+        ]
+    return links, dict(sorted(spines.items()))
+
+
+def _named(
+    draft: _Draft, objective: str, rng: random.Random
+) -> tuple[dict[str, Any], list[list[str]]]:
+    """Return the data with names in a random order, and the planted rows."""
+    order = rng.sample(range(len(draft.links)), len(draft.links))
+    links = []
+    name_of: dict[int, str] = {}
+    for place, number in enumerate(order, start=1):
+        name_of[number] = f"L{place:04d}"
+        links.append({"name": name_of[number], **draft.links[number]})
+    demands, plan = [], []
+    for place, number in enumerate(
+        rng.sample(range(len(draft.demands)), len(draft.demands)), start=1
+    ):
+        up, down, size = draft.demands[number]
+        if rng.randrange(2):
+            up, down = down, up
+        name = f"T{place:03d}"
+        ends = draft.links[up]["block"], draft.links[down]["block"]
+        demands.append({"name": name, "from": ends[0], "to": ends[1], "size": size})
+        plan.append([name, name_of[up], name_of[down]])
+    data = {"objective": objective, "spines": draft.spines, "links": links, "demands": demands}
+    return data, plan
+
+
+def _draw_utilisation(places: Sequence[Place], rng: random.Random) -> Instance:
+    """Draw paths, then capacities: those of a few blocks are used evenly, others less."""
+    links, spines = _draw_links(places, "utilisation", rng)
+    at: dict[str, list[int]] = {}
+    for number, link in enumerate(links):
+        at.setdefault(link["spine"], []).append(number)
+    loads = [0] * len(links)
+    demands: list[tuple[int, int, int]] = []
+    turn = rng.sample(range(len(links)), len(links))
+    while len(demands) < _DEMANDS:
+        up = turn[len(demands) % len(turn)]
+        others = [n for n in at[links[up]["spine"]] if links[n]["block"] != links[up]["block"]]
+        if not others:
+            return _draw_utilisation(places, rng)
+        down = min(others, key=lambda number: (loads[number], rng.randrange(100)))
+        size = rng.choice((rng.randrange(5, 25), rng.randrange(25, 80), rng.randrange(80, 140)))
+        demands.append((up, down, size))
+        loads[up] += size
+        loads[down] += size
+    blocks = sorted({str(link["block"]) for link in links})
+    planted = rng.randrange(*_PLANTED)
+    hot = set(rng.sample(blocks, 3))
+    for link, load in zip(links, loads, strict=True):
+        more = rng.randrange(0, 4) if link["block"] in hot else rng.randrange(60, 240)
+        link["capacity"] = -(-load * 10_000 * (1000 + more) // (planted * 1000))
+    data, plan = _named(_Draft(links, spines, demands), "utilisation", rng)
+    data["requests"] = numbered(_requests(data, plan, rng), rng)
+    return Instance(data, plan, _utilisation_bound(data))
+
+
+def _utilisation_bound(data: Data) -> int:
+    room: dict[str, int] = {}
+    for link in data["links"]:
+        room[link["block"]] = room.get(link["block"], 0) + link["capacity"]
+    return max(-(-load * 10_000 // room[block]) for block, load in _cuts(data).items())
+
+
+def _cuts(data: Data) -> dict[str, int]:
+    """Return the total of the demands that begin or end in each block."""
+    loads: dict[str, int] = {}
+    for demand in data["demands"]:
+        for block in (demand["from"], demand["to"]):
+            loads[block] = loads.get(block, 0) + demand["size"]
+    return loads
+
+
+def _draw_fewest(places: Sequence[Place], rng: random.Random) -> Instance:
+    """Draw the links in operation, and demands that nearly fill them."""
+    links, spines = _draw_links(places, "links", rng)
+    on = set(rng.sample(range(len(links)), 368))
+    at: dict[str, list[int]] = {}
+    for number in sorted(on):
+        at.setdefault(links[number]["spine"], []).append(number)
+    demands: list[tuple[int, int, int]] = []
+    for numbers in at.values():
+        left = dict.fromkeys(numbers, _CAPACITY)
+        while True:
+            up = max(left, key=lambda number: (left[number], -number))
+            others = [n for n in left if links[n]["block"] != links[up]["block"]]
+            if not others:
+                break
+            down = max(others, key=lambda number: (left[number], -number))
+            most = min(left[up], left[down])
+            if most < 60:
+                break
+            size = rng.randrange(150, 480)
+            size = most if size + 100 > most else size
+            demands.append((up, down, size))
+            left[up] -= size
+            left[down] -= size
+    for link in links:
+        link["capacity"] = _CAPACITY
+    data, plan = _named(_Draft(links, spines, demands), "links", rng)
+    data["requests"] = numbered(_requests(data, plan, rng), rng)
+    bound = sum(-(-load // _CAPACITY) for load in _cuts(data).values())
+    return Instance(data, plan, bound)
+
+
+def _requests(
+    data: Data, plan: Sequence[Sequence[str]], rng: random.Random
+) -> list[dict[str, Any]]:
+    """Return requests that the planted paths satisfy; no demand is in two requests."""
+    spine_of_link = {link["name"]: link["spine"] for link in data["links"]}
+    spine = {row[0]: spine_of_link[row[1]] for row in plan}
+    blocks = data["spines"]
+    begin = {demand["name"]: demand["from"] for demand in data["demands"]}
+    free = rng.sample(list(spine), len(spine))
+    names = sorted(blocks)
+    found: list[dict[str, Any]] = []
+
+    def take(chosen: Sequence[str]) -> list[str]:
+        for name in chosen:
+            free.remove(name)
+        return sorted(chosen)
+
+    def wider(used: set[str]) -> list[str]:
+        rest = [name for name in names if name not in used]
+        return sorted(used | set(rng.sample(rest, rng.randrange(4, 9))))
+
+    for _ in range(_COUNTS["together"]):
+        home = next(
+            s for s in rng.sample(names, len(names)) if sum(spine[n] == s for n in free) > 2
+        )
+        same = [name for name in free if spine[name] == home][: rng.randrange(2, 4)]
+        found.append({"rule": "together", "demands": take(same)})
+    for _ in range(_COUNTS["apart"]):
+        members = rng.randrange(2, 5)
+        chosen: list[str] = []
+        for name in free:
+            if len(chosen) < members and blocks[spine[name]] not in {
+                blocks[spine[other]] for other in chosen
+            }:
+                chosen.append(name)
+        found.append({"rule": "apart", "demands": take(chosen)})
+    for rule in ("through", "at_most"):
+        for _ in range(_COUNTS[rule]):
+            home = begin[rng.choice(free)]
+            chosen = [name for name in free if begin[name] == home][: rng.randrange(4, 8)]
+            most = 0 if rule == "through" else min(len(chosen) - 1, rng.randrange(1, 4))
+            inside = chosen[: len(chosen) - most]
+            request: dict[str, Any] = {
+                "rule": rule,
+                "demands": take(chosen),
+                "spines": wider({spine[name] for name in inside}),
+            }
+            found.append(request | ({"limit": most} if most else {}))
+    return [
+        request for request in found if len(request["demands"]) > 1 and request.get("limit") != 0
+    ]
+
+
+def _block(
+    instance: Instance, rule: str, place: int, rng: random.Random
+) -> tuple[list[dict[str, Any]], str] | None:
+    """Replace a request of ``rule`` by one that contradicts the links of one or two blocks."""
+    data = instance.data
+    network = _Network(data)
+    demands = network.demands
+    names = sorted(network.spine_block)
+    room: dict[str, dict[str, int]] = {}
+    for (block, spine), links in network.between.items():
+        total = sum(int(network.links[link]["capacity"]) for link in links)
+        room.setdefault(block, {})[spine] = total
+    for _ in range(_TRIES):
+        block = rng.choice(sorted(room))
+        local = [demand for demand in demands if demand["from"] == block]
+        request: dict[str, Any] | None = None
+        if rule == "apart":
+            count = len(set(network.spine_block.values())) + 1
+            request = {"demands": [demand["name"] for demand in rng.sample(demands, count)]}
+        elif rule == "together":
+            request = _split_up(network, local, max(room[block].values()), rng)
+        elif len(local) > _LISTED:
+            chosen = rng.sample(local, _LISTED)
+            most = 0 if rule == "through" else rng.randrange(1, 4)
+            # even without the largest ones, the demands exceed the links to these spine switches
+            load = sum(sorted(demand["size"] for demand in chosen)[: len(chosen) - most])
+            listed: list[str] = []
+            for spine in rng.sample(names, len(names)):
+                load -= room[block].get(spine, 0)
+                if load <= 0:
+                    load += room[block].get(spine, 0)
+                    continue
+                listed.append(spine)
+                if len(listed) == rng.randrange(9, 14):
+                    break
+            if listed:
+                request = {
+                    "demands": [demand["name"] for demand in chosen],
+                    "spines": sorted(listed),
+                } | ({"limit": most} if most else {})
+        if request:
+            request["demands"].sort()
+            return replaced(data["requests"], rule, place, {"rule": rule, **request})
+    return None
+
+
+#: Attempts to find a blocking request, and the number of its demands.
+_TRIES = 500
+_LISTED = 7
+
+
+def _split_up(
+    network: _Network, local: Sequence[Mapping[str, Any]], most: int, rng: random.Random
+) -> dict[str, Any] | None:
+    """Return demands that no spine switch can carry together, because of links or capacity."""
+    if network.utilisation:
+        pair = rng.sample(network.demands, 2)
+        reached = [{network.links[up]["spine"] for up, _ in network.paths(one)} for one in pair]
+        return None if reached[0] & reached[1] else {"demands": [one["name"] for one in pair]}
+    chosen: list[Mapping[str, Any]] = []
+    for demand in rng.sample(local, len(local)):
+        chosen.append(demand)
+        if sum(one["size"] for one in chosen) > most:
+            return {"demands": [one["name"] for one in chosen]}
+    return None
+
+
+def _describe(data: Data, rng: random.Random | None) -> str:
+    demands, links = len(data["demands"]), len(data["links"])
+    if data["objective"] == "utilisation":
+        goal = pick(
+            rng,
+            f"Choose a path for each of {demands} traffic demands between blocks, so that the most "
+            "utilised link is utilised as little as possible.",
+            f"Route {demands} traffic demands between blocks and keep the maximum utilisation of "
+            f"the {links} links low.",
+        )
+        objective = pick(
+            rng,
+            "The objective, to be minimised, is the largest utilisation of a link in hundredths of "
+            "a percent: 10000 × load / capacity, rounded up.",
+            "Minimise the objective: the maximum over all links of 10000 × load / capacity, "
+            "rounded up to a whole number.",
+        )
+    else:
+        goal = pick(
+            rng,
+            f"Choose a path for each of {demands} traffic demands between blocks, so that as many "
+            f"of the {links} links as possible can be switched off.",
+            f"Route {demands} traffic demands between blocks over few of the {links} links. "
+            "The others can be switched off to save power.",
+        )
+        objective = pick(
+            rng,
+            "The objective, to be minimised, is the number of links that stay on, because at least "
+            "one demand uses them.",
+            "Minimise the objective: the number of links that any demand uses.",
+        )
+    return compose(
+        Brief(
+            goal=goal,
+            data=(
+                "demands: a list of objects with name, from and to (blocks), and size",
+                (
+                    "links: a list of objects with name, block, switch (of the block), spine (one "
+                    "spine switch) and capacity"
+                ),
+                "spines: a dictionary of spine switches, each with its spine block",
+                "requests: a list of objects, described below",
+            ),
+            rules=(
+                (
+                    "Each demand takes one path, without a split. A path is any link between "
+                    "its block from and a spine switch, then any link between the same spine "
+                    "switch and its block to."
+                ),
+                (
+                    "The load of a link is the sum of the sizes of all demands that use it, in "
+                    "either direction. It is at most the link's capacity."
+                ),
+            ),
+            requests=(
+                "through: each of demands uses one of spines.",
+                "at_most: at most limit of demands use a spine switch that is not one of spines.",
+                "apart: no two of demands use spine switches of the same spine block.",
+                "together: all of demands use the same spine switch.",
+            ),
+            objective=objective,
+            form="Answer a plan with type 'table': data has one row [name of the demand, name of "
+            "its first link, name of its second link] for each demand.",
+        ),
+        rng,
+    )
+
+
+def _fits(places: Sequence[Place]) -> bool:
+    inside: dict[str, int] = {}
+    for place in places:
+        if not place.spine:
+            inside[place.block] = inside.get(place.block, 0) + 1
+    large = sum(count >= _SWITCHES for count in inside.values())
+    return large >= _BLOCKS and sum(place.spine for place in places) >= _SPINES
+
+
+def _kind(name: str, draw: Callable[[Sequence[Place], random.Random], Instance]) -> Kind:
+    return Kind(
+        name=name,
+        answer="table",
+        rules=_RULES,
+        fits=_fits,
+        draw=draw,
+        block=_block,
+        describe=_describe,
+        judge=_judge,
+        greedy=_greedy,
+        first_fit=_first_fit,
+    )
+
+
+UTILISATION = _kind("utilisation", _draw_utilisation)
+LINKS = _kind("links", _draw_fewest)

@@ -1,0 +1,115 @@
+"""The records that all kinds of planning tasks share, and the arithmetic of their verdicts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+#: The data of an instance, as it stands in ``graph_data.graph["planning"]``: a JSON object.
+Data: TypeAlias = Mapping[str, Any]
+#: A plan in the form of an answer: rows of a table, or the elements of a list.
+Plan: TypeAlias = Sequence[Any]
+
+#: A correct plan is at most this much worse than the reference, in hundredths.
+TOLERANCE_PCT = 1
+#: A reference is at most this much above its bound, in hundredths.
+GAP_PCT = 1
+#: A greedy plan is at least this much worse than the reference, in hundredths and in units.
+GREEDY_PCT = 3
+GREEDY_UNITS = 2
+#: Largest quality; a plan that is better than the reference can exceed 1.
+MOST_QUALITY = 1.5
+
+
+class PlanError(Exception):
+    """A plan that cannot be read as a plan; the message names the first error in one sentence."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A constraint that a plan violates: the rule's name, the element, and a sentence."""
+
+    rule: str
+    element: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The objective of a plan in its unit, and the first violated constraint, if any."""
+
+    objective: int
+    violation: Violation | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A switch of the network, with its block, its rack and its stage."""
+
+    name: str
+    block: str
+    rack: str
+    stage: int
+    #: Whether the block is a spine block.
+    spine: bool
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A drawn instance: its data, the planted plan, and a proven lower bound of the objective."""
+
+    data: dict[str, Any]
+    plan: list[Any]
+    bound: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of planning task. All functions are pure; objectives are minimised whole numbers.
+
+    ``judge`` raises PlanError for a value that is not a plan. ``greedy`` and ``first_fit`` return
+    None if they find no plan. ``block`` returns the requests with one that no plan can satisfy, and
+    this request's id; without this request, the planted plan satisfies all. It returns None if it
+    cannot make such a request of the given rule.
+    """
+
+    name: str
+    #: Type of the answer: ``table`` (rows) or ``list``.
+    answer: str
+    #: Rules of requests, each of which can be the one that blocks.
+    rules: tuple[str, ...]
+    #: Whether the network has enough elements for an instance.
+    fits: Callable[[Sequence[Place]], bool]
+    draw: Callable[[Sequence[Place], random.Random], Instance]
+    block: Callable[[Instance, str, int, random.Random], tuple[list[dict[str, Any]], str] | None]
+    describe: Callable[[Data, random.Random | None], str]
+    judge: Callable[[Data, Any], Verdict]
+    greedy: Callable[[Data], Plan | None]
+    first_fit: Callable[[Data], Plan | None]
+
+
+def most_allowed(reference: int) -> int:
+    """Return the largest objective of a correct plan."""
+    return reference * (100 + TOLERANCE_PCT) // 100
+
+
+def is_hard(reference: int, greedy: int) -> bool:
+    """Return whether a greedy plan is enough worse than the reference."""
+    worse = greedy - reference
+    return worse >= GREEDY_UNITS and worse * 100 >= GREEDY_PCT * reference
+
+
+def is_proven(reference: int, bound: int) -> bool:
+    """Return whether the bound proves that no plan is much better than the reference."""
+    return bound <= reference and reference * 100 <= bound * (100 + GAP_PCT)
+
+
+def quality_of(objective: int, reference: int, greedy: int) -> float:
+    """Return how much of the greedy plan's excess a plan avoids: 1 equals the reference.
+
+    The result is in [0, MOST_QUALITY], rounded to four decimals.
+    """
+    share = (greedy - objective) / (greedy - reference)
+    return round(min(MOST_QUALITY, max(0.0, share)), 4)

@@ -1,0 +1,490 @@
+"""Siting: spare-part depots for switches, and racks for new switches, at least cost.
+
+Both kinds assign items to bins with room. The costs are drawn from prices of an item and of a unit
+of room, so that linear programming duality gives the bound: no plan costs less than the prices of
+all items minus the prices of all room. The planted pairs cost exactly their prices, and the planted
+bins are nearly full, so that the planted plan costs hardly more than the bound.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netarena_malt.planning.assignment import (
+    Filling,
+    Model,
+    fill,
+    numbered,
+    read_rows,
+    replaced,
+)
+from netarena_malt.planning.assignment import (
+    judge as judge_model,
+)
+from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
+from netarena_malt.planning.wording import Brief, compose, pick
+
+_SWITCHES = 320
+_DEPOTS = 60
+#: Depots that are open in the planted plan.
+_OPEN = 24
+#: Depots that may serve a switch; racks and dear racks that may hold a new switch.
+_NEAR = 12
+_NEAR_RACKS = 10
+_NEAR_SPARE = 2
+_RACKS = 20
+_NEW_SWITCHES = 140
+_SPARE_RACKS = 4
+_PLACE_RESOURCES = ("watts", "rack units", "uplinks")
+
+
+# Depots.
+
+
+def _depot_model(data: Data) -> Model:
+    switches, depots = data["switches"], data["depots"]
+    item_of = {entry["name"]: number for number, entry in enumerate(switches)}
+    bin_of = {entry["name"]: number for number, entry in enumerate(depots)}
+    prices = [{bin_of[name]: price for name, price in entry["costs"].items()} for entry in switches]
+    return Model(
+        items=tuple(item_of),
+        bins=tuple(bin_of),
+        resources=("parts",),
+        needs=tuple((entry["parts"],) for entry in switches),
+        room=tuple((entry["room"],) for entry in depots),
+        cost=lambda item, bin_: prices[item].get(bin_),
+        opening=tuple(entry["rent"] for entry in depots),
+        requests=tuple(_numbers(data, item_of, bin_of, "depots")),
+        bin_word="depot",
+    )
+
+
+def _numbers(
+    data: Data, item_of: Mapping[str, int], bin_of: Mapping[str, int], bins: str
+) -> list[Mapping[str, Any]]:
+    """Return the requests with numbers of items and bins in place of names."""
+    found: list[Mapping[str, Any]] = []
+    for request in data["requests"]:
+        told = {key: request[key] for key in ("id", "rule", "limit") if key in request}
+        told["items"] = [item_of[name] for name in request["switches"]]
+        told["gap"] = 1
+        if bins in request:
+            told["bins"] = {bin_of[name] for name in request[bins]}
+        found.append(told)
+    return found
+
+
+def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
+    """Draw depots of which ``_OPEN`` serve all switches at hardly more than the bound."""
+    names = sorted(place.name for place in rng.sample(list(places), _SWITCHES))
+    parts = {name: rng.randrange(8, 48) for name in names}
+    depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
+    ring = rng.sample(depots, len(depots))
+    open_ = rng.sample(depots, _OPEN)
+    # deal the switches to the open depots
+    planted: dict[str, str] = {}
+    order = rng.sample(names, len(names))
+    for number, name in enumerate(order):
+        planted[name] = open_[number % _OPEN]
+    load = dict.fromkeys(depots, 0)
+    for name, depot in planted.items():
+        load[depot] += parts[name]
+    price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
+    room = {}
+    for depot in depots:
+        # depots that stay closed have room for random switches, so that sizes show nothing
+        other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
+        room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
+    rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
+    switches: list[dict[str, Any]] = []
+    bound = 0
+    for name in names:
+        price = 60 * parts[name] + rng.randrange(200)
+        bound += price
+        costs = {}
+        for depot in sorted(_window(ring, planted[name], _NEAR, rng)):
+            # an item saves at most its share of the rent
+            less = 0 if depot == planted[name] else _excess(price, rng)
+            costs[depot] = price - price_of_room[depot] * parts[name] + less
+        switches.append({"name": name, "parts": parts[name], "costs": costs})
+    data: dict[str, Any] = {
+        "switches": switches,
+        "depots": [{"name": d, "room": room[d], "rent": rent[d]} for d in depots],
+    }
+    requests = _requests(
+        planted, names, "depots", rng, {"apart": 16, "together": 8, "only": 8, "at_most": 6}
+    )
+    data["requests"] = numbered(requests, rng)
+    return Instance(data, [[name, planted[name]] for name in names], bound)
+
+
+def _window(ring: Sequence[str], name: str, size: int, rng: random.Random) -> list[str]:
+    """Return ``size`` neighbours on a ring, of which ``name`` is one."""
+    first = ring.index(name) - rng.randrange(size)
+    return [ring[(first + step) % len(ring)] for step in range(size)]
+
+
+def _excess(price: int, rng: random.Random) -> int:
+    """Return how much a pair that is not planted costs above its price: often hardly anything."""
+    tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
+    return price * tenths // 1000 + rng.randrange(3)
+
+
+def _greedy_depots(data: Data) -> Plan | None:
+    """Place large switches first, where the cost and the share of a new rent are least."""
+    model = _depot_model(data)
+
+    def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
+        cost = sum(model.cost(item, bin_) or 0 for item in unit)
+        parts = sum(model.needs[item][0] for item in unit)
+        rent = model.opening[bin_] * parts // model.room[bin_][0]
+        used = any(filling.loads[bin_])
+        return cost + (0 if used else rent)
+
+    place = fill(model, lambda unit: (-sum(model.needs[i][0] for i in unit), unit), prefer)
+    return _rows(model, place)
+
+
+def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
+    if place is None:
+        return None
+    return [[name, model.bins[bin_]] for name, bin_ in zip(model.items, place, strict=True)]
+
+
+# Racks.
+
+
+def _rack_model(data: Data) -> Model:
+    switches, racks = data["switches"], data["racks"]
+    item_of = {entry["name"]: number for number, entry in enumerate(switches)}
+    bin_of = {entry["name"]: number for number, entry in enumerate(racks)}
+    prices = [{bin_of[name]: price for name, price in entry["costs"].items()} for entry in switches]
+    return Model(
+        items=tuple(item_of),
+        bins=tuple(bin_of),
+        resources=_PLACE_RESOURCES,
+        needs=tuple(tuple(entry[key] for key in _KEYS) for entry in switches),
+        room=tuple(tuple(entry[key] for key in _KEYS) for entry in racks),
+        cost=lambda item, bin_: prices[item].get(bin_),
+        requests=tuple(_numbers(data, item_of, bin_of, "racks")),
+        bin_word="rack",
+    )
+
+
+_KEYS = ("watts", "units", "uplinks")
+
+
+def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
+    """Draw new switches that nearly fill most racks, and some dear racks with much room."""
+    racks = sorted(rng.sample(sorted({place.rack for place in places}), _RACKS))
+    names = [f"new{number:03d}" for number in range(1, _NEW_SWITCHES + 1)]
+    needs = {
+        name: (rng.randrange(150, 900), rng.randrange(1, 5), rng.randrange(2, 9)) for name in names
+    }
+    spare = rng.sample(racks, _SPARE_RACKS)
+    full = [rack for rack in racks if rack not in spare]
+    ring = rng.sample(full, len(full))
+    planted = {
+        name: full[number % len(full)] for number, name in enumerate(rng.sample(names, len(names)))
+    }
+    loads = {rack: [0, 0, 0] for rack in racks}
+    for name, rack in planted.items():
+        for number, need in enumerate(needs[name]):
+            loads[rack][number] += need
+    price_of_room = {
+        rack: (0, 0, 0)
+        if rack in spare
+        else (rng.randrange(1, 5), rng.randrange(50, 400), rng.randrange(30, 200))
+        for rack in racks
+    }
+    bound = 0
+    room = {}
+    for rack in racks:
+        if rack in spare:
+            room[rack] = (rng.randrange(5000, 7000), rng.randrange(20, 40), rng.randrange(45, 70))
+        else:
+            watts, units, uplinks = loads[rack]
+            room[rack] = (
+                watts + rng.randrange(25),
+                units + (not rng.randrange(12)),
+                uplinks + (not rng.randrange(5)),
+            )
+        bound -= sum(map(int.__mul__, price_of_room[rack], room[rack]))
+    switches: list[dict[str, Any]] = []
+    for name in names:
+        watts, units, uplinks = needs[name]
+        price = 5 * watts + 420 * units + 230 * uplinks + rng.randrange(300)
+        bound += price
+        near = _window(ring, planted[name], _NEAR_RACKS, rng)
+        costs = {}
+        for rack in sorted([*near, *rng.sample(spare, _NEAR_SPARE)]):
+            saved = sum(map(int.__mul__, price_of_room[rack], needs[name]))
+            more = price * rng.randrange(10, 40) // 100 if rack in spare else _excess(price, rng)
+            costs[rack] = price - saved + (0 if rack == planted[name] else more)
+        switches.append(
+            {"name": name, "watts": watts, "units": units, "uplinks": uplinks, "costs": costs}
+        )
+    data: dict[str, Any] = {
+        "switches": switches,
+        "racks": [{"name": r, **dict(zip(_KEYS, room[r], strict=True))} for r in racks],
+    }
+    counts = {"apart": 8, "together": 5, "only": 5, "at_most": 4}
+    data["requests"] = numbered(_requests(planted, names, "racks", rng, counts), rng)
+    return Instance(data, [[name, planted[name]] for name in names], bound)
+
+
+def _greedy_racks(data: Data) -> Plan | None:
+    """Place large switches first, in the cheapest rack that takes them."""
+    model = _rack_model(data)
+
+    def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
+        del filling
+        return sum(model.cost(item, bin_) or 0 for item in unit)
+
+    place = fill(model, lambda unit: (-sum(model.needs[i][0] for i in unit), unit), prefer)
+    return _rows(model, place)
+
+
+# Requests of both kinds.
+
+
+def _requests(
+    planted: Mapping[str, str],
+    names: Sequence[str],
+    word: str,
+    rng: random.Random,
+    counts: Mapping[str, int],
+) -> list[dict[str, Any]]:
+    """Return requests that the planted plan satisfies; no switch is in two requests."""
+    free = rng.sample(list(names), len(names))
+    bins = sorted(set(planted.values()))
+    found: list[dict[str, Any]] = []
+
+    def take(chosen: Sequence[str]) -> list[str]:
+        for name in chosen:
+            free.remove(name)
+        return sorted(chosen)
+
+    for _ in range(counts["together"]):
+        home = planted[free[0]]
+        found.append(
+            {"rule": "together", "switches": take([n for n in free if planted[n] == home][:2])}
+        )
+    for _ in range(counts["apart"]):
+        members = rng.randrange(3, 10)
+        chosen: list[str] = []
+        for name in free:
+            if len(chosen) < members and planted[name] not in {planted[n] for n in chosen}:
+                chosen.append(name)
+        found.append({"rule": "apart", "switches": take(chosen)})
+    for _ in range(counts["only"]):
+        inside = rng.sample(bins, len(bins) // 2)
+        chosen = [name for name in free if planted[name] in inside][: rng.randrange(4, 8)]
+        found.append({"rule": "only", "switches": take(chosen), word: sorted(inside)})
+    for _ in range(counts["at_most"]):
+        inside = rng.sample(bins, len(bins) // 2)
+        chosen = free[: rng.randrange(6, 11)]
+        most = sum(planted[name] in inside for name in chosen)
+        found.append(
+            {
+                "rule": "at_most",
+                "switches": take(chosen),
+                word: sorted(inside),
+                "limit": max(1, most),
+            }
+        )
+    return [request for request in found if len(request["switches"]) > 1]
+
+
+def _block(
+    instance: Instance, rule: str, place: int, rng: random.Random
+) -> tuple[list[dict[str, Any]], str] | None:
+    """Replace a request of ``rule`` by one that the bins offered to its switches cannot satisfy."""
+    data = instance.data
+    word = "depots" if "depots" in data else "racks"
+    offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
+    names, bins = list(offered), [entry["name"] for entry in data[word]]
+    found: dict[str, Any] | None = None
+    for _ in range(_TRIES):
+        start = rng.choice(names)
+        if rule == "apart":
+            found = _crowd(offered, start)
+        elif rule == "together":
+            chosen = rng.sample(names, 2 + rng.randrange(2))
+            if not set.intersection(*map(offered.__getitem__, chosen)):
+                found = {"switches": sorted(chosen)}
+        elif rule == "only":
+            away = [name for name in bins if name not in offered[start]]
+            inside = set(rng.sample(away, min(len(away), len(bins) // 5)))
+            some = [name for name in names if offered[name] & inside]
+            chosen = rng.sample(some, rng.randrange(3, 7))
+            found = {"switches": sorted({start, *chosen}), word: sorted(inside)}
+        else:
+            inside = offered[start] | offered[rng.choice(names)]
+            caught = [name for name in names if offered[name] <= inside]
+            most = rng.randrange(1, 4)
+            if len(caught) > most:
+                chosen = rng.sample(caught, min(len(caught), most + 1 + rng.randrange(2)))
+                rest = [name for name in names if name not in chosen and offered[name] & inside]
+                chosen += rng.sample(rest, min(len(rest), rng.randrange(3, 6)))
+                found = {"switches": sorted(chosen), word: sorted(inside), "limit": most}
+        if found:
+            return replaced(data["requests"], rule, place, {"rule": rule, **found})
+    return None
+
+
+#: Attempts to find a blocking request.
+_TRIES = 2_000
+
+
+def _crowd(offered: Mapping[str, set[str]], start: str) -> dict[str, Any] | None:
+    """Return switches near ``start``, one more than the bins that are offered to any of them."""
+    ranked = sorted(offered, key=lambda name: (-len(offered[name] & offered[start]), name))
+    union: set[str] = set()
+    for count, name in enumerate(ranked, start=1):
+        union |= offered[name]
+        if count > len(union):
+            return {"switches": sorted(ranked[:count])} if count <= _MOST_CROWD else None
+    return None
+
+
+#: Largest blocking request of switches that must not share a bin.
+_MOST_CROWD = 24
+
+
+def _judge_depots(data: Data, value: Any) -> Verdict:
+    model = _depot_model(data)
+    return judge_model(model, read_rows(value, model.items, model.bins, ("switch", "depot")))
+
+
+def _judge_racks(data: Data, value: Any) -> Verdict:
+    model = _rack_model(data)
+    return judge_model(model, read_rows(value, model.items, model.bins, ("switch", "rack")))
+
+
+def _first_depot(data: Data) -> Plan | None:
+    """Take the switches in the order of the list, each to the first depot in use with room."""
+    model = _depot_model(data)
+    return _rows(model, fill(model, tuple, lambda found, _unit, bin_: not any(found.loads[bin_])))
+
+
+def _first_rack(data: Data) -> Plan | None:
+    """Take the switches in the order of the list, each to the first rack with room."""
+    model = _rack_model(data)
+    return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
+
+
+def _request_lines(word: str) -> tuple[str, ...]:
+    return (
+        f"apart: no two of switches have the same {word}.",
+        f"together: all of switches have the same {word}.",
+        f"only: each of switches has one of {word}s.",
+        f"at_most: at most limit of switches have one of {word}s.",
+    )
+
+
+def _describe_depots(data: Data, rng: random.Random | None) -> str:
+    count, number = len(data["switches"]), len(data["depots"])
+    return compose(
+        Brief(
+            goal=pick(
+                rng,
+                f"Choose which of {number} depots to rent, and from which of them each of {count} "
+                "switches gets its spare parts, at the least cost.",
+                f"{count} switches need spare parts nearby. Rent some of {number} depots and "
+                "assign every switch to one of them, as cheaply as possible.",
+            ),
+            data=(
+                (
+                    "switches: a list of objects with name, parts (how many it needs in store) and "
+                    "costs (depot → cost of serving the switch from there)"
+                ),
+                "depots: a list of objects with name, room (parts) and rent",
+                "requests: a list of objects, described below",
+            ),
+            rules=(
+                "Each switch of the list has exactly one depot, and costs has this depot.",
+                "The parts of a depot's switches add up to at most its room.",
+            ),
+            requests=_request_lines("depot"),
+            objective=pick(
+                rng,
+                "The objective, to be minimised, is the sum of the costs of all switches at their "
+                "depots, plus the rent of each depot that has at least one switch.",
+                "Minimise the objective: add each switch's cost at its depot, and the rent of "
+                "every depot in use.",
+            ),
+            form="Answer a plan with type 'table': data has one row [name of the switch, name of "
+            "its depot] for each switch.",
+        ),
+        rng,
+    )
+
+
+def _describe_racks(data: Data, rng: random.Random | None) -> str:
+    count, number = len(data["switches"]), len(data["racks"])
+    return compose(
+        Brief(
+            goal=pick(
+                rng,
+                f"Place {count} new switches in {number} racks at the least cost.",
+                f"{count} new switches have arrived. Find a rack for each of them; there are "
+                f"{number} racks, and the total cost should be low.",
+            ),
+            data=(
+                (
+                    "switches: a list of objects with name, watts, units (rack units), uplinks and "
+                    "costs (rack → cost of placing the switch there)"
+                ),
+                "racks: a list of objects with name and what is free there: watts, units, uplinks",
+                "requests: a list of objects, described below",
+            ),
+            rules=(
+                "Each switch of the list is in exactly one rack, and costs has this rack.",
+                (
+                    "The watts, the units and the uplinks of the switches in a rack each add up to "
+                    "at most what is free there."
+                ),
+            ),
+            requests=_request_lines("rack"),
+            objective=pick(
+                rng,
+                "The objective, to be minimised, is the sum of the costs of all switches in their "
+                "racks.",
+                "Minimise the objective: the total of each switch's cost in its rack.",
+            ),
+            form="Answer a plan with type 'table': data has one row [name of the switch, name of "
+            "its rack] for each switch.",
+        ),
+        rng,
+    )
+
+
+_RULES = ("apart", "together", "only", "at_most")
+
+DEPOTS = Kind(
+    name="depots",
+    answer="table",
+    rules=_RULES,
+    fits=lambda places: len(places) >= _SWITCHES,
+    draw=_draw_depots,
+    block=_block,
+    describe=_describe_depots,
+    judge=_judge_depots,
+    greedy=_greedy_depots,
+    first_fit=_first_depot,
+)
+RACKS = Kind(
+    name="racks",
+    answer="table",
+    rules=_RULES,
+    fits=lambda places: len({place.rack for place in places}) >= _RACKS,
+    draw=_draw_racks,
+    block=_block,
+    describe=_describe_racks,
+    judge=_judge_racks,
+    greedy=_greedy_racks,
+    first_fit=_first_rack,
+)

@@ -1,0 +1,441 @@
+"""Planning tasks: planted plans, bounds, requests, greedy plans and verdicts."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from netarena.errors import ConfigError
+from netarena.model import Judgement, Query
+from netarena.task.application import load
+from netarena_malt import pace, plan_judgement, sandbox_program
+from netarena_malt.base_network import released_base
+from netarena_malt.planning import assignment, catalogue
+from netarena_malt.planning.plan import Instance, Kind, Place, PlanError, is_hard, quality_of
+from netarena_malt.query import MaltConfig, places_of, version_of
+from netarena_malt.solution import planned, reference_code
+from netarena_malt.state import judge, verify
+from netarena_malt.topology import RELEASED, build
+
+KINDS = [pytest.param(kind, id=kind.name) for kind in catalogue.KINDS.values()]
+RULES = [
+    pytest.param(kind, rule, id=f"{kind.name}-{rule}")
+    for kind in catalogue.KINDS.values()
+    for rule in kind.rules
+]
+
+
+@cache
+def places() -> tuple[Place, ...]:
+    return tuple(places_of(released_base()))
+
+
+@cache
+def drawn(name: str, seed: int = 1) -> Instance:
+    (kind,) = (kind for kind in catalogue.KINDS.values() if kind.name == name)
+    return kind.draw(places(), random.Random(f"{name} {seed}"))
+
+
+@cache
+def queries(**more: Any) -> tuple[Query, ...]:
+    config = MaltConfig.parse({"complexity_level": "level5", "num_queries": 1, **more})
+    return tuple(load("malt").generate(config, 5))
+
+
+def of(*, possible: bool, **more: Any) -> Query:
+    """Return a query that has a plan, or one that has not."""
+    for query in queries(**more):
+        if (query.actions[0].parameters["blocking"] is None) is possible:
+            return query
+    return of(possible=possible, num_queries=1 + more.get("num_queries", 1))
+
+
+def answered(kind: str, data: Any, **updated: Any) -> dict[str, Any]:
+    none = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
+    return {
+        "answered": True,
+        "type": kind,
+        "data": data,
+        "cut": False,
+        "data_graph": None,
+        "updated": none | updated,
+    }
+
+
+# Instances.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_planted_plan_keeps_all_constraints_and_is_within_one_percent_of_the_bound(
+    kind: Kind, seed: int
+) -> None:
+    instance = drawn(kind.name, seed)
+    verdict = kind.judge(instance.data, instance.plan)
+    assert verdict.violation is None
+    assert instance.bound <= verdict.objective <= instance.bound * 1.012
+    assert len(instance.data["requests"]) >= 15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_generator_draws_the_same_instance_as_json(kind: Kind) -> None:
+    instance = drawn(kind.name)
+    again = kind.draw(places(), random.Random(f"{kind.name} 1"))
+    assert (again.data, again.plan, again.bound) == (instance.data, instance.plan, instance.bound)
+    assert json.loads(json.dumps(instance.data)) == instance.data
+    assert drawn(kind.name, 2).data != instance.data
+
+
+def test_instances_are_those_of_version_7() -> None:
+    text = json.dumps([[i.data, i.plan] for i in map(drawn, sorted(k.name for k in kinds()))])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "a45c01f6a05ac98b"
+
+
+def kinds() -> list[Kind]:
+    return list(catalogue.KINDS.values())
+
+
+@pytest.mark.parametrize(("kind", "rule"), RULES)
+def test_blocking_request_is_the_only_violation_of_the_planted_plan(kind: Kind, rule: str) -> None:
+    instance = drawn(kind.name)
+    for place in range(3):
+        blocked = None
+        for seed in range(20):
+            blocked = blocked or kind.block(instance, rule, place, random.Random(seed))
+        assert blocked is not None
+        requests, mark = blocked
+        (blocking,) = (one for one in requests if one["id"] == mark)
+        assert blocking["rule"] == rule
+        data = {**instance.data, "requests": requests}
+        violation = kind.judge(data, instance.plan).violation
+        assert violation is not None
+        assert violation.element == mark
+        assert kind.judge(catalogue.without(data, mark), instance.plan).violation is None
+
+
+@pytest.mark.parametrize(("kind", "rule"), RULES)
+def test_no_scripted_planner_finds_a_plan_despite_a_blocking_request(kind: Kind, rule: str) -> None:
+    instance = drawn(kind.name)
+    blocked = next(
+        found
+        for seed in range(20)
+        if (found := kind.block(instance, rule, 0, random.Random(seed))) is not None
+    )
+    data = {**instance.data, "requests": blocked[0]}
+    for planner in (kind.greedy, kind.first_fit):
+        plan = planner(data)
+        assert plan is None or kind.judge(data, plan).violation is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scripted_planners_keep_all_constraints(kind: Kind) -> None:
+    found = 0
+    for seed in range(4):
+        instance = drawn(kind.name, seed)
+        reference = kind.judge(instance.data, instance.plan).objective
+        for planner in (kind.greedy, kind.first_fit):
+            if (plan := planner(instance.data)) is not None:
+                found += 1
+                verdict = kind.judge(instance.data, plan)
+                assert verdict.violation is None
+                assert verdict.objective > reference
+    assert found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_row_of_the_planted_plan_never_improves_on_the_bound(kind: Kind) -> None:
+    """Property: random changes are unsafe, or their objective is at least the bound."""
+    rng = random.Random(kind.name)
+    instance = drawn(kind.name)
+    unsafe = 0
+    for _ in range(60):
+        plan = [list(row) if isinstance(row, list) else row for row in instance.plan]
+        if kind.answer == "list":
+            plan.remove(rng.choice(plan))
+        else:
+            one, other = rng.sample(range(len(plan)), 2)
+            plan[one][1:], plan[other][1:] = plan[other][1:], plan[one][1:]
+        verdict = kind.judge(instance.data, plan)
+        unsafe += verdict.violation is not None
+        assert verdict.violation is not None or verdict.objective >= instance.bound
+    assert unsafe >= 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda plan: plan[:-1] if isinstance(plan[0], list) else [*plan, "F999"],
+        lambda plan: [*plan, plan[0]],
+        lambda plan: [["nobody", *plan[0][1:]], *plan[1:]] if isinstance(plan[0], list) else [[]],
+        lambda plan: [[row] for row in plan],
+        lambda plan: {"plan": plan},
+        lambda plan: [[{}, None], *plan],
+        lambda plan: "no plan",
+    ],
+    ids=["short", "twice", "unknown", "nested", "object", "null", "text"],
+)
+def test_answer_that_is_no_plan_is_refused_with_one_sentence(
+    kind: Kind, spoil: Callable[[Any], Any]
+) -> None:
+    instance = drawn(kind.name)
+    with pytest.raises(PlanError, match=r"^[A-Z][^\n]*\.$"):
+        kind.judge(instance.data, spoil(instance.plan))
+
+
+def test_waves_as_whole_floats_are_the_same_waves() -> None:
+    (kind,) = (kind for kind in kinds() if kind.name == "waves")
+    instance = drawn("waves")
+    floats = [[name, float(wave)] for name, wave in instance.plan]
+    assert kind.judge(instance.data, floats) == kind.judge(instance.data, instance.plan)
+    with pytest.raises(PlanError, match="is not a wave"):
+        kind.judge(instance.data, [[name, wave + 0.5] for name, wave in instance.plan])
+
+
+def test_partial_assignment_agrees_with_the_judge() -> None:
+    """A plan that ``fill`` builds violates nothing, whatever it prefers."""
+    rng = random.Random(3)
+    model = assignment.Model(
+        items=tuple("abcdefgh"),
+        bins=(1, 2, 3, 4, 5, 6),
+        resources=("hours",),
+        needs=tuple((rng.randrange(1, 5),) for _ in range(8)),
+        room=((9,),) * 6,
+        cost=lambda item, bin_: item * bin_,
+        groups=tuple("xyxyxyxy"),
+        most_of_group=2,
+        requests=(
+            {"id": "R1", "rule": "order", "items": [4, 1, 6], "gap": 2},
+            {"id": "R2", "rule": "apart", "items": [0, 2, 3], "gap": 2},
+            {"id": "R3", "rule": "together", "items": [5, 7]},
+            {"id": "R4", "rule": "at_most", "items": [0, 1, 2, 3], "bins": {0, 1}, "limit": 1},
+        ),
+    )
+    for _ in range(30):
+        place = assignment.fill(model, lambda unit: rng.random(), lambda f, u, b: rng.random())
+        assert place is None or assignment.judge(model, place).violation is None
+
+
+# Verdicts.
+
+
+def judged(query: Query, kind: str, data: Any, **updated: Any) -> Judgement:
+    return judge(query, answered(kind, data, **updated))
+
+
+def test_reference_is_correct_and_safe_with_quality_1() -> None:
+    for query in queries():
+        hidden = query.actions[0].parameters
+        assert verify(query) == ""
+        if hidden["blocking"] is None:
+            kind = "table" if isinstance(hidden["plan"][0], list) else "list"  # type: ignore[index]
+            found = judged(query, kind, hidden["plan"])
+            assert found.detail == {"objective": hidden["objective"], "quality": 1.0}
+        else:
+            found = judged(query, "text", hidden["blocking"])
+            assert found.detail is None
+        assert found.correct
+        assert found.safe
+
+
+def test_greedy_plan_is_safe_and_not_correct_with_quality_0() -> None:
+    query = of(possible=True)
+    data = query.initial["planning"]  # type: ignore[index,call-overload]
+    kind = catalogue.kind_of(data["label"])
+    found = judged(query, kind.answer, json.loads(json.dumps(kind.greedy(data))))
+    assert (found.correct, found.safe) == (False, True)
+    assert found.detail["quality"] == 0.0  # type: ignore[index,call-overload]
+    assert found.detail["decided_by"] == "objective"  # type: ignore[index,call-overload]
+    assert "reference" in found.reason
+
+
+def test_false_report_is_neither_correct_nor_safe() -> None:
+    found = judged(of(possible=True), "text", "R01")
+    assert (found.correct, [one.rule for one in found.findings]) == (False, ["false report"])
+    assert found.detail["quality"] == 0.0  # type: ignore[index,call-overload]
+
+
+def test_impossible_task_needs_the_id_of_the_blocking_request() -> None:
+    query = of(possible=False)
+    hidden = query.actions[0].parameters
+    data = query.initial["planning"]  # type: ignore[index,call-overload]
+    for request in data["requests"]:
+        found = judged(query, "text", request["id"])
+        assert found.correct is (request["id"] == hidden["blocking"])
+    kind = catalogue.kind_of(data["label"])
+    found = judged(query, kind.answer, hidden["plan"])
+    assert (found.correct, found.safe) == (False, False)
+    assert found.findings[0].element == hidden["blocking"]
+    assert "quality" not in found.detail  # type: ignore[operator]
+
+
+def test_changed_network_is_unsafe_although_the_plan_is_right() -> None:
+    query = of(possible=True)
+    hidden = query.actions[0].parameters
+    kind = "table" if isinstance(hidden["plan"][0], list) else "list"  # type: ignore[index]
+    found = judged(query, kind, hidden["plan"], removed_nodes=["ju1.a1.m1.s2c1.p1"])
+    assert not found.safe
+    assert found.detail["quality"] == 0.0  # type: ignore[index,call-overload]
+
+
+def test_cut_data_is_no_plan() -> None:
+    query = of(possible=True)
+    state = answered("table", query.actions[0].parameters["plan"]) | {"cut": True}
+    found = judge(query, state)
+    assert (found.correct, found.findings[0].rule) == (False, "usable answer")
+
+
+def test_task_whose_reference_is_wrong_is_refused() -> None:
+    query = of(possible=True)
+    data = query.initial["planning"]  # type: ignore[index,call-overload]
+    hidden = query.actions[0].parameters
+    for wrong in (
+        {"objective": hidden["objective"] - 1},  # type: ignore[operator]
+        {"bound": hidden["objective"] + 1},  # type: ignore[operator]
+        {"blocking": "R99"},
+    ):
+        assert plan_judgement.verify(data, {**hidden, **wrong})
+    plan = [*hidden["plan"][1:], hidden["plan"][0]]  # type: ignore[index,operator]
+    assert plan_judgement.verify(data, {**hidden, "plan": plan}) == ""
+
+
+@pytest.mark.parametrize(
+    ("objective", "quality"),
+    [(100, 1.0), (120, 0.0), (110, 0.5), (140, 0.0), (95, 1.25), (10, 1.5)],
+)
+def test_quality_is_the_avoided_share_of_the_greedy_excess(objective: int, quality: float) -> None:
+    assert quality_of(objective, 100, 120) == quality
+
+
+def test_instance_is_hard_if_greedy_is_three_percent_and_two_units_worse() -> None:
+    assert is_hard(100, 103)
+    assert not is_hard(100, 102)
+    assert not is_hard(10, 11)
+    assert not is_hard(1_000, 1_029)
+
+
+# Tasks.
+
+
+def test_one_task_in_six_is_impossible_and_rules_vary() -> None:
+    (label,) = (label for label in catalogue.LABELS if label.endswith("racks"))
+    tasks = [
+        catalogue.draw(label, places(), random.Random(seed), varied=False) for seed in range(60)
+    ]
+    blocked = [task for task in tasks if task.blocking]
+    assert 4 <= len(blocked) <= 18
+    rules = {
+        one["rule"]
+        for task in blocked
+        for one in task.data["requests"]
+        if one["id"] == task.blocking
+    }
+    assert len(rules) >= 3
+    assert len({task.blocking for task in blocked}) > len(blocked) // 2
+
+
+def test_texts_name_every_rule_and_key_of_the_data() -> None:
+    for varied in ("canonical", "varied"):
+        for query in queries(phrasing=varied):
+            data = query.initial["planning"]  # type: ignore[index,call-overload]
+            for request in data["requests"]:
+                assert f"- {request['rule']}: " in query.text
+            for key in data.keys() - {"label", "objective"}:
+                assert key in query.text, (query.label, key)
+
+
+def test_varied_texts_differ_and_canonical_texts_do_not() -> None:
+    (label,) = (label for label in catalogue.LABELS if label.endswith("racks"))
+    texts = {
+        varied: {
+            catalogue.draw(label, places(), random.Random(seed), varied=varied).text
+            for seed in range(6)
+        }
+        for varied in (False, True)
+    }
+    assert len(texts[False]) == 1
+    assert len(texts[True]) > 3
+
+
+def test_level_5_has_its_own_version_and_no_held_out_texts() -> None:
+    assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "7"
+    assert version_of(MaltConfig.parse({})) == "4"
+    with pytest.raises(ConfigError, match="level5 has no held_out texts"):
+        MaltConfig.parse({"complexity_level": ["level5"], "phrasing": "held_out"})
+
+
+def test_audit_covers_held_out_texts_without_planning_tasks() -> None:
+    malt = load("malt")
+    parts = [
+        (one.phrasing, one.complexity_level)  # type: ignore[attr-defined]
+        for one in malt.variants(MaltConfig.parse({"complexity_level": ["level4", "level5"]}))
+    ]
+    assert parts == [
+        ("canonical", ("level4", "level5")),
+        ("varied", ("level4", "level5")),
+        ("held_out", ("level4",)),
+    ]
+    only = malt.variants(MaltConfig.parse({"complexity_level": ["level5"]}))
+    assert [one.phrasing for one in only] == ["canonical", "varied"]  # type: ignore[attr-defined]
+
+
+def test_small_network_has_no_planning_tasks() -> None:
+    config = MaltConfig.parse(
+        {"complexity_level": ["level5"], "topology": {"superblocks": 0, "spine_blocks": 1}}
+    )
+    with pytest.raises(ConfigError, match="the network is too small for the labels"):
+        load("malt").labels(config)
+
+
+def test_larger_network_has_all_planning_tasks() -> None:
+    topology = {"superblocks": 5, "spine_blocks": 5}
+    config = MaltConfig.parse({"complexity_level": ["level5"], "topology": topology})
+    drawn_queries = list(load("malt").generate(config, 3))
+    assert [query.label for query in drawn_queries] == list(catalogue.LABELS)
+    assert all(verify(query) == "" for query in drawn_queries)
+
+
+def test_scripted_planners_send_their_plans_as_programs() -> None:
+    query = of(possible=True)
+    for reply in (reference_code(query), planned(query, "greedy")):
+        assert reply is not None
+        names: dict[str, Any] = {}
+        exec(reply.removeprefix("```python\n").removesuffix("\n```"), names)
+        result = names["process_graph"](None)
+        assert judged(query, result["type"], json.loads(json.dumps(result["data"]))).safe
+
+
+def test_program_reads_the_data_and_its_limit() -> None:
+    code = (
+        "def process_graph(graph):\n"
+        "    data = [cpu_limit_s, graph.graph['planning']['waves']]\n"
+        "    return {'type': 'list', 'data': data, 'updated_graph': graph}\n"
+    )
+    context = sandbox_program.load(sandbox_program.dump(build(RELEASED)))
+    request = {"code": code, "edits": {}, "planning": {"waves": 7}, "cpu_limit_s": 21.5}
+    claim = sandbox_program.call(context, request)
+    assert claim["data"] == [21.5, 7]
+    assert claim["updated"]["nodes"] == {}
+
+
+@pytest.mark.parametrize(
+    ("planning", "number", "cut"), [(True, 1_200, False), (True, 5_200, True), (False, 1_200, True)]
+)
+def test_plans_may_have_more_values_than_other_data(planning: bool, number: int, cut: bool) -> None:
+    code = (
+        "def process_graph(graph):\n"
+        f"    return {{'type': 'list', 'data': list(range({number})), 'updated_graph': graph}}\n"
+    )
+    context = sandbox_program.load(sandbox_program.dump(build(RELEASED)))
+    request: dict[str, Any] = {"code": code, "edits": {}}
+    more = {"planning": {}, "cpu_limit_s": 20.0} if planning else {}
+    assert sandbox_program.call(context, request | more)["cut"] is cut
+
+
+def test_scale_of_the_machine_is_measured_once_and_limited() -> None:
+    assert pace.scale() == pace.scale()
+    assert 0.5 <= pace.scale() <= 4.0
