@@ -26,7 +26,7 @@ _NAMES = {
         "Action Cause Check Claim Cleaned Episode Execution Failure FailureKind Finding "
         "JsonValue Judgement Move Outcome Outline Query Record Severity State Step"
     ),
-    # errors, by the side that caused them
+    # errors, by the side at fault
     "netarena.errors": "ConfigError EnvironmentFailed NetArenaError ReplyRefused one_line suggest",
     # scripted agents, prompts, tickets and tools
     "netarena.task.baseline": "Baselines",
@@ -36,11 +36,11 @@ _NAMES = {
     ),
     "netarena.task.ticket": "MAX_CAUSES MAX_SYMPTOMS Sights Tickets check_causes tell_ticket",
     "netarena.task.tool": "Parameter Tool Tools fence",
-    # reading replies
+    # parsing of replies
     "netarena.task.reasoning": "Found ends_of is_kept read_answer",
     "netarena.task": "command_line",
     "netarena.task.simple_command": "SimpleCommand read_commands",
-    # pictures for people
+    # pictures of states for users
     "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Pictures Topology",
     # evidence that an agent could read without probes
     "netarena.task.evidence": "Candidate Evidence RULE relative",
@@ -172,13 +172,13 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
     # isort: on
     # fmt: on
 
-else:  # a type checker would read every name as Any
+else:  # with __getattr__, a type checker would treat every name as Any
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = import_module(_HOMES[name])
-        if hasattr(home, "__path__"):  # a package: the name is that of a module in it
+        if hasattr(home, "__path__"):  # a package, whose module has this name
             import_module(f"{home.__name__}.{name}")
         found = globals()[name] = getattr(home, name)
         return found

@@ -1,10 +1,10 @@
 """OpenTelemetry spans of an assessment, its episodes and steps, and the agent's calls and results.
 
-Names are those of the GenAI conventions where these have one. Tracing is on if a standard variable
-names a collector (``VARIABLES``); otherwise nothing is imported and the cost is one comparison.
-Texts of prompts, replies, commands and outputs are in spans only if ``CONTENT`` asks for them.
-Query ids are those of the results. The tracer provider is NetArena's own, so spans of other
-libraries are not sent.
+Names follow the GenAI conventions where these define a name. Tracing is on if a standard variable
+names a collector (``VARIABLES``). If it is off, no module is imported and the cost is one
+comparison. Spans contain the texts of prompts, replies, commands and outputs only if ``CONTENT``
+requests them. Query ids are the same as in the results. NetArena uses its own tracer provider, so
+spans of other libraries are not sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 #: Variables with the protocol, the more specific one first; only OTLP over HTTP is supported.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN = "http/protobuf"
-#: Seconds that the end of a process waits for a collector to accept the rest.
+#: Maximum time in s that a process waits at its end for a collector to accept the remaining spans.
 FLUSH_S = 2.0
 #: Variable of the GenAI conventions that requests texts in spans.
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class _Turn(Protocol):
-    """Result of a turn; the engine's object grows while its span is open."""
+    """Result of a turn. The engine fills this object while the turn's span is open."""
 
     prompt: str
     reply: Reply | None
@@ -54,20 +54,21 @@ class _Turn(Protocol):
 
 
 class Span:
-    """A span without effect; if tracing is on, it wraps one of OpenTelemetry's."""
+    """A span that has no effect unless tracing is on; then it wraps a span of OpenTelemetry."""
 
     def __init__(self, inner: Any = None) -> None:
         self._inner = inner
 
     def tell(self, **attributes: Any) -> None:
-        """Add attributes; two underscores stand for a dot, null is left out."""
+        """Add attributes. Two underscores in a name are replaced with a dot; null values are left
+        out."""
         if self._inner is not None:
             for name, value in attributes.items():
                 if value is not None:
                     self._inner.set_attribute(name.replace("__", "."), value)
 
     def fail(self, kind: str) -> None:
-        """Mark it as failed."""
+        """Mark the span as failed."""
         if self._inner is not None:
             from opentelemetry.trace import StatusCode
 
@@ -103,7 +104,7 @@ def _tracer() -> Any:
         log.warning("no traces: only %s is supported, not %s", _SPOKEN, protocol)
         return None
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "netarena"}
-    # the exporter logs each attempt; this module reports the outcome once
+    # the exporter would log each attempt; this module reports the outcome once
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     try:
         exporter = OTLPSpanExporter()
@@ -135,7 +136,8 @@ def _tell_loss(exporter: Any) -> Any:
 
 
 def _flush(processor: Any) -> None:
-    """Send the remaining spans within a time limit, so that an absent collector delays nobody."""
+    """Send the remaining spans within a time limit, so that an unavailable collector does not delay
+    the process."""
     sending = threading.Thread(target=processor.shutdown, name="trace-flush", daemon=True)
     sending.start()
     sending.join(FLUSH_S)
@@ -144,9 +146,9 @@ def _flush(processor: Any) -> None:
 
 
 def carrier() -> dict[str, str]:
-    """Return the W3C trace context of the open span, for requests inside of it.
+    """Return the W3C trace context of the open span as headers of a request.
 
-    Header names and their values; empty if tracing is off.
+    The result maps header names to values; it is empty if tracing is off.
     """
     carried: dict[str, str] = {}
     if _tracer() is not None:
@@ -169,7 +171,7 @@ def _span(name: str, *, client: bool = False, **attributes: Any) -> Iterator[Spa
     from opentelemetry.trace import SpanKind
 
     kind = SpanKind.CLIENT if client else SpanKind.INTERNAL
-    # a passing error may quote an agent's text
+    # errors are not recorded, because an error may contain an agent's text
     with tracer.start_as_current_span(
         name, kind=kind, record_exception=False, set_status_on_exception=False
     ) as inner:
@@ -180,11 +182,11 @@ def _span(name: str, *, client: bool = False, **attributes: Any) -> Iterator[Spa
 
 @contextmanager
 def assessment(application: str, version: str, role: str, agent: AgentInfo) -> Iterator[Span]:
-    """All queries of one participant."""
+    """Span of all queries of one participant."""
     with _span(
         f"invoke_workflow {application}",
         gen_ai__operation__name="invoke_workflow",
-        # the workflow's: until 1.41 the conventions had a name of their own for it
+        # this name belongs to workflows; until 1.41 the conventions had a separate name
         gen_ai__workflow__name=application,
         gen_ai__agent__name=application,
         netarena__agent=agent.name,
@@ -196,7 +198,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
 
 @contextmanager
 def episode(query: Query, *, repeat: int, attempt: int, context: str) -> Iterator[Span]:
-    """One attempt of one query."""
+    """Span of one attempt of one query."""
     with _span(
         f"episode {query.label}",
         gen_ai__conversation__id=context,
@@ -211,7 +213,7 @@ def episode(query: Query, *, repeat: int, attempt: int, context: str) -> Iterato
 
 @contextmanager
 def step(number: int, turn: _Turn) -> Iterator[None]:
-    """One turn, from asking to judging."""
+    """Span of one turn, from the request to the judgement."""
     with _span(f"step {number}", netarena__step=number) as span:
         yield
         judged = turn.judgement
@@ -226,7 +228,7 @@ def step(number: int, turn: _Turn) -> Iterator[None]:
 
 @contextmanager
 def call(agent: AgentInfo, context: str, turn: _Turn) -> Iterator[Span]:
-    """Waiting for an agent's reply."""
+    """Span of the wait for an agent's reply."""
     where = urlsplit(agent.base_url) if "://" in agent.base_url else None
     with _span(
         f"invoke_agent {agent.name}",
@@ -255,7 +257,7 @@ def call(agent: AgentInfo, context: str, turn: _Turn) -> Iterator[Span]:
 
 @contextmanager
 def execution(application: str, turn: _Turn) -> Iterator[None]:
-    """Executing a reply's action, and observing its effect."""
+    """Span of executing a reply's action and observing its effect."""
     with _span(
         f"execute_tool {application}",
         gen_ai__operation__name="execute_tool",
@@ -272,7 +274,7 @@ def execution(application: str, turn: _Turn) -> Iterator[None]:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """Report an error inside by its type only."""
+    """Report an error in the block by its type only."""
     try:
         yield
     except BaseException as error:
@@ -282,7 +284,7 @@ def _failing(span: Span) -> Iterator[None]:
 
 
 def _message(role: str, text: str) -> str:
-    """Return one message in the conventions' form."""
+    """Return one message in the form of the GenAI conventions."""
     ended = {"finish_reason": "stop"} if role == "assistant" else {}
     parts = [{"type": "text", "content": text}]
     return json.dumps([{"role": role, "parts": parts, **ended}], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The contract that every application must pass, as a test class of four lines.
+"""Contract tests that every application must pass, as a base class of test classes.
 
     from netarena.testing import ApplicationContract
 
@@ -6,8 +6,8 @@
         application = "toy"
         config = {"num_queries": 2}
 
-The tests use the real environment and skip nothing for a missing requirement of the machine: the
-application's own test module does.
+The tests use the real environment. They are not skipped if the machine lacks a requirement; the
+application's own test module must do that.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Watched(Environment):
 
 
 def belongings(mark: str) -> dict[str, list[str]]:
-    """Return the resources that a leak would show in, by kind.
+    """Return the resources among which a leak would be visible, by kind.
 
     These are this process's children, descriptors and threads; temporary files, network links,
     network namespaces and mounts; and processes that have inherited the environment variable
@@ -158,7 +158,7 @@ def belongings(mark: str) -> dict[str, list[str]]:
     """
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that has just ended
+        with suppress(FileNotFoundError):  # the thread has just ended
             children += (task / "children").read_text().split()
     descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
@@ -196,7 +196,7 @@ def _marked(mark: str) -> list[int]:
     return sorted(found)
 
 
-#: Cached queries by test class, application class and config; drawing is deterministic.
+#: Cached queries by test class, application class and config. Generating queries is deterministic.
 _DRAWN: dict[tuple[type, type, str], tuple[Query, ...]] = {}
 
 #: Cached episodes of ``played`` by test class, application class, reply function and config keys.
@@ -212,9 +212,9 @@ class ApplicationContract:
     ticket: ClassVar[Mapping[str, Any]] = {}
     #: A large number, so that the seed is recognised in texts that must not contain it.
     seed: ClassVar[int] = 7_777_777_777_777_777
-    #: Hand rules that are known to find faults; each of them is a defect to fix.
+    #: Hand-written rules that are known to find faults; each of them is a defect to fix.
     residues: ClassVar[frozenset[str]] = frozenset()
-    #: Number of queries that are played in live environments, spread evenly over all queries.
+    #: Number of queries that the tests run in live environments, spread evenly over all queries.
     live: ClassVar[int] = 24
 
     # Helpers of the tests.
@@ -234,10 +234,10 @@ class ApplicationContract:
         watch: Callable[[Query, Watched], None] | None = None,
         **more: Any,
     ) -> list[Episode]:
-        """Play the live sample with replies from ``reply``; return the complete episodes.
+        """Run the live sample with replies from ``reply``; return the complete episodes.
 
-        ``watch`` is called with each query and its environment before that is opened. ``more`` are
-        config keys.
+        ``watch`` is called with each query and its unopened environment. ``more`` contains config
+        keys.
         """
         application, config, queries = self.load(**more)
         make = application.environment
@@ -261,7 +261,8 @@ class ApplicationContract:
                     path.write_text(
                         "".join(q.model_dump_json() + "\n" for q in queries if q.index in chosen)
                     )
-                    # The file has only some queries of each label, so it determines their number.
+                    # The file contains only some queries of each label, so the file determines the
+                    # number of queries.
                     keys = {**self.config, **more, "seed": self.seed, "benchmark_path": str(path)}
                     keys.pop("num_queries", None)
                     chosen_config = type(config).parse(keys)
@@ -340,7 +341,7 @@ class ApplicationContract:
         draw = application.rng
         other = len(queries) // 2
         changed = []
-        for shift in range(1, 9):  # two seeds may draw the same query by chance
+        for shift in range(1, 9):  # two seeds may give the same query by chance
 
             def disturb(config: Config, seed: int, index: int, shift: int = shift) -> random.Random:
                 return draw(config, seed + shift if index == other else seed, index)
@@ -406,7 +407,7 @@ class ApplicationContract:
     # Training.
 
     def demonstrated(self) -> list[Episode]:
-        """Return the episodes of the live sample, played with the demonstrations for training."""
+        """Return the episodes of the live sample, run with the demonstrations for training."""
         application, config, queries = self.load()
         longest = max(len(application.demonstrate(query)) for query in queries)
         limit = min(application.turns(config, query) for query in queries)
@@ -422,7 +423,7 @@ class ApplicationContract:
             _assert_solved(episode)
             states = [episode.initial_state, *(step.state for step in episode.steps)]
             changed = [before != after for before, after in pairwise(states)]
-            if not bare and turns[episode.query_id] > 1:  # one turn leaves none for an observation
+            if not bare and turns[episode.query_id] > 1:  # with one turn, no observation
                 looked = [False, *(not one for one in changed)]
                 assert all(looked[turn] for turn, one in enumerate(changed) if one), (
                     f"a demonstration of {episode.query_id} changes the state without observing "
@@ -567,7 +568,7 @@ class ApplicationContract:
         application, by_id = self.load_ticket()
         hasty = {one.id: list(application.hasty(one)) for one in by_id.values()}
         if not any(hasty.values()):
-            return  # no repair depends on another one
+            return  # no repair depends on another repair
 
         def reply(_: Application, query: Query, turn: int) -> str:
             return _nth((hasty[query.id] or [[]])[0], turn)
@@ -589,9 +590,9 @@ class ApplicationContract:
             )
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
-        """Small form of ``netarena audit --traces``.
+        """Small version of ``netarena audit --traces``.
 
-        Each rule gives all candidates of one role the same score, and all tickets as well.
+        Each hand-written rule gives all candidates of one role the same score, in all tickets.
         """
         application, by_id = self.load_ticket()
         config = application.config_type.parse({**self.config, **self.ticketed()})
@@ -645,8 +646,8 @@ class ApplicationContract:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
-            Path(private).chmod(0o711)  # commands that run as other users have files below it
-            tempfile.tempdir = private  # other processes create no files here
+            Path(private).chmod(0o711)  # commands of other users use files below it
+            tempfile.tempdir = private  # other processes do not create files in this folder
             os.environ[mark] = "1"
             try:
                 self._use()  # loads modules and fills caches
@@ -662,7 +663,7 @@ class ApplicationContract:
                 tempfile.tempdir = usual
 
     def _use(self) -> None:
-        """Play worlds with right, useless and wrong replies, and cancel some during their start."""
+        """Run worlds with correct, useless and wrong replies, and cancel some while they start."""
         self.play(_solve)
         self.play(_decline)
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
@@ -755,7 +756,7 @@ def _assert_drawn(application: Application, query: Query, episode: Episode) -> N
 
 
 def _refusal(application: Application, reply: str) -> str:
-    """Return why ``reply`` is refused. Raises AssertionError if it is not."""
+    """Return the reason why ``reply`` is refused. Raises AssertionError if it is not refused."""
     try:
         move = application.parse(reply)
     except ReplyRefused as refused:

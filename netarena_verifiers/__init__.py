@@ -1,4 +1,5 @@
-"""Plugin of verifiers with the id ``netarena-verifiers``; plugin ids are top-level packages."""
+"""Plugin for verifiers with the id ``netarena-verifiers``. Verifiers requires a top-level package
+for each plugin id."""
 
 from netarena.training.verifiers import NetArenaEnv, NetArenaTaskset
 

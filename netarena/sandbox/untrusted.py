@@ -1,8 +1,8 @@
 """Parser for the untrusted result of agent code.
 
-When the child's protections are applied, and before any agent code runs, the child writes one byte.
-Then it writes one message: a tag byte and JSON. Agent code can write to the same descriptor. The
-agent code's output is parsed like any other message; it can only be accepted or refused.
+After the child has applied its protections, and before agent code runs, it writes one byte. Then it
+writes one message: a tag byte and JSON. Agent code can write to the same descriptor, so every
+message is untrusted. The parser only accepts or refuses it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_DEPTH = 64
 #: Maximum number of digits; longer integers overflow a float and take quadratic time to print.
 MAX_DIGITS = 300
 
-# Every integer that is too long has such a run of digits. Only texts with such a run are parsed
-# with the slow check of each integer.
+# Table that replaces all digits with 0. Every integer that is too long contains a run of
+# ``MAX_DIGITS`` digits; only texts with such a run are parsed with the slow check of each integer.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
@@ -32,7 +32,7 @@ class ClaimRefused(ValueError):
 
 
 class TooLarge(ClaimRefused):
-    """The text has more values or characters than allowed; it may be valid JSON."""
+    """The text has more values or characters than allowed, although it may be valid JSON."""
 
 
 def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> JsonValue:
@@ -40,14 +40,14 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
     ``max_values`` limits the number of values, including names of members. Separators are counted
     before any value is built, because a few megabytes of brackets would become hundreds of
-    megabytes of values. ``max_bytes`` limits the number of characters times the width of the widest
-    character, because one character beyond the basic plane makes every character of its string take
-    four bytes.
+    megabytes of values. ``max_bytes`` limits the number of characters times the bytes of the widest
+    character. In Python, one character beyond the basic plane makes every character of its string
+    take four bytes.
 
     No other thread runs while C code decodes and parses. The caller's limits on bytes and values
     therefore also limit how long the event loop is blocked (about 35 ms per MiB). Python callbacks
-    for each number would let other threads run, but a thread that reads sockets in small pieces
-    would wait at each piece, longer in total. Raises ClaimRefused.
+    for each number would let other threads run. But then a thread that reads sockets in small
+    pieces would wait at each piece, and longer in total. Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:
@@ -61,7 +61,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
             parse_int=_integer if _LONG_RUN in text.translate(_ALIKE) else None,
             parse_constant=_refuse_constant,
         )
-        # only an escape can produce a lone surrogate
+        # only an escape sequence can produce a lone surrogate
         _check(value, halves=b"\\u" in text)
     except ClaimRefused:
         raise
@@ -76,7 +76,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
 def _size(characters: str, text: bytes | bytearray) -> int:
     """Return the maximum memory of the strings of a text, as if they were one string."""
-    if b"\\ud" in text or b"\\uD" in text:  # surrogate halves of characters that take four bytes
+    if b"\\ud" in text or b"\\uD" in text:  # escape sequences of characters that take four bytes
         escaped = 4
     else:
         escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
@@ -94,7 +94,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: object, *, halves: bool) -> None:
-    """Refuse infinity, excessive depth and, if ``halves``, lone surrogates.
+    """Refuse infinity, excessive depth and, if ``halves`` is set, lone surrogates.
 
     Values are checked level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
     """

@@ -1,11 +1,12 @@
-"""Program of the warm process: holds the imports and the guest's context, and forks per answer.
+"""Program of the warm process: keeps the imports and the guest's context in memory, and forks a
+child per answer.
 
 ``netarena.sandbox.python`` starts this program as a fresh interpreter without site-packages. An
-answer can read everything in this process's memory, so the process gets only the guest, the payload
-and limits. The program uses only the standard library and imports nothing of this project.
+answer can read all of this process's memory, so the process gets only the guest, the payload and
+limits. The program uses only the standard library and imports nothing of this project.
 
-Standard input holds a header (length in 8 bytes, JSON) and the payload. The control socket, whose
-descriptor is the only argument, belongs to a ``child.Forker`` (see ``fork``).
+Standard input contains a header (length in 8 bytes, JSON) and the payload. The only argument is the
+descriptor of the control socket of a ``child.Forker`` (see ``fork``).
 
 A child reads the request from its own socket until the end of data, and sends the message described
 in ``netarena.sandbox.untrusted``. The control socket closes when the service has ended. Then every
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING or __name__ != "__main__":
     from netarena.sandbox import fork, protection
-else:  # loaded from this folder without a search path, on which other modules could be found
+else:  # loaded from this folder; no search path finds other modules
 
     def _load(name: str) -> types.ModuleType:
         path = Path(__file__).resolve().with_name(f"{name}.py")
@@ -50,14 +51,14 @@ else:  # loaded from this folder without a search path, on which other modules c
 
 #: Tags of a message, after the byte that reports the protections.
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
-#: Sent instead of that byte and a message if protections failed, followed by the reason.
+#: Tag that is sent instead, followed by the reason, if the protections could not be applied.
 UNPROTECTED = b"X"
 #: File name of compiled agent code, so that errors contain the line in the answer.
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
-#: Shortest pause between checks of a child with little CPU time left, in s. The child may exceed
-#: its limit by this time.
+#: Shortest pause in s between checks of a child with little CPU time left. The child may exceed its
+#: limit by this time.
 _LOOK_S = 0.02
 #: A child that waits while other processes have the CPU gets more wall time, up to this multiple of
 #: its limit.
@@ -65,14 +66,14 @@ MOST_WALLS = 10
 
 #: Maximum length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED: with a process's number in the upper bits, this is the process's CPU-time clock.
+#: CPUCLOCK_SCHED; with a process id in the upper bits, it is the process's CPU-time clock.
 _CPU_CLOCK = 2
 #: Added to the service's own niceness.
 _NICENESS = 5
 _READ_BYTES = 1 << 18
 
-# Modules of the standard library that load a shared library from outside the standard library,
-# where answers cannot read. They are loaded here once, or are not available.
+# Modules of the standard library that load a shared library from a folder that answers cannot read.
+# They are loaded here once, or they are not available.
 _WITH_LIBRARIES = (
     *("_bz2", "_ctypes", "_decimal", "_elementtree", "_hashlib", "_lzma", "_sqlite3", "_ssl"),
     *("_uuid", "_zoneinfo", "zlib"),
@@ -95,7 +96,7 @@ class PreloadFinder(importlib.abc.MetaPathFinder):
 
 @dataclass
 class Child:
-    """A running answer: its slot (which determines its user) and its times, in monotonic seconds.
+    """A running answer: its slot, which determines its user, and its times in monotonic seconds.
 
     ``deadline`` is the time of the next check.
     """
@@ -122,7 +123,7 @@ class Warm(fork.Forks):
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
-        gc.disable()  # loaded objects live as long as the process
+        gc.disable()  # loaded objects are never freed
         packages = _preload(header["preload"])
         self._call, self._context = _load_guest(header["guest"], payload)
         self._armour, self._users = _make_armour(header, packages)
@@ -146,7 +147,8 @@ class Warm(fork.Forks):
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
         pid = self._fork(connection, place, self._answer)
-        # the child has one thread, so its CPU time cannot exceed the wall time
+        # with one thread, the child's CPU time cannot exceed its wall time, so no earlier check is
+        # needed
         self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
         return pid
 
@@ -161,8 +163,8 @@ class Warm(fork.Forks):
     def _end_over_limit(self) -> None:
         """Kill children whose CPU or wall time is used up.
 
-        The kernel's own CPU limit is less exact: it counts ticks, runs ahead of a process's CPU
-        time by a tenth or more, and sends SIGKILL.
+        The kernel's own CPU limit is less exact: it counts ticks and overestimates CPU time by a
+        tenth or more. It also sends SIGKILL.
         """
         now = time.monotonic()
         for pid, child in self._children.items():
@@ -178,7 +180,7 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        _kill(pid)  # the rest of its group, because without seccomp the child could have forked
+        _kill(pid)  # its group: without seccomp, the child could have forked
         child = self._children.pop(pid)
         return {
             "status": status,
@@ -195,7 +197,7 @@ class Warm(fork.Forks):
         return pid
 
     def _be_child(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> None:
-        write, leave = os.write, os._exit  # before agent code can replace them
+        write, leave = os.write, os._exit  # agent code may replace those in os
         try:
             _lead_group(0)
             ruleset = self._armour.ruleset
@@ -239,7 +241,7 @@ class Warm(fork.Forks):
 
 
 def describe(error: BaseException) -> str:
-    """Return the type, text and line of an error in the answer; can raise only MemoryError."""
+    """Return the type, text and line of an error in the answer. Only MemoryError can be raised."""
     try:
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         lines = []
@@ -272,7 +274,7 @@ def _preload(folders: dict[str, str]) -> list[str]:
 
 def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
     guest = types.ModuleType("guest")
-    sys.modules["guest"] = guest  # dataclasses and pickles look up their module
+    sys.modules["guest"] = guest  # dataclasses and pickle look up the module
     exec(compile(source, "<guest>", "exec"), guest.__dict__)  # noqa: S102 - our own guest
     return guest.call, guest.load(payload)
 
@@ -280,7 +282,8 @@ def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any],
 def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
-    """Return the protections of all children, and their users (none if the service's user)."""
+    """Return the protections of all children, and their users (empty if they run as the service's
+    user)."""
     folders = [path for path in sys.path if Path(path).is_dir()]
     found = {one.name: one for one in protection.examine((*folders, *packages))}
     missing = [one for one in found.values() if one.essential and not one.ok]
@@ -300,7 +303,8 @@ def _make_armour(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor except ``kept`` and the standard three, which are the null device."""
+    """Close every descriptor except ``kept`` and the three standard descriptors, which are set to
+    the null device."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
             with suppress(OSError):  # the listing's own descriptor is already closed
@@ -322,8 +326,8 @@ def _used_s(pid: int) -> float:
 def _kept_waiting_s(pid: int) -> float:
     """Return how long the process was ready to run while other processes had the CPU, in s.
 
-    Sleep does not count, but waiting due to a control group's CPU quota does. The result is 0.0 if
-    the kernel does not report this time.
+    Sleep does not count, but waiting because of a control group's CPU quota does. The result is 0.0
+    if the kernel does not report this time.
     """
     try:
         fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
@@ -361,7 +365,7 @@ def main() -> None:
         raise
     del header, payload
     _point_to_null(0, 1, 2)
-    # low priority of answers, so that the service's health checks work while all answers compute
+    # low priority, so that the service's health checks work while all answers compute
     os.nice(_NICENESS)
     warm.serve(ready=True)
 

@@ -33,8 +33,8 @@ class Servant:
     """A helper process that is restarted when needed. ``name`` describes it in messages.
 
     If the process has not answered a request after ``answer_s``, it must answer ``ping`` within
-    ``sign_s``; without ``sign_s`` the process is stopped at once. ``apart`` means that no agent can
-    make the process end or hang, so an unexpected end is a proven environment failure.
+    ``sign_s``; without ``sign_s``, it is stopped at once. ``apart`` means that agents cannot make
+    the process end or hang, so an unexpected end is a proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -69,13 +69,13 @@ class Servant:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process until it is stopped or restarted."""
+        """Process id until the process is stopped or restarted."""
         return self._child.pid if self._child is not None else None
 
     async def start(self) -> dict[str, Any]:
         """Start the process if it does not run; return its ready message.
 
-        Raises EnvironmentFailed, marked as proven, with the reason if the process does not become
+        Raises EnvironmentFailed with the reason, marked as proven, if the process does not become
         ready.
         """
         async with self._starting:
@@ -90,7 +90,8 @@ class Servant:
             await self._stop()
 
     async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
-        """Send a request to the process and return its answer; ``life`` selects a particular run.
+        """Send a request to the process and return its answer. With ``life``, only this run of the
+        process may answer.
 
         Raises EnvironmentFailed with the process's error, or if the process has ended or does not
         answer.
@@ -132,7 +133,8 @@ class Servant:
             self._waiting.pop(number, None)
 
     async def _hangs(self) -> bool:
-        """Return whether the process hangs or has ended; kill a hanging one to allow a restart."""
+        """Return whether the process hangs or has ended. Kill a process that hangs, to allow a
+        restart."""
         child = self._child
         try:
             return await self._order(self.sign_s, "ping", episode=0) is None

@@ -1,1 +1,1 @@
-"""Interface of applications, with their queries, replies, tickets, labels and prompts."""
+"""Interface of applications: queries, replies, tickets, labels and prompts."""

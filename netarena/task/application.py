@@ -1,13 +1,14 @@
-"""The two interfaces that make an application: a pure ``Application`` and its live ``Environment``.
+"""The two interfaces that an application implements: a pure ``Application`` and its live
+``Environment``.
 
 An application is a state space (JSON values), an action space with effects (its table of
 ``Action`` kinds), a seeded query generator with a reference solution, a prompt, a parser of
-replies, a judge, and one environment. Everything but the environment is pure: same arguments,
-same result, on every machine and Python version.
+replies, a judge, and one environment. All parts except the environment are pure: the same arguments
+give the same result on every machine and Python version.
 
-The interface serves constructive applications that are over after one reply (``one_shot``) and
-reactive ones whose live worlds take time to build and break. ``netarena.testing`` holds the
-contract that every application must pass.
+The interface supports two kinds of applications. In constructive applications, one reply solves a
+query (``one_shot``). In reactive applications, agents repair a live world, and a world takes time
+to build. ``netarena.testing`` contains the contract tests that every application must pass.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from netarena.task.tool import DONE, Tool, Tools, read_causes
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
-#: Phrases with which ``netarena.sandbox.shell`` reports a failed or stopped command.
+#: Lines with which ``netarena.sandbox.shell`` reports a failed or stopped command.
 _FAILED = re.compile(r"^\[(?:exit status \d+|stopped: .*)\]\s*\Z", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The drawn parts of a query (see ``Query``)."""
+    """The generated parts of a query (see ``Query``)."""
 
     level: str
     text: str
@@ -63,38 +64,39 @@ class Drawn:
     actions: tuple[Action, ...]
 
 
-#: Draws one query of a label, from the given randomness only.
+#: Function that generates one query of a label; the given generator is its only source of
+#: randomness.
 Drawer: TypeAlias = Callable[[str, random.Random], Drawn]
 
 
 class Environment(ABC):
     """The live world of one query; the only impure part of an application.
 
-    The engine calls ``open`` once, then ``execute`` and ``observe`` alternately, then ``close``
-    exactly once, shielded from cancellation, also if ``open`` failed.
+    The engine calls ``open`` once, then ``execute`` and ``observe`` alternately. It calls ``close``
+    exactly once, even if ``open`` failed, and shields it from cancellation.
     """
 
-    #: Whether ``execute`` is still waiting for a slot, so that nothing of the move has run yet.
+    #: Whether ``execute`` is still waiting for a slot, so that no part of the move has run yet.
     waiting: bool = False
-    #: Time of observing that is charged to the agent that caused it, in s. Otherwise an agent could
-    #: use up an assessment's time without using its own.
+    #: Time of observing in s that counts as agent time, because the agent has caused it. Otherwise
+    #: an agent could use up an assessment's time without using its own.
     charged_s: float = 0.0
 
     @abstractmethod
     async def open(self) -> State:
         """Build the world and return the first settled state.
 
-        Verify that the world is in the intended state, apply the query's actions (if they make the
-        initial state) and verify their effect. Raises EnvironmentFailed if the world cannot be
-        built or an effect does not show.
+        Verify that the world is in the intended state. If the query's actions lead to the initial
+        state, apply them and verify their effect. Raises EnvironmentFailed if the world cannot be
+        built or an action has no visible effect.
         """
 
     @abstractmethod
     async def execute(self, move: Move) -> Execution:
         """Run an agent's move inside a sandbox, within this application's own limits.
 
-        Raises EnvironmentFailed if the world broke. A move that fails is not an error: its output
-        says so.
+        Raises EnvironmentFailed if the world failed. A move that fails is not an error; its output
+        reports the failure.
         """
 
     @abstractmethod
@@ -106,7 +108,7 @@ class Environment(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Tear the world down and leave nothing behind: no process, file, link or namespace."""
+        """Remove the world completely, with all its processes, files, links and namespaces."""
 
     async def snapshot(self) -> object:
         """Return the data with which ``restore`` resets this world, any number of times.
@@ -118,7 +120,7 @@ class Environment(ABC):
         )
 
     async def restore(self, snapshot: object) -> None:
-        """Return to the state of this world's own ``snapshot``. Raises EnvironmentFailed."""
+        """Restore the state of a ``snapshot`` of this world. Raises EnvironmentFailed."""
         del snapshot
         raise EnvironmentFailed(
             "this application's worlds do not support restoring an earlier state", proven_ours=True
@@ -126,25 +128,26 @@ class Environment(ABC):
 
 
 class Application(ABC):
-    """A kind of task for agents. Its state is its options and the resources of ``async with``."""
+    """A kind of task for agents. An instance has only its options and the resources of ``async
+    with`` as state."""
 
     #: Entry-point name.
     name: ClassVar[str]
-    #: Version of the generator: part of each query's id, raised whenever a seed would draw
-    #: different queries.
+    #: Version of the generator. It is part of each query's id, and is increased whenever a seed
+    #: would give different queries.
     version: ClassVar[str]
-    #: Version of the prompts' wording, raised whenever it changes: runs of different wordings are
-    #: not compared with each other.
+    #: Version of the prompts' wording, increased whenever the wording changes. Runs with different
+    #: wordings are not compared with each other.
     prompt_version: ClassVar[int] = 1
-    #: The participant's role in the external contract.
+    #: The participant's role in assessment requests.
     role: ClassVar[str]
     #: One line for the agent card.
     title: ClassVar[str]
-    #: A paragraph for the agent card; if empty, the title.
+    #: A paragraph for the agent card. If it is empty, the card contains the title.
     summary: ClassVar[str] = ""
     #: Whether one reply decides; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
-    # Optional capabilities: set in the class, or in the constructor if they need ``self``.
+    # Optional capabilities. They are set in the class, or in the constructor if they need ``self``.
     baselines: Baselines = Baselines()
     tickets: Tickets = Tickets()
     tools: Tools = Tools()
@@ -154,15 +157,16 @@ class Application(ABC):
     #: Keys of a query that reveal its answer: the actions and, in a reactive application, the
     #: intended state.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
-    #: Notes that its judgements may contain; the summary counts graded episodes by note.
+    #: Notes that judgements may contain. The summary counts graded episodes by note.
     notes: ClassVar[tuple[str, ...]] = ()
     #: Number of times that an audit observes each settled state; all observations must be equal.
     looks: ClassVar[int] = 1
-    #: Whether a container that runs agents' code needs privileges, such as to make namespaces.
+    #: Whether a container that runs agents' code needs privileges, for example to create
+    #: namespaces.
     privileged: ClassVar[bool] = False
     #: Type of this application's configuration.
     config_type: ClassVar[type[Config]] = Config
-    #: The options of the constructor; they do not change afterwards.
+    #: Options of the constructor; they never change.
     unsandboxed: bool = False
     training: bool = False
 
@@ -170,7 +174,7 @@ class Application(ABC):
         """Set the options.
 
         ``unsandboxed`` runs agents' code even if the machine lacks a protection. ``training``
-        draws queries for training, with ids and seeds that no assessment has.
+        generates queries for training, with ids and seeds that no assessment has.
         """
         self.unsandboxed = unsandboxed
         self.training = training
@@ -179,8 +183,8 @@ class Application(ABC):
     def recorded_name(self) -> str:
         """Return the name in ids, queries and stored runs.
 
-        This is the entry-point name, except for an application that was split off another one: it
-        uses the other one's name there, so that its queries and ids stay as they were.
+        It is the entry-point name by default. An application that was split off another application
+        uses the other's name, so that its queries and ids do not change.
         """
         return self.name
 
@@ -188,7 +192,7 @@ class Application(ABC):
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
         """Return the entry-point name of another application that serves these config values.
 
-        None, the default, means that this application serves them. See ``forwarded``.
+        The default is None: this application serves them. See ``forwarded``.
         """
         del values
         return None
@@ -202,12 +206,13 @@ class Application(ABC):
 
     @abstractmethod
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        """Draw all queries of ``config``, ``config.num_queries`` per label, index from 0.
+        """Generate all queries of ``config``: ``config.num_queries`` per label, with indices from
+        0.
 
         Labels alternate in the order of ``labels``: query k of the label at position p has the
-        index ``k * len(labels) + p``. Query ``i`` must be drawn only from ``self.rng(config, seed,
-        i)``. Its id and content must not depend on ``num_queries``, so that a run can be extended.
-        Raises ConfigError if the config cannot be drawn.
+        index ``k * len(labels) + p``. The only source of randomness of query ``i`` must be
+        ``self.rng(config, seed, i)``. Its id and content must not depend on ``num_queries``, so
+        that a run can be extended. Raises ConfigError if the config selects no queries.
         """
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
@@ -216,21 +221,21 @@ class Application(ABC):
         return self.generate(config, seed)
 
     def generate_at(self, config: Config, seed: int, indices: Sequence[int]) -> Iterator[Query]:
-        """Draw the queries with these ascending ``indices``."""
+        """Generate the queries with these ascending ``indices``."""
         wanted = set(indices)
         if wanted:
             drawn = self.generate_from(config, seed, indices[0])
             yield from (query for query in drawn if query.index in wanted)
 
     def size(self, config: Config) -> int:
-        """Return the number of queries that ``generate`` draws, without drawing all of them.
+        """Return the number of queries that ``generate`` yields, without generating them all.
 
         Raises ConfigError if the config cannot be drawn.
         """
         return config.num_queries * len(self.labels(config))
 
     def labels(self, config: Config) -> Collection[str]:
-        """Return the labels; ``generate`` draws ``config.num_queries`` queries of each label.
+        """Return the labels; ``generate`` yields ``config.num_queries`` queries of each label.
 
         Raises ConfigError if the config cannot be drawn.
         """
@@ -242,13 +247,13 @@ class Application(ABC):
         """Return the reference solution: replies in an agent's format, one per turn."""
 
     def describe(self, action: Action) -> str:
-        """Describe one action in words; by default its kind and parameters."""
+        """Return a description of one action; by default its kind and parameters."""
         told = ", ".join(f"{key} {value}" for key, value in action.parameters.items())
         return f"{action.kind}: {told}" if told else action.kind
 
     @abstractmethod
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the parts of the next prompt, which is complete and contains no hidden facts.
+        """Return the parts of the next prompt. The prompt is complete and contains no hidden facts.
 
         ``state`` is the last settled state, ``steps`` the turns so far.
         """
@@ -263,9 +268,9 @@ class Application(ABC):
 
     @abstractmethod
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge one step from the episode's first state and the states before and after it.
+        """Grade one step, given the episode's first state and the states before and after the step.
 
-        Pure, so that ``netarena regrade`` can repeat it from the journal.
+        A pure function, so that ``netarena regrade`` can repeat it from the journal.
         """
 
     def refine(
@@ -276,9 +281,9 @@ class Application(ABC):
         move: Move,
         states: tuple[State, State],
     ) -> Judgement:
-        """Return the judgement of a step under ``config``, from that of ``judge``.
+        """Return the judgement of a step under ``config``, given the judgement of ``judge``.
 
-        ``states`` are the states before and after ``move``. Pure, like ``judge``.
+        ``states`` are the states before and after ``move``. A pure function, like ``judge``.
         """
         del config, query, move, states
         return judgement
@@ -295,8 +300,9 @@ class Application(ABC):
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         """Return numbers that the summary averages as ``avg_<key>``; by default the turns.
 
-        None is an episode that was never asked and counts as a failure, with the maximum number of
-        turns: ``config.max_iterations`` is then set. Omitted keys are left out of the average.
+        For an episode that was never asked and counts as a failure, ``episode`` is None. It has the
+        maximum number of turns; ``config.max_iterations`` is then set. A key that an episode omits
+        is left out of its average.
         """
         turns = self.turns(config) if episode is None else episode.iterations
         return {"iterations": float(turns)}
@@ -305,7 +311,7 @@ class Application(ABC):
     def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
         """Return correct, safe, label and iterations of an untrusted result record.
 
-        The inverse of ``record``, for result files without a journal.
+        It is the inverse of ``record``, for result files without a journal.
         """
         turns = record.get("iterations")
         return (
@@ -316,10 +322,11 @@ class Application(ABC):
         )
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
-        """Return where ``episode`` went wrong, by rules that the application documents.
+        """Return the failure type of ``episode``, by rules that the application documents.
 
-        Called for each graded episode that was not solved safely; ``episode.steps`` are complete.
-        Cheap and pure: it reads the judgements in the record. None if no failure type fits.
+        It is called for each graded episode that was not solved safely; ``episode.steps`` are
+        complete. It must be fast and pure, so it only reads the judgements in the record. None if
+        no failure type applies.
         """
         del query, episode
         return None
@@ -334,13 +341,15 @@ class Application(ABC):
     def progress(self, query: Query, state: State) -> float:
         """Return the share of tested elements that are as intended in ``state``, in [0, 1].
 
-        Training shapes rewards with this potential. Pure; 0 if an application has no such measure.
+        Training shapes rewards with this potential. A pure function; 0 if an application has no
+        such measure.
         """
         del query, state
         return 0.0
 
     def fails(self, step: Step) -> bool:
-        """Return whether the command of ``step`` failed, according to the shell's last line."""
+        """Return whether the command of ``step`` failed, according to the last line of its
+        output."""
         return bool(_FAILED.search(step.output))
 
     def diagnose(self) -> Sequence[Check]:
@@ -355,10 +364,11 @@ class Application(ABC):
         return ()
 
     def check(self, config: Config) -> None:
-        """Refuse a config that this machine cannot run: ConfigError has reason and remedy."""
+        """Raise ConfigError, with reason and remedy, for a config that this machine cannot run."""
 
     def venue(self, config: Config) -> str:
-        """Return which environment grades under ``config``, and why; empty if there is only one."""
+        """Return the name of the environment that ``config`` uses, and the reason; empty if there
+        is only one."""
         del config
         return ""
 
@@ -372,7 +382,7 @@ class Application(ABC):
         return None
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Return config keys that a service takes from its environment if a request omits them.
+        """Return config keys whose defaults a service reads from its environment variables.
 
         Raises ConfigError for an invalid environment.
         """
@@ -399,7 +409,7 @@ class Application(ABC):
     def solutions(self, query: Query) -> Iterable[Sequence[str]]:
         """Return orders in which the reference solution may be sent; the audit verifies each order.
 
-        These are all orders, or some of them if there are many.
+        The result is all orders, or some of them if there are many.
         """
         return (self.solve(query),)
 
@@ -408,10 +418,10 @@ class Application(ABC):
         return self.solutions(query)
 
     def hasty(self, query: Query) -> Iterable[Sequence[str]]:
-        """Return the same repairs in orders that break or open something.
+        """Return the reference solution's repairs in orders that are unsafe.
 
-        In each order a repair comes before one that it must wait for; the audit verifies that none
-        of these orders is safe.
+        In each order, a repair comes before another repair that must precede it. The audit verifies
+        that none of these orders is safe.
         """
         del query
         return ()
@@ -422,7 +432,8 @@ class Application(ABC):
         return ()
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return states that an agent reaches without reading the task, such as the initial one.
+        """Return states that an agent can reach without reading the task, such as the given data
+        unchanged.
 
         The audit verifies that neither these states nor ``initial`` itself solve ``query``.
         """
@@ -430,24 +441,26 @@ class Application(ABC):
         return ()
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
-        """Return features of everything that an agent can read of ``query`` without probes.
+        """Return features of all data of ``query`` that an agent can read without probes.
 
         The audit of traces calls it inside ``async with`` of the application. An application whose
         traces exist only in a live world opens an environment, reads it through the agent's
-        sandbox, and closes it. None if there is nothing to read.
+        sandbox, and closes it. None if an agent can read no data.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """
         del query, config
         return None
 
-    # Shared by all applications.
+    # Methods that applications do not override.
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """Return ``episode`` with its judgements' notes, remains of faults, and failure.
+        """Return ``episode`` with the notes of its judgements, a note on remaining parts of faults,
+        and its failure type.
 
-        Remains are noted if everything is right; solved or invalid episodes have no failure. If a
-        rule raises an error, the error is logged and the rule reports nothing: no verdict changes.
+        Remaining parts of faults are noted only in tickets that end in a correct state. Solved and
+        invalid episodes have no failure type. If a rule raises an error, the error is logged and
+        the rule has no result; the verdict does not change.
         """
         failure = None
         if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
@@ -475,7 +488,7 @@ class Application(ABC):
             if self.one_shot:
                 return parts
             return replace(parts, situation=f"{turn}\n\n{parts.situation}".rstrip())
-        # Seeded with the open id, since the symptoms must be the same for a sealed id.
+        # Seeded with the open id, because the symptoms must be the same for a sealed id.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         return replace(parts, situation=f"{turn} A declaration uses up one turn, too.")
@@ -483,7 +496,7 @@ class Application(ABC):
     def turns(self, config: Config, query: Query | None = None) -> int:
         """Return the maximum number of replies of an episode of ``query``.
 
-        ``config.max_iterations`` decides if it is set. Otherwise the limit is computed from the
+        ``config.max_iterations`` is the limit if it is set. Otherwise the limit is computed from the
         size of the query's world and is at least ``MIN_TURNS``, which is also returned without a
         query.
         """
@@ -494,7 +507,7 @@ class Application(ABC):
         return MIN_TURNS if query is None else max(MIN_TURNS, self.fair_turns(query))
 
     def fair_turns(self, query: Query) -> int:
-        """Return how many turns the size of a query's world calls for.
+        """Return the number of turns that is appropriate for the size of a query's world.
 
         ``turns`` uses this number if ``max_iterations`` is not set.
         """
@@ -504,13 +517,14 @@ class Application(ABC):
     def rng(self, config: Config, seed: int, index: int) -> random.Random:
         """Return the only source of randomness for query ``index``.
 
-        Seeded with text through SHA-512 (the ``random`` module's version 2 seeding), so that it
+        It is seeded with text through SHA-512 (version 2 seeding of the ``random`` module), so it
         does not depend on Python's hash seed.
         """
         return random.Random(self.query_id(config, seed, index))  # noqa: S311 -- not for secrets
 
     def query_id(self, config: Config, seed: int, index: int) -> str:
-        """Return application, generator version, hash of the shaping keys, seed and index as an id.
+        """Return the id: application, generator version, hash of the keys that determine queries,
+        seed and index.
 
         Ids of training queries start with ``train``.
         """
@@ -520,28 +534,30 @@ class Application(ABC):
     def version_of(self, config: Config) -> str:
         """Return the generator's version for queries of ``config``.
 
-        This version differs from ``version`` if a change affects only some configs, so that the
-        queries of other configs keep their ids.
+        If a change affects only some configs, only their version changes, so that the queries of
+        other configs keep their ids.
         """
         del config
         return self.version
 
     def versions(self) -> Mapping[str, str]:
-        """Return the values of ``version_of``, each with its configs in words (empty for all)."""
+        """Return each value of ``version_of``, with a description of its configs (empty if it
+        applies to all configs)."""
         return {self.version: ""}
 
 
 class Labelled(Application):
-    """Base of applications that draw queries label by label, in turn."""
+    """Base of applications that generate queries label by label, in turn."""
 
     @abstractmethod
     def labels(self, config: Config) -> Collection[str]: ...
 
     @abstractmethod
     def drawer(self, config: Config) -> Drawer:
-        """Return the function that draws a query of ``config``; compute shared values here.
+        """Return a function that generates a query of ``config``. Compute values that queries share
+        in this method.
 
-        Both raise ConfigError if the config cannot be drawn.
+        The method and the function raise ConfigError if no query of ``config`` can be generated.
         """
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
@@ -567,7 +583,7 @@ class Labelled(Application):
 
 
 def _of_ticket(query: Query, episode: Episode) -> Failure | None:
-    """Return a failure that only tickets can have."""
+    """Return the failure if it is of a type that only tickets have, otherwise None."""
     if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
         return None
     harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
@@ -613,7 +629,7 @@ def describe_versions(application: Application) -> str:
 
 
 def explain_version(application: Application, version: str) -> str:
-    """Return why a query of ``version`` cannot be drawn again: its configs are different."""
+    """Return the reason why a query of ``version`` cannot be generated again."""
     if words := application.versions().get(version):
         has = f"has only for {words}"
     else:
@@ -649,8 +665,8 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
 def forwarded(application: Application, values: Any) -> Application:
     """Return the application that serves a config of these values: usually ``application`` itself.
 
-    Another application gets the same options, and is neither entered nor left. Raises ConfigError
-    if that application cannot be loaded.
+    Another application is created with the same options; the caller must enter it. Raises
+    ConfigError if that application cannot be loaded.
     """
     name = application.forward(values) if isinstance(values, Mapping) else None
     if name is None:

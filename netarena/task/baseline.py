@@ -1,4 +1,5 @@
-"""Scripted agents of an application: the end points of each scale, and baselines between them."""
+"""Scripted agents of an application: the best and the worst possible results, and baselines between
+them."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from netarena.model import Query
 class Baselines:
     """Replies of the scripted agents; an application overrides the methods of its agents.
 
-    The agents ``oracle`` and ``noop`` need no method: they send ``Application.solve`` and nothing.
+    The agents ``oracle`` and ``noop`` need no method: ``oracle`` sends the replies of
+    ``Application.solve``, and ``noop`` sends no usable reply.
     """
 
-    #: Agents without knowledge whose results belong in every ranking.
+    #: Agents without knowledge of the query whose results belong in every ranking.
     floors: ClassVar[tuple[str, ...]] = ("noop", "random")
 
     def offers(self, agent: str) -> bool:
@@ -33,7 +35,7 @@ class Baselines:
         raise NotImplementedError
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        """Return the replies, one per turn, that score best on ``answers`` without looking.
+        """Return the replies, one per turn, that score best on ``answers`` without reading prompts.
 
         ``answers`` are queries of one label from another seed, with ground truth.
         """
@@ -49,15 +51,16 @@ class Baselines:
     def parser_reply(self, prompt: str) -> str:
         """Return the reply that fixed patterns derive from a prompt.
 
-        Raises ValueError for a prompt that no pattern fits.
+        Raises ValueError for a prompt that matches no pattern.
         """
         raise NotImplementedError
 
     def solved_unseen_by(self, config: Config) -> str | None:
         """Return the scripted agent that solves nearly all queries of ``config`` without a model.
 
-        Such an agent reads fixed sentences or sends a known configuration without an observation.
-        None if there is no such agent; otherwise summaries and reports show a warning.
+        Such an agent parses prompts with fixed patterns, or sends a known configuration without
+        observations. None if there is no such agent. If there is one, summaries and reports show a
+        warning.
         """
         del config
         return None

@@ -1,11 +1,12 @@
-"""Checks whether a bash command line is complete, and finds the texts in it.
+"""Checks whether a bash command line is complete, and finds quotes, comments and here-documents in
+it.
 
 The parser knows only quotes, escapes, comments, substitutions, parentheses, here-documents, and
-operators that need a right side. Incomplete commands that bash itself refuses completely (a ``do``
-without ``done``) are left to bash. This module detects incomplete commands that bash would run: a
-line that ends with a backslash, or a here-document without an end. It also detects commands whose
-rest is on the next line by mistake: a backslash followed by blanks, continuation marks of other
-shells, a line that starts with an option.
+operators that need a right side. Bash itself refuses some incomplete commands (a ``do`` without
+``done``). This module detects incomplete commands that bash would run: a line that ends with a
+backslash, or a here-document without an end. It also detects commands whose rest is on the next
+line by mistake: a backslash followed by blanks, continuation marks of other shells, or a line that
+starts with an option.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>
 _OPERATOR = re.compile(r"\|[|&]?|&&")
 #: Arithmetic, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
-#: Matched after a backslash: blanks at the end of the line, which prevent its continuation.
+#: Matched after a backslash: blanks at the end of the line. They prevent the continuation of the
+#: line.
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
-#: Matched after a backslash at a line's end: an empty line or a comment, which ends the command.
+#: Matched after a backslash at the end of a line: an empty line or a comment. Either ends the
+#: command.
 _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
 #: A line end after a backtick, which PowerShell treats as a line continuation.
 _LINE_END = re.compile(r"[ \t]*+\n")
-#: An option whose hyphens an editor replaced with dashes, which bash reads as a name.
+#: An option whose hyphens an editor has replaced with dashes. Bash reads it as a name.
 _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
-#: The start of a continuation, which no command starts with: an option or an operator.
+#: The beginning of a continuation line: an option or an operator. Commands do not begin with these.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
 
 #: Prompts of shells: ``me@box:~$``, ``[me@box ~]$``, ``(env) $``. A superuser's prompt ends in
@@ -55,11 +58,11 @@ _PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \
 
 @dataclass
 class Line:
-    """One logical line, which ends where bash would start to run it.
+    """One logical line. It ends where bash would start to run it.
 
-    ``why`` says what is missing; it is empty if nothing is. ``texts`` are the positions of quotes,
-    comments and here-documents, ``comments`` those of the comments, and ``documents`` those of
-    here-documents with their closing lines.
+    ``why`` names the missing part; it is empty if the line is complete. ``texts`` are the positions
+    of quotes, comments and here-documents. ``comments`` are those of the comments, and
+    ``documents`` those of here-documents with their closing lines.
     """
 
     start: int
@@ -87,7 +90,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def lacks(command: str) -> str:
-    """Return what an incomplete command lacks, in words; empty if it is complete."""
+    """Return the name of the part that an incomplete command lacks; "" if it is complete."""
     for number, line in enumerate(read_lines(command)):
         if line.why:
             return line.why
@@ -101,7 +104,7 @@ def lacks(command: str) -> str:
 
 
 def blank(text: str, places: list[tuple[int, int]]) -> str:
-    """Return the text with underscores at these positions; its length stays the same."""
+    """Return the text with underscores at these positions; its length does not change."""
     pieces, place = [], 0
     for begin, end in sorted(places):
         pieces += [text[place:begin], "_" * (min(end, len(text)) - max(begin, place))]
@@ -110,7 +113,7 @@ def blank(text: str, places: list[tuple[int, int]]) -> str:
 
 
 def is_rest(text: str, place: int) -> bool:
-    """Return whether the next line starts like a continuation rather than a command."""
+    """Return whether the next line starts like a continuation instead of a command."""
     return _REST.match(text, place) is not None
 
 
@@ -121,14 +124,15 @@ class _Reader:
         self._place = start
         #: Closing marks of the open constructs, innermost last.
         self._open: list[str] = []
-        #: Number of open constructs when the outermost ``$((`` started: in it ``<<`` shifts bits.
+        #: Number of open constructs when the outermost ``$((`` started. Inside it, ``<<`` shifts
+        #: bits.
         self._sum = 0
         #: Start of the outermost text in double quotes.
         self._quoted: int | None = None
-        #: Here-documents whose bodies start at the next line: their closing lines,
-        #: whether tabs may precede these, and whether backslashes join lines.
+        #: Here-documents whose bodies start at the next line: the closing line, whether tabs may
+        #: precede it, and whether backslashes join lines.
         self._documents: list[tuple[str, bool, bool]] = []
-        #: End of the last escaped character, which is part of a word.
+        #: End of the last escaped character. Such a character is part of a word.
         self._escaped = -1
         #: The operator at the end of the line so far.
         self._operator = ""
@@ -204,7 +208,8 @@ class _Reader:
         )
 
     def _is_caret(self, end: int) -> bool:
-        """Return whether the line that ends at ``end`` ends with ``^``, as continued in cmd.exe."""
+        """Return whether the line that ends at ``end`` ends with ``^``, the continuation mark of
+        cmd.exe."""
         text, texts = self._text, self._line.texts
         place = end - 1
         while place > self._line.start and text[place] in " \t":
@@ -332,7 +337,7 @@ def has_prompt(command: str) -> bool:
 def strip_prompts(session: str) -> str:
     """Return the commands of a shell session, without the prompt at the start of each line.
 
-    Raises ValueError for a line without a prompt: it may be output of a command.
+    Raises ValueError for a line without a prompt, because it may be output of a command.
     """
     commands = []
     for line in read_lines(session):

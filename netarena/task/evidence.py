@@ -1,8 +1,8 @@
-"""Evidence: everything that an agent can read of one query without sending a probe.
+"""Evidence: all data of one query that an agent can read without sending a probe.
 
-``netarena audit APP --traces`` asks whether a program can find a fault without diagnosis. For
-each query an application returns one ``Evidence``. It lists the candidates for what the agent
-has to find, and numeric features that an agent can read of each candidate. Learners then try to
+``netarena audit APP --traces`` tests whether a program can find a fault without diagnosis. For each
+query an application returns one ``Evidence``. It lists the candidates (the objects that may have
+the fault) and, for each candidate, numeric features that an agent can read. Learners then try to
 distinguish the targets from the other candidates.
 
 ========= ===========================================================================
@@ -14,10 +14,10 @@ form       the shape of an object whose correctness only the documentation decid
 symptom    data that influences traffic: never evidence, since reading it is the task
 ========= ===========================================================================
 
-Names of features are stable: one name means the same measurement in every candidate and query.
-A feature that a candidate does not have is left out of its mapping; learners see it as missing.
-A feature whose name starts with ``rule.`` is also a hand rule. Its value is a score, larger is
-more suspicious, and the audit uses it as a learner of its own, without training.
+Names of features are stable: one name means the same measurement in every candidate and query. A
+feature that a candidate does not have is left out of its mapping; learners treat it as missing. A
+feature whose name starts with ``rule.`` is also a hand-written rule. Its value is a score, and a
+larger value is more suspicious. The audit uses it as a separate learner without training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pydantic import Field
 
 from netarena.model import Record
 
-#: Prefix of the names of features that are hand rules.
+#: Prefix of the names of features that are hand-written rules.
 RULE = "rule."
 
 
@@ -44,12 +44,13 @@ class Kind(StrEnum):
 
 
 class Candidate(Record):
-    """A candidate among which the agent has to find the target, such as a machine or an object.
+    """An object that may be the target, such as a machine or a policy. The agent has to find the
+    target.
 
-    ``target`` is the ground truth: the candidate holds a fault, or the question is about it.
-    Only candidates of one ``role`` are compared with each other, because a difference between
-    roles is not a leak: border routers have more sessions than hosts, and more faults. A candidate
-    without features of a kind takes no part in the audit of that kind.
+    ``target`` is the ground truth: the candidate has a fault, or the question is about it. Only
+    candidates of one ``role`` are compared with each other, because a difference between roles is
+    not a leak. For example, border routers have more sessions than hosts, and more faults. A
+    candidate without features of a kind is left out of the audit of that kind.
     """
 
     name: str
@@ -66,8 +67,8 @@ class Candidate(Record):
 class Evidence(Record):
     """Candidates and features of one query.
 
-    ``wrong`` is the ground truth of "is anything wrong at all": false in a false alarm, null in
-    applications without false alarms. ``trace`` and ``form`` hold features of the query as a
+    ``wrong`` is the ground truth of whether the query has any fault: false in a false alarm, null
+    in applications without false alarms. ``trace`` and ``form`` contain features of the query as a
     whole, such as times between prompts.
     """
 
@@ -84,11 +85,11 @@ class Evidence(Record):
 
 
 def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the features, with added ones for each candidate's rank and distance from the median.
+    """Return the features, with two added features for each: rank, and distance from the median.
 
-    ``features`` are those of candidates of one role, by name. Each feature ``f`` gains ``f~rank``,
-    the mid-rank among the candidates in [0, 1], and ``f~off``, the signed distance from the median
-    as sign(d)·log(1 + |d|). Features that are equal in all candidates gain nothing.
+    ``features`` maps candidates of one role to their features. For each feature ``f``, ``f~rank``
+    is the mid-rank among the candidates in [0, 1]. ``f~off`` is the signed distance d from the
+    median as sign(d)·log(1 + |d|). A feature that is equal in all candidates has neither.
 
     >>> relative({"a": {"mtime": 1.0}, "b": {"mtime": 1.0}, "c": {"mtime": 5.0}})["c"]
     {'mtime': 5.0, 'mtime~rank': 1.0, 'mtime~off': 1.6094379124341003}

@@ -15,7 +15,7 @@ the finding's (``pair_broken`` …)  safety violation      a step had a finding;
 ``not_repaired``                   control logic error   none of these
 =================================  ====================  ==========================================
 
-Applications of one turn have rules of their own.
+Applications with one turn per query have their own rules.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
-#: Maximum number of characters of the last message to an agent in a detail.
+#: Maximum number of characters of the agent's last message that a detail quotes.
 TOLD_CHARS = 300
-#: Maximum number of distinct details that are counted per reason, since foreign text is unbounded.
+#: Maximum number of distinct details that are counted per reason, because texts from agents are
+#: unbounded.
 _MOST_WORDS = 100
 #: Maximum number of characters of such a detail.
 _MOST_CHARS = 500
@@ -40,9 +41,10 @@ def is_lost(episode: Episode) -> bool:
 
 
 def why(episode: Episode) -> str:
-    """Return in one line why, and at which step, an episode failed; empty if it was solved safely.
+    """Return in one line the reason and the step at which an episode failed; "" if it was solved
+    safely.
 
-    A safety violation comes before elements that are still wrong.
+    A safety violation is named before elements that are still wrong.
     """
     if episode.outcome is Outcome.INVALID:
         return f"environment failure, not in the rates: {episode.detail}"
@@ -77,13 +79,15 @@ class Losses:
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # beyond the limit, further details are counted with the first ones
+        # beyond the limit, further details are counted with the first one
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:
-        """Return the most frequent reason, with a detail; of equally frequent reasons the first.
+        """Return the most frequent reason with a detail. Among equally frequent reasons, return the
+        first.
 
-        A detail that not all of its episodes have is marked as an example. Empty without failures.
+        A detail that not all episodes with this reason have is marked as an example. Empty without
+        failures.
         """
         if not self._words:
             return ""
@@ -101,10 +105,11 @@ def classify_turns(
     count_wrong: Callable[[State], int],
     does_nothing: Callable[[Step], bool] = lambda step: not step.executed,
 ) -> Failure:
-    """Return the failure type of a graded episode that is not solved safely, by the table above.
+    """Return the failure type of a graded episode that is not solved safely, by the table in the
+    module's docstring.
 
-    ``count_wrong`` returns how many ordered pairs of a state are not as intended. ``does_nothing``
-    returns whether a turn had no effect: by default, if it ran no command.
+    ``count_wrong`` returns the number of ordered pairs of a state that are not as intended.
+    ``does_nothing`` returns whether a turn had no effect; by default, such a turn ran no command.
     """
     for step in episode.steps:
         for finding in step.judgement.findings if step.judgement is not None else ():

@@ -1,9 +1,9 @@
 """Query ids and their sealed form.
 
-An id consists of application, generator version, hash of the keys that shape queries, seed and
-index. A reader of the id can therefore draw the query, its solution and the run's other queries. If
-records leave the service during a run, ids are sealed: an HMAC under the seed replaces seed and
-index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
+An id consists of application, generator version, hash of the keys that determine queries, seed and
+index. A reader of the id can therefore generate the query, its solution and the run's other
+queries. If records leave the service during a run, ids are sealed: an HMAC under the seed replaces
+seed and index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ _SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
 
 
 class Secrecy(IntEnum):
-    """Visibility of a run's seed to readers of its records; a resumed run uses the stricter one."""
+    """Visibility of a run's seed to readers of its records. A resumed run uses the stricter of its
+    two values."""
 
     #: Ids and summaries contain the seed.
     OPEN = 0
-    #: Ids contain the seed; a summary contains it only when no query is left to be asked
+    #: Ids contain the seed. A summary contains it only when no further query will be asked
     #: (``netarena.run.assessment``).
     SERVED = 1
-    #: Ids are sealed; a summary contains the seed as in the previous case.
+    #: Ids are sealed. A summary contains the seed as with ``SERVED``.
     SEALED = 2
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Contents of an id; ``seed`` and ``index`` are null if it is sealed."""
+    """Contents of an id; ``seed`` and ``index`` are null if the id is sealed."""
 
     #: Application and generator version, joined by a hyphen.
     generator: str
@@ -57,13 +58,13 @@ def read_id(text: str) -> Identity | None:
 
 
 def seal_id(query_id: str, seed: int) -> str:
-    """Return the sealed form of an open id: 128 bits of its HMAC-SHA256 under the seed."""
+    """Return the sealed form of an open id: 128 bits of its HMAC-SHA256 with the seed as key."""
     digest = hmac.digest(str(seed).encode(), query_id.encode(), hashlib.sha256)
     return f"{query_id.rsplit('-', 2)[0]}-{digest.hex()[:SEAL_DIGITS]}"
 
 
 def seal(query: Query) -> Query:
-    """Return the same query under its sealed id."""
+    """Return the same query with its sealed id."""
     return query.model_copy(update={"id": seal_id(query.id, query.seed)})
 
 

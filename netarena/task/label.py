@@ -1,8 +1,8 @@
 """Labels of reactive applications: single or combined kinds of fault.
 
 ``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
-that is not in the paper. The default is each of the paper's kinds and each of their pairs. Queries
-of ``faults_0`` to ``faults_5`` have that many faults of any kinds.
+that is not in the paper. The default is all of the paper's kinds and all pairs of them. Queries
+with a label ``faults_0`` to ``faults_5`` have this number of faults of any kinds.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from netarena.errors import ConfigError, not_one_of
 JOINT = "+"
 #: Maximum number of parts of a combined fault.
 MAX_PARTS = 3
-#: All kinds that are not in the paper, one label for each.
+#: Stands for all kinds that are not in the paper, with one label each.
 EXTENDED = "extended"
-#: Labels with a number of faults of drawn kinds; a ticket does not reveal the number.
+#: Label -> number of faults of random kinds. A ticket does not reveal the number.
 COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
-    """Return the value of ``error_types`` as labels: a text or a list, no kind twice in one label.
+    """Return the labels in a value of ``error_types`` (a text or a list). A label must not repeat a
+    kind.
 
-    Of labels with the same kinds the first is used. Raises ValueError for invalid text, but does
-    not check that the kinds exist.
+    If several labels have the same kinds, the first is used. Raises ValueError for invalid text,
+    but does not check that the kinds exist.
     """
     labels = [value] if isinstance(value, str) else value
     if labels is None:
@@ -66,8 +67,8 @@ class FaultConfig(Config):
     #: Kinds of fault; ``+`` joins a combination. Null means the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
-    #: Whether a command that changes the configuration and repairs nothing is unsafe, as in the
-    #: paper's appendix, or safe as long as it breaks nothing.
+    #: Verdict on a command that changes the configuration but repairs nothing: unsafe as in the
+    #: paper's appendix (``paper``), or safe if it breaks nothing (``default``).
     judging: Literal["default", "paper"] = limits(default="default")
 
     @field_validator("error_types", mode="before")
@@ -83,14 +84,15 @@ class FaultConfig(Config):
 class Catalogue:
     """The kinds of an application, and the difficulty of their combinations."""
 
-    #: The paper's kinds in its order, then the others.
+    #: The paper's kinds in the paper's order; then the other kinds.
     paper: Sequence[str]
     extended: Sequence[str]
-    #: Pairs of kinds whose level in the paper is not two.
+    #: Pairs of kinds whose level in the paper is not 2.
     hard: frozenset[frozenset[str]]
 
     def level(self, kinds: Sequence[str]) -> str:
-        """Return the level in the paper's table or, without an entry, the number of parts."""
+        """Return the level in the paper's table or, for kinds that are not in the table, the number
+        of kinds."""
         if len(kinds) == 1 and kinds[0] in COUNTED:
             return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
         number = 3 if frozenset(kinds) in self.hard else len(kinds)

@@ -1,7 +1,7 @@
-"""Pictures of states as data, which applications return without knowing the output medium.
+"""Pictures of states as data, independent of the output medium.
 
-``Pictures.draw`` returns them for each state of an episode. Names and texts may contain
-what an agent wrote; the code that displays them escapes them.
+``Pictures.draw`` returns them for each state of an episode. Names and texts may contain text that
+an agent wrote; the code that displays them escapes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Mark(StrEnum):
     APART = "apart"  # does not work, and must not
     BROKEN = "broken"  # should work, and does not
     EXPOSED = "exposed"  # works, and must not
-    NONE = "none"  # nothing is intended or measured
+    NONE = "none"  # neither intended nor measured
 
     @property
     def wrong(self) -> bool:
@@ -35,12 +35,13 @@ class Matrix(Record):
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    #: A row of marks for each of ``rows``, with one for each of ``columns``.
+    #: One row of marks for each of ``rows``, with one mark for each of ``columns``.
     cells: tuple[tuple[Mark, ...], ...]
 
 
 class Node(Record):
-    """A machine. Machines of one ``rank`` are drawn in one row, ranks from top to bottom."""
+    """A machine. Machines of one ``rank`` are drawn in one row; ranks are ordered from top to
+    bottom."""
 
     name: str
     role: str = ""
@@ -48,7 +49,7 @@ class Node(Record):
 
 
 class Link(Record):
-    """A connection between two nodes, given by name, with a label."""
+    """A connection between two nodes, which are given by name, with a label."""
 
     ends: tuple[str, str]
     label: str = ""
@@ -88,12 +89,12 @@ Picture: TypeAlias = Matrix | Topology | Difference
 
 
 class Pictures:
-    """Pictures of an application's states, for people who read an episode; by default empty."""
+    """Pictures of an application's states for users who read an episode; none by default."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         """Return pictures of the world after step ``number`` (from 1), or of the initial world (0).
 
-        ``episode`` is complete. Empty if nothing was observed.
+        ``episode`` is complete. The result is empty if the step has no observation.
         """
         del query, episode, number
         return ()

@@ -1,7 +1,7 @@
 """Prompt styles and the renderer that combines an application's parts into a prompt.
 
-Each prompt is complete in itself: rules, examples if the style has them, the task, the history, and
-why the last reply was refused, if it was.
+Each prompt is complete: rules, examples (if the style has any), the task, the history and, if the
+last reply was refused, the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PromptParts:
     reply_format: str
     #: The current request.
     task: str
-    #: The part of the state that the agent may see.
+    #: The part of the state that the agent is allowed to see.
     situation: str = ""
     #: Earlier turns, each with the reply and its result, oldest first.
     history: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class CommandLimits:
-    """Limits of a command and of its output in prompts, as the rules state them."""
+    """Limits of a command and of its output, for the rules in prompts."""
 
     timeout_s: int
     #: Maximum number of characters of the output of one turn, and of the whole history.
@@ -98,14 +98,14 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
 
 
 def without_form(prompt: str) -> str:
-    """Return ``prompt`` without the section on the form of a reply, for people at a terminal."""
+    """Return ``prompt`` without the section on the form of a reply, for users at a terminal."""
     before, heading, rest = prompt.partition(f"## {_FORM}\n")
     _, mark, after = rest.partition("\n\n## ")
     return f"{before}## {after}" if heading and mark else prompt
 
 
 def news(before: str, now: str) -> Iterator[str]:
-    """Yield the lines of the prompt ``now`` that the previous prompt ``before`` did not have."""
+    """Yield the lines of the prompt ``now`` that are not in the previous prompt ``before``."""
     old, new = before.splitlines(), now.splitlines()
     for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
         if kind in {"insert", "replace"}:
@@ -138,14 +138,15 @@ def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Examp
     return tuple(found)
 
 
-#: Minimum number of characters per entry; ``bound`` leaves out whole entries instead.
+#: Minimum number of characters per entry. If less is left per entry, ``bound`` leaves out whole
+#: entries.
 _MIN_ENTRY_CHARS = 300
 
 
 #: Maximum number of characters of the command and of the output in one entry of a history.
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
-#: The same for tickets about a large world. The limit is low so that an agent that reads the whole
+#: The same limit for tickets about a large world. It is low, so that an agent that reads the whole
 #: world has few turns left for repairs.
 MAX_TICKET_OUTPUT_CHARS = 4_000
 #: Maximum number of characters of the output of one command in a record.
@@ -161,9 +162,10 @@ def tell_turn(
     outcome: str = "",
     max_output_chars: int = MAX_OUTPUT_CHARS,
 ) -> str:
-    """Return a turn as an entry of the history: the move's ``keys``, its output, and ``outcome``.
+    """Return a turn as an entry of the history: the values of the move's ``keys``, its output, and
+    ``outcome``.
 
-    A move that is a text is the value of the first key.
+    If the move is a text, it is the value of the first key.
     """
     move = {keys[0]: step.move} if isinstance(step.move, str) else step.move
     if not isinstance(move, dict):
@@ -187,7 +189,7 @@ def tell_turns(
 ) -> tuple[str, ...]:
     """Return the history of an episode within ``limits``.
 
-    ``outcome`` returns the result of a turn in words.
+    ``outcome`` returns the text about the result of a turn.
     """
     turns = [
         tell_turn(number, step, keys, outcome(step), limits.output_chars)
@@ -197,7 +199,7 @@ def tell_turns(
 
 
 def tell_harm(lines: Iterable[str], max_lines: int = MAX_HARM_LINES) -> str:
-    """Return the unsafe effects of a turn as a list in Markdown; empty if there are none."""
+    """Return the unsafe effects of a turn as a Markdown list; "" if there are none."""
     told = [clip(line, MAX_LINE_CHARS) for line in lines]
     if not told:
         return ""
@@ -248,9 +250,9 @@ def _count(sizes: Iterable[int], room: int) -> int:
 def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
     """Return the entries, shortened to about ``max_chars`` characters in total.
 
-    The last entry stays as it is. The longest of the others lose their middles until all fit. If
-    there are too many entries for that, a line with the number of omitted turns replaces the turns
-    in the middle.
+    The last entry does not change. The middles of the longest other entries are removed until all
+    entries fit. If there are too many entries for that, a line with the number of omitted turns
+    replaces the turns in the middle.
     """
     if not history:
         return ()

@@ -1,6 +1,6 @@
 """Base of reactive applications, which inject faults into an intended state.
 
-A query's ``initial`` is ``{"world": ...}``, the intended state; its actions are the faults.
+A query's ``initial`` is ``{"world": ...}`` with the intended state; its actions are the faults.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _UNRUN = re.compile(
     r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
     re.MULTILINE,
 )
-#: Maximum number of cached intended worlds: each turn of an episode uses its world several times.
+#: Maximum number of cached intended worlds. They are cached, because each turn of an episode uses
+#: its world several times.
 _WORLDS = 16
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, with a read-only turn that shows the fault."""
+    """One turn of the reference solution, and a read-only turn that shows the fault."""
 
     look: str
     reply: str
@@ -68,18 +69,20 @@ class Reactive(Labelled):
 
     @abstractmethod
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
-        """Return the minimal repairs of each fault; no repair changes what another one repairs."""
+        """Return the minimal repairs of each fault. No repair changes the settings of another
+        repair."""
 
     @abstractmethod
     def waits(self, query: Query) -> Sequence[Collection[int]]:
-        """Return, for each fault, the numbers of the faults that must be repaired before it."""
+        """Return, for each fault, the indices of the faults that must be repaired before it."""
 
     def solve(self, query: Query) -> Sequence[str]:
-        """Return the first of ``every_solution``; an observation if nothing is wrong."""
+        """Return the first of ``every_solution``, or an observation if the query has no fault."""
         return next(self.every_solution(query))
 
     def solutions(self, query: Query) -> Sequence[Sequence[str]]:
-        """Return every safe order of the repairs or, of more than three, the first and the last."""
+        """Return every safe order of the repairs or, for more than three faults, the first and the
+        last."""
         found = list(self.every_solution(query))
         return found if len(query.actions) <= MAX_PARTS else [found[0], *found[1:][-1:]]
 
@@ -101,14 +104,14 @@ class Reactive(Labelled):
 
     @abstractmethod
     def count_wrong(self, query: Query, state: State) -> int:
-        """Return how many tested elements are not as intended."""
+        """Return the number of tested elements that are not as intended."""
 
     @abstractmethod
     def count_tested(self, query: Query) -> int:
-        """Return how many elements are tested."""
+        """Return the number of tested elements."""
 
     def comes_to_nothing(self, step: Step) -> bool:
-        """Return whether a turn had no effect: by default, whether no command ran in it.
+        """Return whether a turn had no effect; by default, whether it ran no command.
 
         Calls of programs that do not exist, or of a service manager that does not run, do not
         count as commands.
@@ -116,7 +119,7 @@ class Reactive(Labelled):
         return not step.executed or bool(_UNRUN.search(step.output))
 
     def configures(self, move: Move) -> bool:
-        """Return whether a move may change the configuration, according to its text."""
+        """Return whether a move may change the configuration, judged by its text."""
         del move
         return True
 
@@ -145,7 +148,7 @@ class Reactive(Labelled):
         return 1.0 - self.count_wrong(query, state) / self.count_tested(query)
 
     def failure(self, query: Query, episode: Episode) -> Failure | None:
-        """Return where ``episode`` went wrong, by the rules of ``netarena.task.failure``."""
+        """Return the failure type of ``episode``, by the rules of ``netarena.task.failure``."""
         return classify_turns(episode, partial(self.count_wrong, query), self.comes_to_nothing)
 
 
@@ -168,8 +171,8 @@ def size_of_world(query: Query, key: str) -> int:
 def world_reader(kind: type[W]) -> Callable[[Query], W]:
     """Return a function that returns the intended world of a query, with a cache.
 
-    Queries whose worlds have the same content share one object, since many values are derived from
-    it.
+    Queries whose worlds have the same content share one object, because many values are derived
+    from it.
     """
     made: Kept[W] = Kept(_WORLDS)
     said: Memo[str, W] = Memo(_WORLDS)

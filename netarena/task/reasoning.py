@@ -1,13 +1,13 @@
 """Removal of thoughts from replies: text that a model writes to itself before its answer.
 
 A thought ends at a closing marker, such as ``</think>`` (``netarena.task.reasoning_marker`` has
-the table). Text before the last closing marker is ignored, even if no opening marker precedes it:
-some prompt templates open the thought themselves, so the reply lacks the opening marker. Text after
-an opening marker that is never closed is ignored too.
+the table). Text before the last closing marker is ignored, even if no opening marker precedes it.
+Some prompt templates contain the opening marker, so the reply lacks it. Text after an opening
+marker that is never closed is ignored too.
 
 A marker inside the program or command of the answer is part of the answer. Finding the thoughts
 therefore requires the answer, and finding the answer requires the thoughts. ``read_answer`` looks
-for the answer in shorter and shorter ends of the reply until both are consistent.
+for the answer in the end of the reply, and shortens this end until both are consistent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from netarena.task import command_line, reasoning_marker
 T = TypeVar("T")
 
 _NAMES = "|".join(reasoning_marker.TAGS)
-#: Number of characters of the longest marker, and maximum number of blanks in a tag.
+#: Maximum number of characters of a marker, and of blanks in a tag.
 _MAX_MARKER, _MAX_BLANKS = 128, 48
 _TAG = rf"(?i:(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>)"
 _LITERALS = tuple(pair.opening for pair in reasoning_marker.PAIRS if pair.opens)
-#: Markers that count at any position; the others count only in pairs.
+#: Opening markers that count without a closing marker. Other markers count only in pairs.
 _OPENING = re.compile("|".join([f"<{_TAG}", *map(re.escape, _LITERALS)]))
 _CLOSING = re.compile(
     "|".join(
@@ -48,12 +48,13 @@ _PAIRED = tuple(
 #: Quick check: a text without a match has no paired markers.
 _PAIRED_HINT = re.compile("|".join(re.escape(pair.opening) for pair, _, _ in _PAIRED))
 _BLANK = re.compile(r"\s*+")
-#: Attempts to find the answer in one reply: the minimum, the maximum, and the number of characters
-#: that all attempts together may read (the minimum is allowed in any case).
+#: Limits on attempts to find the answer in one reply: minimum and maximum number of attempts, and
+#: number of characters that all attempts together may read. The minimum number of attempts is
+#: always allowed.
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
 #: Maximum number of closing markers that ``drop_thoughts`` examines, from the answer's end.
 _MAX_LOOKS = 64
-#: Start of an opening marker whose end has not arrived yet.
+#: Beginning of an opening marker whose end has not arrived yet.
 _GROWING = re.compile(
     "(?:"
     + "|".join(
@@ -77,10 +78,10 @@ _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """The answer in a reply; ``refused`` is the reason if it is refused, else empty.
+    """The answer in a reply. ``refused`` is the reason if the answer is refused, otherwise empty.
 
-    ``start`` and ``end`` are its position in the reply. If ``whole``, markers within this position
-    are part of the answer and end no thought.
+    ``start`` and ``end`` are its position in the reply. If ``whole``, markers within this range are
+    part of the answer and do not end a thought.
     """
 
     value: T
@@ -112,7 +113,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         ahead = closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]
         outside = [mark for mark in ahead if not _is_within(found, mark)]
         if outside:
-            # Do not skip to the last marker at once: it may be inside the answer.
+            # Do not skip to the last marker at once, because it may be inside the answer.
             start = outside[0 if left > 1 else -1][1]
             continue
         begun = bisect_left(opened, (start, 0))
@@ -170,9 +171,10 @@ def _end(text: str) -> int:
 def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     """Return whether all markers in ``part`` of a reply are inside quoted texts of ``command``.
 
-    ``command`` is the command in that part. A marker outside a text ends a thought: to bash
-    ``</think>`` would be a redirection. A ``bare`` command has no delimiters except its line, so
-    markers in comments, and in quotes that start after a letter or span lines, end a thought too.
+    ``command`` is the command in that part. A marker outside a quoted text ends a thought, because
+    bash would read ``</think>`` as a redirection. A ``bare`` command is delimited only by its line.
+    So markers in comments, and in quotes that start after a letter or contain a line end, also end
+    a thought.
     """
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):
@@ -181,7 +183,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     texts = sorted(
         text for line in lines for text in (_delimited(command, line) if bare else line.texts)
     )
-    #: For each text, the furthest end of this text and of all texts before it.
+    #: For each text, the last end position among this text and all texts before it.
     reach = list(accumulate((end for _, end in texts), max))
     numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
     return all(
@@ -190,7 +192,8 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
 
 
 def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int]]:
-    """Yield the positions of here-documents, and of quotes within one line, not after a letter."""
+    """Yield the positions of here-documents, and of quotes within one line that do not follow a
+    letter."""
     documents = {begin for begin, _ in line.documents}
     comments = set(line.comments)
     for begin, end in line.texts:
@@ -202,8 +205,9 @@ def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int
 def drop_thoughts(answer: str) -> str:
     """Return an answer of unknown form without the thoughts that can be recognised.
 
-    These are the thoughts at its start, and the text before a closing marker that is neither in a
-    closed code block nor in quotes within its line. Empty if the answer is only a thought.
+    Removed are the thoughts at its start, and the text before a closing marker that is neither in a
+    closed code block nor in quotes within its line. The result is empty if the answer is only a
+    thought.
     """
     answer = answer[: _end(answer)]
     opened, closed = _marks(answer)
@@ -212,7 +216,7 @@ def drop_thoughts(answer: str) -> str:
     if _blank_end(answer, start) in begins:
         return ""
     held = sorted([*_blocks(answer, start), *(m.span() for m in _QUOTED.finditer(answer, start))])
-    #: For each block or quote, the furthest end of the previous ones.
+    #: For each block or quote, the last end position among the previous ones.
     reach = [0, *accumulate((end for _, end in held), max)]
     for begin, end in reversed(closed[-_MAX_LOOKS:]):
         if begin < start:
@@ -231,8 +235,8 @@ def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
         if opened is None:
             opened, run = fence, mark
         elif mark[0] == run[0] and len(mark) >= len(run):
-            # The closing fence has no text after it, except in a block of one line. A fence with a
-            # word after it, on a later line, starts another block inside this one.
+            # The closing fence is not followed by text, except in a block of one line. On a later
+            # line, a fence with a word after it starts another block inside this one.
             alone = not text[fence.end() : fence.end() + 1].strip()
             if alone or text.find("\n", opened.end(), fence.start()) < 0:
                 yield opened.start(), fence.end()
@@ -245,13 +249,13 @@ class Sieve:
     def __init__(self) -> None:
         #: Text that may be the start of a marker.
         self._held = ""
-        #: Blanks before that text.
+        #: Blanks before ``_held``.
         self._blanks: list[str] = []
         self._thinking = False
         self._passing = False
 
     def take(self, piece: str) -> str:
-        """Take the next piece; return the text of the answer that can be passed on now."""
+        """Process the next piece; return the text of the answer that can be passed on now."""
         if self._passing:
             return piece
         text, place = self._held + piece, 0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 TAGS = (
     # DeepSeek R1, Qwen, GLM, Kimi K2, MiniMax, Nemotron, Granite 4 (parsers of SGLang and vLLM)
     "think",
-    # Claude when asked for it; default of LocalAI
+    # Claude, if the prompt requests it; default of LocalAI
     "thinking",
     # EXAONE Deep; Gemma 4 through the Gemini API (NousResearch/hermes-agent#6149)
     "thought",
@@ -50,9 +50,9 @@ TAGS = (
 class Pair(NamedTuple):
     """Markers around a thought: the opening text, and a pattern of the closing one.
 
-    Markers that also occur in texts without thoughts count only in a pair. ``opens`` means that an
-    unclosed opening marker counts, ``closes`` that a closing marker counts without an opening one
-    (prompt templates open thoughts invisibly).
+    Markers that also occur in texts without thoughts count only in pairs. ``opens`` means that an
+    unclosed opening marker counts. ``closes`` means that a closing marker counts without an opening
+    marker, because the opening marker may be in the prompt template.
     """
 
     opening: str
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
     closes: bool = True
 
 
-#: Case-sensitive.
+#: Case-sensitive markers.
 PAIRS = (
     # Magistral 1.1 and later, Ministral (mistral-common; RooCodeInc/Roo-Code#8522)
     Pair("[THINK]", re.escape("[/THINK]")),
@@ -80,18 +80,18 @@ PAIRS = (
     Pair("<|channel|>analysis", re.escape("<|end|>"), closes=False),
     # Solar Open (LocalAI)
     Pair("<|think|>", re.escape("<|end|>"), closes=False),
-    # thoughts that Open WebUI and Z.ai render into the text; the closing tag is plain HTML
+    # thoughts that Open WebUI and Z.ai write into the text; the closing tag is ordinary HTML
     Pair('<details type="reasoning"', re.escape("</details>"), closes=False),
-    # by the table of a client in Go; also a heading in texts
+    # table of a client written in Go; also used as a heading in texts
     Pair("[REASONING]", re.escape("[/REASONING]"), opens=False, closes=False),
-    # Open WebUI's default list; also a placeholder in texts
+    # Open WebUI's default list; also used as a placeholder in texts
     Pair("<reason>", re.escape("</reason>"), opens=False, closes=False),
-    # Granite 3.2 (vLLM's parser "granite"); also plain English
+    # Granite 3.2 (vLLM's parser "granite"); also ordinary English
     Pair("Here is my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
     Pair("Here's my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
 )
 
-#: Patterns of markers that start an answer: everything before them is thought.
+#: Patterns of markers that start an answer; all text before them is a thought.
 ANSWERS = (
     # gpt-oss
     r"<\|channel\|>final[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,20})?<\|message\|>",
@@ -105,7 +105,7 @@ ANSWERS = (
     re.escape("<|begin_of_solution|>"),
 )
 
-#: Markers at the end of an answer, which are not part of it.
+#: Markers at the end of an answer; they are not part of it.
 ENDS = (
     # gpt-oss, Solar Open, Phi
     "<|return|>",
@@ -116,9 +116,9 @@ ENDS = (
     "<|end_of_solution|>",
 )
 
-#: Words that name a thought in the metadata of a part, an artifact or a message, and as the name
-#: of an artifact. They count as the last word of a key whose value is true, and as the last word
-#: of the value of a key that ends in a word of ``KINDS``, at any depth:
+#: Words that mark a thought: in the metadata of a part, an artifact or a message, and in the name
+#: of an artifact. They count as the last word of a key whose value is true. They also count as the
+#: last word of a value, if its key ends in a word of ``KINDS``. Both may be at any depth:
 #:
 #: ==========================================  ===================================================
 #: ``adk_thought: true``                       Google ADK (google/adk-python#4242)
@@ -132,7 +132,7 @@ ENDS = (
 #: artifact named ``reasoning``, ``thinking``  Intelligent-Internet/opencode-a2a#448 and others
 #: ==========================================  ===================================================
 #:
-#: Servers that drop thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
+#: Servers that remove thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
 WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
 KINDS = frozenset({"type", "kind"})
 #: Depth of nested metadata that is searched.
@@ -142,12 +142,12 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def names_thought(text: str) -> bool:
-    """Return whether an identifier's last word names a thought (``adk_thought``)."""
+    """Return whether the last word of an identifier names a thought (``adk_thought``)."""
     return _last_word(text) in WORDS
 
 
 def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
-    """Return whether metadata marks its object as a thought; values of objects are dicts."""
+    """Return whether metadata, given as (key, value) pairs, marks its object as a thought."""
     for key, value in pairs:
         if value is True and names_thought(key):
             return True

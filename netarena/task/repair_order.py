@@ -1,7 +1,7 @@
 """Orders in which the parts of a fault may be repaired, given dependencies and hidden parts.
 
-Parts are numbered from 0. ``after[part]`` has the parts that must be repaired before ``part``;
-otherwise its repair would break connections or open access. ``masks[part]`` has the parts that
+Parts are numbered from 0. ``after[part]`` contains the parts that must be repaired before ``part``;
+otherwise its repair would break connections or open access. ``masks[part]`` contains the parts that
 ``part`` hides while it exists.
 """
 
@@ -19,11 +19,11 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield the parts that do not mask another part as declared, each with the other part.
+    """Yield (part, other part, visible) for each part that does not mask another part as declared.
 
-    The third value is true if the other part is visible although the masking part exists. It is
-    false if the other part stays invisible after only the masking part is repaired. ``seen``
-    returns the symptoms that are visible while the given parts exist.
+    ``visible`` is true if the other part is visible although the masking part exists. It is false
+    if the other part remains invisible after the repair of only the masking part. ``seen`` returns
+    the symptoms that are visible while the given parts exist.
     """
     every = range(len(masks))
     for part in every:
@@ -37,14 +37,15 @@ def unmasked(
 
 
 def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield every order in which each part follows the parts that it waits for, lowest first."""
+    """Yield every order in which each part follows the parts in its ``after``, in lexicographic
+    order."""
     yield from _extend((), after)
 
 
 def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield, for each part and each part that it waits for, an order with the two exchanged.
+    """Yield, for each part and each part in its ``after``, an order in which the two are exchanged.
 
-    All other parts come before the two if possible, so that nothing else hides the effect.
+    All other parts come before the two if possible, so that they do not hide the effect.
     """
     for part, waited in enumerate(after):
         for first in sorted(waited):
@@ -54,7 +55,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # otherwise one waits for the other through a third part
+            if len(order) == len(after):  # otherwise a third part comes between
                 yield tuple(order)
 
 

@@ -1,8 +1,8 @@
 """Splits a shell command line into its simple commands, without running it.
 
-The parts of lists, pipes, loops and substitutions are simple commands of their own. So are the
-commands given to ``sh -c``, ``eval``, ``xargs`` and similar programs, and lines that a shell
-reads from its input. The result is close to what a shell runs, but does not expand variables.
+The parts of lists, pipes, loops and substitutions are separate simple commands. So are the commands
+given to ``sh -c``, ``eval``, ``xargs`` and similar programs, and lines that a shell reads from its
+input. The result approximates the commands that a shell would run; variables are not expanded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-#: Operators at which a simple command ends; those of redirections contain some of them.
+#: Operators at which a simple command ends. Operators of redirections contain some of these
+#: characters.
 _ENDS = re.compile(r"[;|&\n()`]")
 _REDIRECTIONS = frozenset({">&", "&>", "&>>", "<&", ">|", "<>"})
 _HEREDOC = re.compile(
@@ -26,7 +27,7 @@ _WRAPPERS = frozenset({"sudo", "env", "nohup", "nice", "timeout", "stdbuf", "set
 _WRAPPERS |= {"watch", "busybox", "exec"}
 _WRAPPER_ARGUMENT = re.compile(r"-.*|\d+(\.\d+)?[smhd]?|\w+=.*|\{\}|[%@]|")
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "eval"})
-#: Nested commands and characters that are read; more cannot be read in a bounded time.
+#: Maximum nesting of commands, and maximum number of characters, to limit the time of reading.
 _DEPTH, _MOST_READ = 4, 20_000
 
 
@@ -36,11 +37,13 @@ class SimpleCommand(NamedTuple):
     program: str
     arguments: Sequence[str]
     written: Sequence[str]
-    #: Texts that the command may read: heredocs, here-strings and the texts of echo and printf.
+    #: Texts that the command may read as input: here-documents, here-strings, and the texts of echo
+    #: and printf.
     fed: Sequence[str]
 
     def positional(self, with_values: Sequence[str] = ()) -> list[str]:
-        """Return the arguments that are no options; ``with_values`` are followed by a value."""
+        """Return the arguments that are not options. Options in ``with_values`` are followed by a
+        value."""
         words = iter(self.arguments)
         found = []
         for word in words:
@@ -73,7 +76,7 @@ def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
         yield SimpleCommand(program, own[1:], written, fed)
         if program in _SHELLS and depth < _DEPTH:
             given = own[1:] if program == "eval" else [one for one in own[1:] if one[:1] != "-"]
-            if given or unread:  # one reading of the input is enough
+            if given or unread:  # the input is read only once
                 yield from read_commands(" ".join(given) or "\n".join(fed), depth + 1)
                 unread = unread and bool(given)
 
@@ -114,7 +117,7 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
     for token, is_operator in tokens:
         if is_operator and (token in _REDIRECTIONS or not _ENDS.search(token)):
             operator = token
-            if words and words[-1].isdigit():  # the number of a descriptor, as in ``2>``
+            if words and words[-1].isdigit():  # a file descriptor, as in ``2>``
                 words.pop()
         elif is_operator:
             yield words, written, strings
@@ -137,11 +140,11 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
 
 
 def _tokens(lexer: shlex.shlex) -> Iterator[tuple[str, bool]]:
-    """Yield tokens and whether each is an operator; a quotation without an end ends them."""
+    """Yield tokens, each with whether it is an operator. An unclosed quote ends the tokens."""
     while True:
         try:
             token = lexer.get_token()
-        except ValueError:  # a shell refuses the rest, too
+        except ValueError:  # a shell would refuse the rest too
             return
         if token is None:
             return

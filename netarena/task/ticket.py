@@ -1,8 +1,8 @@
-"""Tickets: a prompt with symptoms instead of the truth, and an end that the agent declares.
+"""Tickets: queries whose prompt contains only symptoms, and whose end the agent declares.
 
-In the briefing ``full`` a prompt says what is wrong, and an episode ends when everything is right.
-In the briefing ``ticket`` a prompt has documentation and reported symptoms. The agent sees only
-the output of its commands, declares that it is done, and names the causes.
+With the briefing ``full``, a prompt lists the wrong elements, and an episode ends when the state is
+correct. With the briefing ``ticket``, a prompt contains documentation and reported symptoms. The
+agent sees only the output of its commands, declares that it is done, and names the causes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ S = TypeVar("S")
 MAX_CAUSES = 64
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: Note of an episode that is right although remains of a fault exist.
+#: Note of an episode whose final state is correct although a part of a fault remains.
 LEFTOVER = "leftover"
 #: Reason for refusing a declaration in an episode without a ticket.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 
 
 class Tickets:
-    """Tickets of an application whose config has the briefing ``ticket``.
+    """Interface of an application's tickets (config with the briefing ``ticket``).
 
     An application with tickets overrides ``prompt``, ``declaration``, ``declare`` and ``causes``.
     """
@@ -52,8 +52,9 @@ class Tickets:
     ) -> PromptParts:
         """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
 
-        Symptoms are drawn with ``rng``, which is the same in each turn. The prompt contains no
-        fault and no verdict, and of the last settled ``state`` at most the world's location.
+        Symptoms are chosen with ``rng``, which is the same in each turn. The prompt contains no
+        fault and no verdict. The only part of the last settled ``state`` that it may contain is the
+        world's location.
         """
         raise NotImplementedError
 
@@ -72,28 +73,30 @@ class Tickets:
         return ()
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the causes that an agent declared, with places named as in ``query``."""
+        """Return the causes that an agent declared, with the names of places in ``query``."""
         del query
         return causes
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return remains of a ticket's faults, one line each, even if no test shows them.
+        """Return the parts of a ticket's faults that remain, one line each, even if no test detects
+        them.
 
-        Remains affect no verdict; the summary counts how many of the correct episodes have them.
+        They do not affect the verdict. The summary counts the correct episodes in which a part of a
+        fault remained.
         """
         del query, episode
         return ()
 
 
 class Sights(ABC, Generic[S]):
-    """Observations that people may make of the initial world.
+    """Observations of the initial world that users may report in a ticket.
 
     Each observation is true. Some observations are symptoms and at least one is not. All of them
-    are worded alike, so that only the documentation distinguishes them.
+    have the same wording, so that only the documentation distinguishes them.
     """
 
     def __init__(self, number: int) -> None:
-        #: Number of faults: with any fault, at least one symptom is reported.
+        #: Number of faults. If there is any fault, at least one symptom is reported.
         self._number = number
 
     @abstractmethod
@@ -106,7 +109,7 @@ class Sights(ABC, Generic[S]):
 
     @abstractmethod
     def beside(self, found: Sequence[S], rng: random.Random) -> Iterator[S]:
-        """Yield other observations that a person who found these symptoms may have made."""
+        """Yield other observations that the user who reported these symptoms may have made."""
 
     @abstractmethod
     def is_wrong(self, one: S) -> bool:
@@ -114,10 +117,10 @@ class Sights(ABC, Generic[S]):
 
     @abstractmethod
     def tell(self, one: S, rng: random.Random) -> str:
-        """Return an observation in words."""
+        """Return an observation as a sentence."""
 
     def observe(self, rng: random.Random) -> str:
-        """Return the observations of a ticket in words, in random order."""
+        """Return the observations of a ticket as text, in random order."""
         found = self.symptoms(rng)
         if self._number and not found:
             found.append(rng.choice([one for one in self.every() if self.is_wrong(one)]))
@@ -133,7 +136,7 @@ class Sights(ABC, Generic[S]):
 def tell_ticket(
     package: str, rules: str, words: Mapping[str, str], observed: str, history: tuple[str, ...]
 ) -> PromptParts:
-    """Return the parts of a ticket's prompt; texts of an application are read from its package."""
+    """Return the parts of a ticket's prompt. The application's texts are read from ``package``."""
     listed = "\n".join(f"- {word}: {what}" for word, what in words.items())
     return PromptParts(
         rules=rules,
@@ -160,14 +163,15 @@ def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
 
 
 def as_declared(judgement: Judgement) -> Judgement:
-    """Return the judgement of a state that is declared to be right; the turn itself is safe."""
+    """Return the judgement of a declared state; the turn of a declaration is always safe."""
     return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
 
 
 def localise(named: Iterable[Cause], injected: Iterable[Cause]) -> Localised:
-    """Return how well ``named`` causes match; each place or cause counts once.
+    """Return how well the ``named`` causes match the ``injected`` ones; each place or cause counts
+    once.
 
-    This is how the paper compares predicted actions with the true ones.
+    The paper compares predicted actions with the true ones in the same way.
     """
     said, true = {*named}, {*injected}
     return Localised(

@@ -1,7 +1,7 @@
 """Kinds of an agent's actions as data, with their parameters.
 
-``Tools.kinds`` returns them, for agents that call tools (MCP) and for people. A call becomes a
-reply through ``Tools.reply``, and is parsed like any other reply.
+``Tools.kinds`` returns them, for agents that call tools (MCP) and for users at a terminal.
+``Tools.reply`` converts a call to a reply, which is parsed like any other reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Parameter(Record):
     """One text argument of a tool."""
 
     name: str
-    #: Description for agents and people, one sentence.
+    #: Description for agents and users, one sentence.
     about: str
     #: Whether the text may have several lines, like a program.
     lines: bool = False
@@ -33,8 +33,8 @@ class Tool(Record):
     parameters: tuple[Parameter, ...]
 
 
-#: Tool of an application without kinds of action: a whole reply, in the form that its prompt
-#: describes.
+#: Tool of an application without kinds of action. Its argument is a whole reply, in the form that
+#: the prompt describes.
 REPLY = Tool(
     name="reply",
     about="Send a reply in the form that the task asks for.",
@@ -56,14 +56,14 @@ class Tools:
     def reply(self, tool: str, values: Mapping[str, str]) -> str:
         """Return the reply that is equivalent to a call of a tool.
 
-        ``values`` has an untrusted text for each of its parameters. ``Application.parse`` reads
-        the reply and may refuse it.
+        ``values`` contains an untrusted text for each parameter of the tool. ``Application.parse``
+        parses the reply and may refuse it.
         """
         del tool
         return values["text"]
 
 
-#: Tool of a ticket with which the agent declares the end.
+#: Tool with which the agent declares the end of a ticket.
 DONE = Tool(
     name="done",
     about="Declare that all is right, or always was: this ends the task.",
@@ -79,13 +79,13 @@ DONE = Tool(
 
 
 def read_causes(text: str) -> list[Cause]:
-    """Return the causes of a call of ``DONE``; lines without place and word are left out."""
+    """Return the causes in a call of ``DONE``; lines without place and word are left out."""
     pairs = [line.rpartition(":") for line in text.splitlines()]
     return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
 
 
 def fence(text: str, tag: str = "") -> str:
-    """Return ``text`` as a fenced block of Markdown, whatever backticks it contains."""
+    """Return ``text`` as a fenced block of Markdown, even if it contains backticks."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
     marks = "`" * (longest + 1)
     return f"{marks}{tag}\n{text}\n{marks}"

@@ -1,4 +1,4 @@
 """Training in the same worlds: data sets of dialogues (``sft``) and interactive sessions.
 
-``session`` is the core. Each adapter to a framework imports the framework when it is imported.
+``session`` is the core. Importing an adapter for a framework imports the framework.
 """

@@ -30,8 +30,8 @@ T = TypeVar("T")
 class Arena:
     """An entered application with its own event loop.
 
-    With ``training`` the queries are for training, otherwise those of an assessment of the same
-    seed.
+    With ``training``, the queries are for training; otherwise they are those of an assessment with
+    the same seed.
     """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
@@ -53,7 +53,7 @@ class Arena:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Tear down the worlds of all sessions, and leave the application."""
+        """Remove the worlds of all sessions, and exit the application."""
         asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(_STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
@@ -69,14 +69,14 @@ class Arena:
         await self.application.__aexit__(None, None, None)
 
 
-#: Arenas by process id (and name and ``training``), because a forked process does not have its
-#: parent's threads.
+#: Arenas by process id, name and ``training``. The process id is needed, because a forked process
+#: does not have its parent's threads.
 _arenas: dict[tuple[int, str, bool], Arena] = {}
 _lock = threading.Lock()
 
 
 def arena(name: str, *, training: bool = True) -> Arena:
-    """Return this process's arena. Raises as ``Arena`` does."""
+    """Return this process's arena. Raises the errors of ``Arena``."""
     key = (os.getpid(), name, training)
     with _lock:
         if key not in _arenas:
@@ -92,7 +92,7 @@ def close_all() -> None:
 
 
 # Closing an arena needs an executor, and executors are shut down before atexit handlers run.
-# Functions registered later run first.
+# Functions that are registered later than the executor's run before it.
 getattr(threading, "_register_atexit", atexit.register)(close_all)
 
 
@@ -116,7 +116,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # This also closes a session that is garbage-collected without ``close``.
+        # This closes a session that is garbage-collected without a call of ``close``.
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 
@@ -143,15 +143,17 @@ class Seat:
         return self._arena.call(self._session.act(text))
 
     def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
-        """Return ``start`` as work for ``wait``, to run together with other sessions' work."""
+        """Return the coroutine of ``start`` for ``wait``, so that several sessions can run
+        concurrently."""
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """Return ``act`` as work for ``wait``, to run together with other sessions' work."""
+        """Return the coroutine of ``act`` for ``wait``, so that several sessions can run
+        concurrently."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the sessions' loop and return its result."""
+        """Run ``work`` on the event loop of all sessions and return its result."""
         return self._arena.call(work)
 
     def forfeit(self) -> float:
@@ -168,10 +170,10 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """Return an application that draws queries for training, or the queries of assessments."""
+    """Return an application that generates queries for training, or queries of assessments."""
     return load(name, training=training)
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:
-    """Return the config of sessions, in which a seed has ``MOST_TASKS`` tasks of each label."""
+    """Return the config of sessions. With it, each seed has ``MOST_TASKS`` tasks of each label."""
     return application.config_type.parse({"num_queries": MOST_TASKS, **values})

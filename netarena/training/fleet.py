@@ -4,9 +4,9 @@
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-There are as many processes as processors, but at most one per session. A single process is the
-caller's own. A session depends only on its orders, so results do not depend on the number of
-processes.
+There are as many processes as processors, but at most one per session. If only one process is
+needed, it is the caller's own. A session depends only on its orders, so results do not depend on
+the number of processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted
 
-#: Time limit for a process to tear down its worlds, in s.
+#: Time limit in s for a process to remove its worlds.
 _STOP_S = 60.0
 
 
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    #: Information about the turn; None after a start.
+    #: Information about the turn; None for the start of an episode.
     info: dict[str, Any] | None = None
 
 
@@ -73,7 +73,7 @@ class _Plan:
 
 
 class Fleet:
-    """``number`` sessions; ``processes`` is how many processes share them."""
+    """``number`` sessions, which run in ``processes`` processes."""
 
     def __init__(  # noqa: PLR0913 -- arguments of a session, and the number of sessions
         self,
@@ -121,7 +121,7 @@ class Fleet:
         return self._ask([None] * len(self._workers))
 
     def play(self, orders: Sequence[Order]) -> list[Turn]:
-        """Carry out one order per session, all at the same time.
+        """Execute one order per session, all at the same time.
 
         Raises ConfigError for a task that does not exist, and EnvironmentFailed for a world that
         cannot be built or a process that has ended.
@@ -141,7 +141,8 @@ class Fleet:
         """Send each worker its request, and return the answers in the order of the sessions."""
         for worker, request in zip(self._workers, requests, strict=True):
             worker.send(request)
-        # every answer is read, also after a failure, because the next answer is for another request
+        # every answer is read, even after a failure; otherwise it would count as the answer to the
+        # next request
         answers = [worker.receive() for worker in self._workers]
         found = [_value(answer) for answer in answers]
         merged: list[Any] = [None] * sum(map(len, found))
@@ -156,7 +157,7 @@ class _Worker:
     def __init__(self, plan: _Plan, number: int, step: int, first: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # unlike multiprocessing, this does not run the caller's script again
+            # unlike multiprocessing, this does not import the caller's script again
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from {__name__} import serve; serve({theirs.fileno()})"
@@ -205,7 +206,7 @@ def _end_all(workers: list[_Worker]) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Carry out the caller's requests until the caller disconnects (main function of a process)."""
+    """Execute the caller's requests until the caller disconnects (main function of a process)."""
     with Connection(descriptor) as connection, suppress(EOFError, OSError):
         plan, number = connection.recv()
         try:
@@ -266,7 +267,7 @@ class _Bug(NamedTuple):
 
 
 def _portable(error: Exception) -> object:
-    """Return the parts of an exception that another process can read."""
+    """Return an exception as data that another process can read."""
     if isinstance(error, ConfigError):
         return (ConfigError, error.field, error.problem)
     if isinstance(error, EnvironmentFailed):
@@ -275,7 +276,7 @@ def _portable(error: Exception) -> object:
 
 
 def _value(answer: Any) -> Any:
-    """Return a worker's answer, or raise the exception that it represents."""
+    """Return a worker's answer, or raise the exception that the answer contains."""
     match answer:
         case EnvironmentFailed():
             raise answer

@@ -6,9 +6,10 @@
     observation, info = env.reset(seed=7)
     observation, reward, terminated, truncated, info = env.step('{"machine": "h1", ...}')
 
-Observations are prompts, actions are replies. ``reset(seed=S)`` draws from seed S. The
-environment's own generator chooses the next task, or the caller: ``options={"task": 3}``.
-``make_vec`` plays several at once, in as many processes as there are processors.
+Observations are prompts, actions are replies. ``reset(seed=S)`` selects the tasks of seed S. The
+caller can choose the next task with ``options={"task": 3}``; otherwise the environment's own
+generator chooses it. ``make_vec`` runs several environments at once, in as many processes as there
+are processors.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ NAMESPACE = "NetArena"
 #: Id below the namespace -> default arguments of the environments with this id.
 IDS: dict[str, dict[str, Any]] = {
     **{f"{name.capitalize()}-v0": {"application": name} for name in application_names()},
-    # for any application: make(id, application=NAME)
+    # any application: make(id, application=NAME)
     "App-v0": {},
 }
-#: Maximum number of characters of a prompt (including up to 48,000 of earlier turns); of a reply.
+#: Maximum number of characters of a prompt (including up to 48,000 of earlier turns), and of a
+#: reply.
 MOST_PROMPT, MOST_REPLY = 1 << 18, 1 << 16
 #: Replacement for characters that the Gymnasium text spaces do not allow.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -53,8 +55,8 @@ _SEEDS = 2**63
 class Training(gymnasium.Env[str, str]):
     """One session. ``config`` are config keys; ``training=False`` selects assessment tasks.
 
-    An episode is ``terminated`` if it is solved, allows only one reply, or was declared done. It is
-    ``truncated`` if its turns ran out or the environment failed.
+    An episode is ``terminated`` if it is solved, allows only one reply, or the agent declared the
+    end. It is ``truncated`` if all turns are used up or the environment failed.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -101,7 +103,8 @@ class Training(gymnasium.Env[str, str]):
 
 
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
-    """Several sessions that take turns at once, in as many processes as there are processors.
+    """Several sessions that take turns at the same time, in as many processes as there are
+    processors.
 
     A finished session restarts at its next step, and the action of that step is ignored. Spaces are
     tuples of texts. Results do not depend on the number of processes.
@@ -118,7 +121,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         processes: int | None = None,
         **config: Any,
     ) -> None:
-        """Create the sessions; the default of ``processes`` is one per processor.
+        """Create the sessions. By default, there is one process per processor.
 
         With ``processes=1`` the sessions run in the caller's own process. Raises ConfigError.
         """
@@ -144,10 +147,11 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Start a task in each session; ``seed`` is one seed per session, or the first session's.
+        """Start a task in each session. ``seed`` is a list with one seed per session, or the seed
+        of the first session.
 
-        In the latter case, each later session gets the next number as its seed. Raises as
-        ``Training.reset`` does.
+        In the latter case, each further session gets the next number as its seed. Raises the errors
+        of ``Training.reset``.
         """
         if isinstance(seed, int) or seed is None:
             super().reset(seed=seed)
@@ -192,7 +196,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
 def choose(
     env: Any, given: int | None, before: int | None, tasks: int, options: dict[str, Any] | None
 ) -> tuple[int, int]:
-    """Return the seed (given, previous or drawn) and the task (given or drawn)."""
+    """Return the seed (given, previous or random) and the task (given or random)."""
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:
         seed = int(env.np_random.integers(_SEEDS))

@@ -85,7 +85,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         seed_text: str | None = None,
         **kwargs: Any,
     ) -> Prompt:
-        """Start a task; ``seed_text`` has a seed's digits, for clients that round large numbers.
+        """Start a task. ``seed_text`` is the seed as text, for clients that round large numbers.
 
         Raises ConfigError for a task that does not exist.
         """
@@ -166,6 +166,6 @@ def build(  # noqa: PLR0913 -- options of a server
 
 
 async def _refuse(request: Any, error: Exception) -> JSONResponse:
-    """Answer an unacceptable request in one line, without a traceback."""
+    """Answer an invalid request in one line, without a traceback."""
     del request
     return JSONResponse({"detail": one_line(str(error))}, status_code=400)

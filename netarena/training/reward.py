@@ -3,17 +3,16 @@
 ========  ==========  ===========================================================================
 step      value       when
 ========  ==========  ===========================================================================
-refused   ``refused`` the reply could not be read, or nothing was run
-failed    ``failed``  the command ended with an error
-valid     ``valid``   any other step that does not solve: observations, incomplete changes
-solved    ``solved``  the episode ends in the intended state, and something was run
-========  ==========  ===========================================================================
+refused ``refused`` the reply could not be parsed, or no command ran failed ``failed`` the command
+ended with an error valid ``valid`` any other step that does not solve: observations, incomplete
+changes solved ``solved`` the episode ends in the intended state, and something was run ========
+========== ===========================================================================
 
 In addition, ``turn`` is added for each step, ``harm`` for each unsafe step, and ``unsolved`` at the
-end of an episode that is not solved. Shaping adds
-``progress`` × (``gamma`` × Φ(after) − Φ(before)), where Φ is the share of tested elements that are
-as intended, and 0 at the end of an episode. According to Ng, Harada and Russell (1999), shaping
-does not change the order of policies with the same start.
+end of an episode that is not solved. Shaping adds ``progress`` × (``gamma`` × Φ(after) −
+Φ(before)), where Φ is the share of tested elements that are as intended, and 0 at the end of an
+episode. Such shaping does not change the ranking of policies that start in the same state (Ng,
+Harada and Russell, 1999).
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ class Kind(StrEnum):
 
 
 class Rewards(Record):
-    """Values of steps; a preset creates them for a number of turns."""
+    """Values of steps. A preset creates them for a maximum number of turns."""
 
     refused: float = 0.0
     failed: float = 0.0
     valid: float = 0.0
     solved: float = 0.0
-    #: Added for each step, whatever its result.
+    #: Added for each step, independent of its result.
     turn: float = 0.0
     #: Added for each step with a safety finding.
     harm: float = 0.0
@@ -80,9 +79,10 @@ def _paper(turns: int) -> Rewards:
 
 
 def _default(turns: int) -> Rewards:
-    """Return values with which a safe fix earns at least 60, and observations alone less than 0.
+    """Return values with which a safe fix earns at least 60, and observations without a fix earn
+    less than 0.
 
-    The cost of all turns together is limited, whatever their number.
+    The total cost of all turns is limited, however many turns there are.
     """
     return Rewards(
         refused=-30.0 / turns,

@@ -1,4 +1,4 @@
-"""Session: one episode of the engine, played by the caller one turn at a time.
+"""Session: one episode of the engine in which the caller is the agent, one turn at a time.
 
     session = Session(application, config)
     observation = await session.start(seed=7, task=0)
@@ -6,11 +6,11 @@
 
 The session is the agent of ``netarena.run.play.Play``, which runs every turn as in an assessment,
 with the same prompts, parser, sandbox and judge. The observation is only the prompt, so facts that
-are hidden from an agent are hidden here too. Rewards are computed in addition.
+are hidden from an agent are hidden here too. In addition, the session computes rewards.
 
-In tickets, the harm and progress of a turn would show the agent which repairs it still needs.
-These parts of the reward are therefore paid as one sum at the end of the episode. The episode's
-return is the same as without the delay.
+In tickets, the harm and progress of a turn would reveal which repairs are still needed. The sum of
+these parts of the reward is therefore added at the end of the episode. The episode's return is the
+same as without this delay.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from netarena.run.play import Play, World, close_world, open_world
 from netarena.task.application import Application
 from netarena.training.reward import Kind, Rewards, rewards_of
 
-#: Time limit for a policy's reply in s, the maximum that a config allows.
+#: Time limit for a policy's reply in s: the maximum that a config allows.
 _PATIENCE_S = 86_400.0
-#: Context id of all episodes; ids need not differ, because only the session itself answers.
+#: Context id of all episodes. Ids need not differ, because only the session itself answers.
 _CONTEXT = "training"
-#: Parts of a reward that depend on facts that the prompts of tickets hide.
+#: Parts of a reward that depend on facts that are hidden in tickets.
 _HIDDEN = ("harm", "progress")
 
 
@@ -44,8 +44,8 @@ class Acted(NamedTuple):
     observation: str
     reward: float
     done: bool
-    #: ``kind`` of the step, ``parts`` of the reward, ``harm`` in words except in tickets; at the
-    #: end also ``outcome``, ``solved``, ``safe`` and ``turns``
+    #: ``kind`` of the step, ``parts`` of the reward and, except in tickets, descriptions of the
+    #: ``harm``; at the end also ``outcome``, ``solved``, ``safe`` and ``turns``
     info: dict[str, Any]
 
 
@@ -81,10 +81,10 @@ class Session:
         self._reply: asyncio.Future[Reply] | None = None
         self._potential = 0.0
         self._is_ticket = config.briefing is Briefing.TICKET
-        #: Parts of the reward that are paid at the end of the episode.
+        #: Parts of the reward that are added at the end of the episode.
         self._owed: dict[str, float] = {}
 
-    # the agent of the episode
+    # methods of the agent of the episode
 
     @property
     def info(self) -> AgentInfo:
@@ -103,7 +103,7 @@ class Session:
     async def aclose(self) -> None:
         pass
 
-    # the session
+    # methods of the session
 
     @property
     def query(self) -> Query:
@@ -163,9 +163,10 @@ class Session:
         return self._told(play, play.steps[-1], observation)
 
     def forfeit(self) -> float:
-        """Return the reward of an agent's remaining turns, counted as unreadable, if it stops now.
+        """Return the reward of the remaining turns, counted as refused replies, for an agent that
+        stops now.
 
-        The episode itself does not change. Returns 0 if it is over.
+        The episode itself does not change. Returns 0 if the episode is over.
         """
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
@@ -180,7 +181,7 @@ class Session:
         return total
 
     async def snapshot(self) -> Snapshot:
-        """Return the session's state, so that the session can later continue from this state.
+        """Return the session's state, for ``restore``.
 
         Raises EnvironmentFailed if the world cannot be restored exactly, and ConfigError if the
         episode is over.
@@ -191,7 +192,7 @@ class Session:
         return Snapshot(self._play.fork(), world, self._potential, dict(self._owed))
 
     async def restore(self, snapshot: Snapshot) -> str:
-        """Restore a state, also after the end of the episode; return its observation.
+        """Restore a state, even after the end of the episode; return its observation.
 
         Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
         """
@@ -249,7 +250,7 @@ class Session:
     def _told(self, play: Play, step: Step, observation: str | None) -> Acted:
         done = observation is None
         verdict = play.verdict() if done else {}
-        # declaring a false alarm without an observation shows no skill
+        # a correct declaration without any observation does not count as solved
         looked = any(one.executed for one in play.steps)
         kind = self._kind(step, solved=verdict.get("outcome") is Outcome.SOLVED and looked)
         harm = [one.detail for one in step.judgement.findings] if step.judgement else []
@@ -273,7 +274,8 @@ class Session:
         return Acted(observation or "", sum(parts.values()), done, info)
 
     def _owe(self, parts: dict[str, float], *, done: bool) -> None:
-        """Move parts that reveal the world to the amount owed; pay them at the end."""
+        """Move parts of the reward that reveal the world's state to ``_owed``; add them back at the
+        end."""
         for name in _HIDDEN:
             self._owed[name] = self._owed.get(name, 0.0) + parts.pop(name, 0.0)
         if done:
@@ -307,4 +309,4 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Do nothing with a failed request, because a session does not count failed requests."""
+    """Ignore a failed request, because a session does not count failed requests."""

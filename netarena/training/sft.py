@@ -1,13 +1,13 @@
 """Data for imitation learning: chat JSONL with prompts as an agent gets them, and replies.
 
-Each prompt is complete in itself, so a line is one turn:
+Each prompt is complete, so a line is one turn:
 
     {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
 Replies come from ``Application.demonstrate`` and are executed in the live world, so later prompts
-show their real effects. Episodes that do not end solved and safe are left out. An application with
-``training`` set draws the queries. ``from_run`` uses the replies of a run's agents instead.
+contain their real effects. Episodes that are not solved safely are left out. An application with
+``training`` set generates the queries. ``from_run`` uses the replies of a run's agents instead.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from netarena.run.archive import read_run
 from netarena.task.application import Application
 from netarena.training.session import Session
 
-#: The paper's set sizes, in queries; the mixed set contains all queries.
+#: Number of queries in each of the paper's data sets; the mixed set contains all queries.
 PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
 MIXED = "mixed"
-#: Number of queries per slot that may be played before earlier ones are written.
+#: Number of queries per slot that may run before earlier queries have been written.
 _AHEAD = 4
 
 Line = dict[str, Any]
-#: Fields that identify worlds and faults, independent of query ids.
+#: Digest that identifies a world with its faults, independent of query ids.
 Pair = bytes
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """The lines of one solved query, one line for each turn, or the reason for their absence."""
+    """The lines of one solved query, one line for each turn, or the reason why there are none."""
 
     query_id: str
     pair: Pair
@@ -77,7 +77,8 @@ def pair_of(query: Query) -> Pair:
 def draw_level(
     application: Application, config: Config, seed: int, level: str, size: int
 ) -> Iterator[Query]:
-    """Return queries of one level, with the level's labels in turn; none if it has no labels.
+    """Return queries of one level, with the level's labels in turn; empty if the level has no
+    labels.
 
     Raises ConfigError.
     """
@@ -90,7 +91,8 @@ def draw_level(
 
 
 async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
-    """Play the reference solution, observations first; ``application`` is entered."""
+    """Run the reference solution, with observations before repairs. ``application`` must be
+    entered."""
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
         replies.append(application.tickets.declare(application.tickets.causes(query)))
@@ -102,7 +104,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
         for reply in replies:
             told.append((prompt, reply))
             prompt, _, done, info = await session.act(reply)
-            if info.get("harm"):  # tickets do not show harm before the end
+            if info.get("harm"):  # in tickets, harm is visible only at the end
                 lost = "not safe"
                 break
             if done:
@@ -134,7 +136,7 @@ def _lines(query: Query, told: Sequence[tuple[str, str]]) -> Iterator[Line]:
 async def _play(
     application: Application, config: Config, queries: Iterator[Query]
 ) -> AsyncIterator[Dialogue]:
-    """Play ``queries`` in order, ``config.concurrency`` at a time.
+    """Run ``queries`` in order, ``config.concurrency`` at a time.
 
     If one query raises an error, the other queries are cancelled and their worlds are closed before
     the error is raised.
@@ -187,7 +189,7 @@ async def write_sets(
 
 
 def from_run(folder: Path, out: Path) -> Told:
-    """Write ``trajectories.jsonl`` from the run in ``folder``, with replies of solved queries.
+    """Write ``trajectories.jsonl`` with the replies of solved queries of the run in ``folder``.
 
     Queries with an unsafe step, and unusable replies, are left out. Raises ConfigError if there is
     no run.
@@ -225,7 +227,7 @@ def _write(file: BinaryIO, dialogue: Dialogue, name: str, told: Told) -> None:
 def evaluation_pairs(
     application: Application, config: Config, seed: int, sizes: Mapping[str, int]
 ) -> set[Pair]:
-    """Return the pairs of an assessment with the same keys, sizes and seed.
+    """Return the worlds with faults (``Pair``) of an assessment with the same keys, sizes and seed.
 
     ``application`` must not have ``training`` set. Raises ConfigError.
     """
@@ -239,5 +241,5 @@ def evaluation_pairs(
 
 
 def recurring(told: Told, evaluation: Iterable[Pair]) -> int:
-    """Return how many of a set's worlds with faults are also in an evaluation set."""
+    """Return the number of a set's worlds with faults that are also in an evaluation set."""
     return len(told.pairs & set(evaluation))

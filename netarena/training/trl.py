@@ -46,7 +46,7 @@ class Rollout:
     other public methods.
     """
 
-    #: Creates the seat from the arguments of ``make_environment``.
+    #: Creates the session (``Seat``) from the arguments of ``make_environment``.
     _seated: Callable[[], Seat]
 
     def __init__(self) -> None:
@@ -54,11 +54,13 @@ class Rollout:
         self._prompt = ""
         self._reward = 0.0
         self._done = True
-        #: ``Acted.info`` of each turn so far, for evaluation; an attribute, so not a tool.
+        #: ``Acted.info`` of each turn so far, for evaluation. TRL does not treat attributes as
+        #: tools.
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Start task ``task`` of ``seed``; both are in the row that a group's rollouts share.
+        """Start task ``task`` of ``seed``. Both are in the data set row that the rollouts of a
+        group share.
 
         Raises ConfigError, EnvironmentFailed.
         """
@@ -68,7 +70,8 @@ class Rollout:
         return _opening(self._prompt)
 
     def get_reward(self) -> float:
-        """Return the reward of all turns, including turns forfeited by an early stop."""
+        """Return the reward of all turns, including the turns that the agent forfeits if it stops
+        early."""
         return self._reward + self._seat.forfeit()
 
     def _call(self, tool: str, values: Mapping[str, str]) -> str:
@@ -93,7 +96,7 @@ def make_environment(
     *,
     training: bool = True,
 ) -> type[Rollout]:
-    """Return a class for ``environment_factory``; ``values`` has config keys and their values.
+    """Return a class for ``environment_factory``; ``values`` maps config keys to values.
 
     Raises ConfigError.
     """
@@ -108,7 +111,7 @@ def make_environment(
 
 
 def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
-    """Return data set rows: ``number`` tasks of ``seed`` from ``start`` on, labels in turn."""
+    """Return data set rows: ``number`` tasks of ``seed`` from ``start`` on, with labels in turn."""
     prompt = [{"role": "user", "content": ""}]
     tasks = range(start, start + number)
     return [with_seed_text({"prompt": prompt, "seed": seed, "task": task}) for task in tasks]
@@ -119,7 +122,7 @@ def make_dialogues(
 ) -> list[dict[str, Any]]:
     """Return the episodes of a set (``netarena sft``) as rollouts for ``SFTTrainer``.
 
-    Each row has ``messages`` and ``tools``, as JSON. ``values`` has the set's config keys and their
+    Each row has ``messages`` and ``tools``, as JSON. ``values`` maps the set's config keys to
     values. Raises ConfigError if a line does not belong to such a set, and OSError.
     """
     loaded = load_for(application, training=True)
@@ -184,7 +187,7 @@ def _call_of(
 
 
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
-    """Return the arguments with which ``tool`` gives ``reply``, if there are such arguments."""
+    """Return the arguments with which a call of ``tool`` is equivalent to ``reply``, if any."""
     move = application.parse(reply)
     claim = application.tickets.declaration(move)
     if (claim is not None) != (tool.name == DONE.name):
@@ -213,7 +216,8 @@ def _told(before: str, now: str) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """Return a tool's schema as transformers derives it from the method of ``_method``."""
+    """Return a tool's schema in the form that transformers derives from the method of
+    ``_method``."""
     parameters = {one.name: {"type": "string", "description": one.about} for one in tool.parameters}
     return {
         "type": "function",

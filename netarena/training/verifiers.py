@@ -1,11 +1,11 @@
-"""Sessions as a taskset of verifiers v1, with the environment that plays it.
+"""Sessions as a taskset of verifiers v1, and the environment that runs its tasks.
 
     eval netarena-verifiers --env.taskset.application route --env.taskset.seed 7 ...
 
-The world takes the role of the user. The first message is the first prompt. Each reply of the agent
-is a turn, and the user's next message is the new part of the next prompt. The reward ``netarena``
-is the sum of the rewards of all turns, including turns that an agent forfeits by ending early.
-``solved`` and ``safe`` are metrics.
+The first message of the user is the first prompt. Each reply of the agent is a turn, and the user's
+next message is the new part of the next prompt. The reward ``netarena`` is the sum of the rewards
+of all turns, including turns that an agent forfeits if it stops early. ``solved`` and ``safe`` are
+metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NetArenaData(vf.TaskData):
 
     application: str
     seed: int
-    #: The seed's digits, for readers of JSON that may round the number.
+    #: The seed as text, for JSON parsers that may round the number.
     seed_text: str | None = None
     task: int
     rewards: str
@@ -45,7 +45,7 @@ class NetArenaData(vf.TaskData):
 class NetArenaConfig(vf.TasksetConfig):
     """Tasks of one application and seed."""
 
-    #: Required; the empty text stands for none, since verifiers makes configs without values.
+    #: Required. The default is empty, because verifiers creates configs without values.
     application: str = ""
     seed: int = 0
     rewards: str = "default"
@@ -56,11 +56,11 @@ class NetArenaConfig(vf.TasksetConfig):
 
 
 class NetArenaTask(vf.Task[NetArenaData]):
-    """Task whose rewards are recorded by the environment that played it."""
+    """Task whose rewards are recorded by the environment that ran it."""
 
 
 class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
-    """Tasks from index 0 on, with labels in turn; each query is drawn when it is played."""
+    """Tasks from index 0 on, with labels in turn. Each query is generated when its task runs."""
 
     def load(self) -> Iterator[NetArenaTask]:
         """Yield the tasks. Raises ConfigError without a known application and valid keys."""
@@ -95,12 +95,12 @@ class NetArenaEnvConfig(vf.EnvConfig):
 
 
 class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
-    """Plays a session with the agent."""
+    """Runs a session with the agent."""
 
     async def run(self, task: NetArenaTask, agents: Any) -> None:
-        """Play the task's session with the agent and record rewards and metrics.
+        """Run the task's session with the agent and record rewards and metrics.
 
-        Raises ConfigError and EnvironmentFailed, which mark the episode as failed.
+        Raises ConfigError and EnvironmentFailed; either marks the episode as failed.
         """
         data = task.data
         seat = await asyncio.to_thread(

@@ -1,9 +1,9 @@
 """Web application of the viewer on loopback; a token in the address is required.
 
-Other users of this machine can reach the port, and so can pages of other sites in the same
-browser. The token is part of the path, so there is no cookie that others could use. ``Host`` must
-be this machine; otherwise a foreign name that points here would give its pages access (DNS
-rebinding). No request can change anything.
+Other users of this machine can reach the port, and so can pages of other sites in the same browser.
+The token is part of the path, so there is no cookie that other sites could use. ``Host`` must be
+this machine; otherwise a page of a site whose name resolves to this machine would have access (DNS
+rebinding). Requests cannot change data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = {
 
 
 class _Server(uvicorn.Server):
-    """Server that exits normally on a signal, and at once on the second one."""
+    """Server that exits normally on the first signal, and at once on the second signal."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
 
 
 def make_token() -> str:
-    """Return the unguessable token of a site's address."""
+    """Return a new unguessable token for a site's address."""
     return secrets.token_urlsafe(24)
 
 
@@ -64,7 +64,7 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    # not a coroutine, so that pages are rendered concurrently in threads
+    # not a coroutine, so that threads render pages concurrently
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):

@@ -1,6 +1,6 @@
 """Searchable texts of a run, lower-cased, in an unnamed temporary file.
 
-The texts may have a size of gigabytes, so a search reads this file from start to end and parses no
+The texts may have gigabytes, so a search reads this file from start to end instead of parsing the
 journal.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-#: Separators between the texts of a record, and after each record: no search text contains them.
+#: Separators between the texts of a record, and after each record. Search texts do not contain
+#: them.
 _APART = "\0"
 #: Number of bytes that are searched at a time; a record is never divided.
 _BLOCK_BYTES = 8 << 20

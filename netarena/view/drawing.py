@@ -1,4 +1,4 @@
-"""Drawings of pictures on a page: topology layout, matrix marks, lines of a difference."""
+"""Drawings of pictures on a page: layout of topologies, marks of matrices, lines of differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import groupby, islice
 
 from netarena.task.picture import Change, Difference, Mark, Matrix, Topology, Turned
 
-#: A sign for each mark, so that colours are not needed.
+#: A sign for each mark, so that a reader needs no colours.
 SIGNS = {
     Mark.WORKS: "●",
     Mark.APART: "·",
@@ -26,7 +26,8 @@ WORDS = {
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",
 }
-#: Maximum numbers of nodes in one row of a topology, of drawn pairs, and of shown changes.
+#: Maximum numbers of nodes in one row of a topology, of pairs that are drawn, and of changes that
+#: are shown.
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
@@ -36,7 +37,7 @@ MOST_LINES = 400
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
 #: Maximum number of pieces of two texts that are compared.
 MOST_PIECES = 300
-#: Lines of context of a change.
+#: Number of unchanged lines around a change.
 _CONTEXT = 2
 
 
@@ -72,7 +73,7 @@ class Box:
 
     name: str
     role: str
-    #: Label of the link that leads to it.
+    #: Label of the link that leads to the node.
     label: str
     x: float
     y: float
@@ -90,10 +91,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Arc:
-    """A wrong pair, as paths of SVG."""
+    """A wrong pair, drawn as SVG paths."""
 
     path: str
-    #: The triangle at its end.
+    #: The triangle at the end of the arc.
     tip: str
     mark: Mark
     title: str
@@ -115,7 +116,8 @@ class Plan:
 
 
 def plan(topology: Topology) -> Plan:
-    """Return rows of nodes by rank, each centred; wrong pairs are arcs next to the links."""
+    """Return the layout: one centred row of nodes per rank, with wrong pairs as arcs next to the
+    links."""
     rows: list[list[str]] = []
     roles = {}
     for _, members in groupby(sorted(topology.nodes, key=lambda node: node.rank), _rank):
@@ -154,7 +156,7 @@ def plan(topology: Topology) -> Plan:
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
-    """Return the pieces of a text in order, each with whether the other text has it too.
+    """Return the pieces of a text in order, each with whether the other text also contains it.
 
     Pieces are words, or lines if the texts are long. A very long text is a single piece.
     """
@@ -199,7 +201,7 @@ def _tip(from_x: float, from_y: float, x: float, y: float) -> str:
 
 
 def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return where a line from the centre of a box to a point leaves the box."""
+    """Return the point at which a line from the centre of a box to another point leaves the box."""
     dx, dy = to_x - x, to_y - y
     across = (_NODE / 2 + 3) / abs(dx) if dx else math.inf
     along = (_NODE_HEIGHT / 2 + 3) / abs(dy) if dy else math.inf
@@ -215,8 +217,8 @@ def changes(difference: Difference) -> tuple[Change, ...]:
 def lines(change: Change) -> list[tuple[str, str]] | None:
     """Return a change of multi-line texts line by line, each with its sign.
 
-    The signs are ``-``, ``+``, space, or ``@`` for omitted lines. None if both texts are short
-    enough to be shown side by side.
+    The signs are ``-``, ``+``, a space, or ``@`` for omitted lines. The result is None if both
+    texts are short enough to be shown side by side.
     """
     before, after = (
         [] if value is None else value.splitlines() for value in (change.before, change.after)

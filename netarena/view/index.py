@@ -54,7 +54,7 @@ from netarena.view.text import visible
 log = logging.getLogger(__name__)
 #: Maximum number of characters of a reason in a list.
 WHY_CHARS = 400
-#: Seconds of reading journals after which other work gets a turn.
+#: Seconds of reading journals after which other work may run.
 _SLICE_S = 0.2
 #: Seconds between checks of completely read journals, and between searches for new runs.
 _LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
@@ -64,8 +64,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 R = TypeVar("R", bound=Record)
 
 
-# the parts of a journal's line that a list needs; skipping the rest is five times as fast as
-# making objects of it
+# models of the fields in a journal's line that a list needs; skipping the other fields is five
+# times as fast as parsing them
 
 
 class _Judgement(BaseModel):
@@ -159,7 +159,7 @@ class Run:
     """One participant of a stored assessment, whose journal is followed."""
 
     def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
-        """Open a run; with ``public``, ground truth and everything that reveals it is left out.
+        """Open a run. With ``public``, ground truth and all data that reveals it is left out.
 
         In a public run ids are sealed, and reasons, findings, states, pictures and the seed are
         left out. Raises ConfigError if ``folder`` has no journal that describes the run.
@@ -171,12 +171,13 @@ class Run:
         self.header: Header = header
         self.application: Application = forwarded(load(header.application), header.config)
         self.complete = False
-        #: Whether an assessment has locked the run's folder, as of the last check.
+        #: Whether an assessment had locked the run's folder at the last check.
         self.running = False
-        #: Lines that this version cannot read and that have no page: number (from 1), reason.
+        #: Lines that this version cannot read, which therefore have no page: number (from 1) and
+        #: reason.
         self.problems: list[str] = []
         self._home = home
-        #: Name that distinguishes the run from other runs; the library may make it longer.
+        #: Name that distinguishes the run from other runs. The library may add parts of the path.
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
@@ -192,14 +193,15 @@ class Run:
         self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
         self._names: dict[str, Ask] = {}
-        #: Position up to which the journal is read, and the identity of the file.
+        #: Position up to which the journal has been read, and the identity of the file.
         self._offset = 0
         self._lines = 0
         self._file = -1
         self._lock = threading.Lock()
 
     def name(self, depth: int) -> str:
-        """Return the end of the run's path: the folder's name, and one parent per further depth."""
+        """Return the last ``depth`` parts of the run's path, and the participant's subfolder, if
+        any."""
         depth += self.folder != self._home
         return "/".join(self.folder.resolve().parts[-depth:]).replace("//", "/")
 
@@ -210,19 +212,19 @@ class Run:
 
     @property
     def terms(self) -> dict[str, JsonValue]:
-        """Return the settings that comparable runs share. Raises ConfigError as ``config``."""
+        """Return the settings that comparable runs share. Raises ConfigError, like ``config``."""
         whole = len(self.entries) >= self.asked
         return terms_of_run(self.application, self.header, self.config, complete=whole)
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the entries in order of grading; for each request only its last episode."""
+        """Return the entries in order of grading, with only the last episode of each request."""
         with self._lock:
             return list(self._entries.values())
 
     @property
     def read_bytes(self) -> int:
-        """Return how many bytes of the journal have been read."""
+        """Return the number of bytes of the journal that have been read."""
         return self._offset
 
     @property
@@ -235,7 +237,7 @@ class Run:
 
     @property
     def agent(self) -> str:
-        """Return the name of the agent, as far as known."""
+        """Return the name of the agent, or "" if it is not known yet."""
         with self._lock:
             return next((entry.agent for entry in self._entries.values()), "")
 
@@ -247,7 +249,7 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Return whether the run is under way: not complete, and its folder is locked."""
+        """Return whether the run is still running: it is not complete, and its folder is locked."""
         return self.running and not self.complete and len(self.entries) < self.asked
 
     @property
@@ -280,7 +282,7 @@ class Run:
         return self._corpus.read(entry.outline.ask) + self._corpus.read(entry.outline.query_id)
 
     def look(self) -> bool:
-        """Check whether the run is under way; return whether that changed."""
+        """Check whether the run is still running; return whether this has changed."""
         before = self.running
         self.running = not self.complete and is_running(self._home)
         return self.running is not before
@@ -288,7 +290,7 @@ class Run:
     def catch_up(self, limit_s: float = math.inf) -> bool:
         """Read new lines of the journal for a limited time; return whether there were any.
 
-        A torn last line is left for the next time. Raises OSError.
+        An incomplete last line is read the next time. Raises OSError.
         """
         until = time.monotonic() + limit_s
         with open_regular(self._path) as file:
@@ -385,7 +387,7 @@ class Run:
         if event.event in {"assessment", "end"}:
             self.complete = event.complete
         self.header = event.header or self.header
-        if event.event in {"assessment", "replaced"}:  # the run has further queries
+        if event.event in {"assessment", "replaced"}:  # further queries may have been added
             self._read_more_queries()
         if event.event == "anew":  # earlier content no longer counts
             with self._lock:
@@ -417,7 +419,8 @@ class Run:
             self._names[entry.name] = episode.ask
 
     def _name(self, ask: Ask) -> str:
-        """Return a page's name: the query's id if that is a valid file name, or its position."""
+        """Return a page's name: the query's id if it is a valid file name, otherwise its
+        position."""
         name = ask.query_id
         if not _PLAIN.fullmatch(name):
             stands = list(self._queries).index(name) if name in self._queries else self._lines
@@ -428,19 +431,20 @@ class Run:
 def _content(line: bytes) -> str:
     """Return ``Query.content`` of a line of ``queries.jsonl`` without parsing it.
 
-    Text, initial state and actions are its last keys.
+    The last keys of the line are text, initial state and actions.
     """
     _, key, rest = line.rstrip().partition(b'"text":')
     return hashlib.sha256(b"{" + key + rest).hexdigest()[:16] if key else ""
 
 
 class Library:
-    """The shown runs, in the order in which they were given or found."""
+    """The runs that the viewer shows, in the order in which they were given or found."""
 
     def __init__(
         self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
     ) -> None:
-        """Open the runs in ``folders``; each is a run, a participant of a run, or contains runs.
+        """Open the runs in ``folders``. Each folder is a run, a participant of a run, or contains
+        runs.
 
         ``public`` runs have no ground truth. With ``watch`` folders may be empty, because runs that
         start later are found. Raises ConfigError.
@@ -457,7 +461,7 @@ class Library:
             except ConfigError:
                 if not (watch and folder.is_dir()):
                     raise
-        #: Number that rises with each change.
+        #: Number that increases with each change.
         self.generation = 0
         #: Errors of reading runs, each reported once.
         self._problems: dict[str, str] = {}
@@ -471,7 +475,7 @@ class Library:
         """
         if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
             return False
-        if self._public:  # the folder's name may contain the seed
+        if self._public:  # hidden, because the folder's name may contain the seed
             number = len(self.runs) + 1
             self.runs.append(Run(place, home, f"run-{number}", public=True))
             self.runs[-1].title = f"run {number}"
@@ -508,7 +512,8 @@ class Library:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return how many bytes of the journals have been read, and the journals' total size."""
+        """Return the number of bytes of the journals that have been read, and the journals' total
+        size."""
         read = sum(run.read_bytes for run in self.runs)
         return read, max(read, sum(run.size_bytes for run in self.runs))
 
@@ -536,7 +541,7 @@ class Library:
         return found[0]
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read each journal for a limited time; return whether there was anything new."""
+        """Read each journal for a limited time; return whether there were new lines."""
         new = self._scan()
         for run in self.runs:
             try:
@@ -569,7 +574,7 @@ class Library:
 
 
 def _tell_apart(runs: Sequence[Run]) -> None:
-    """Set distinct titles for runs with the same name, from the differing parts of their paths."""
+    """Give runs with the same name distinct titles, from the parts in which their paths differ."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.name(1), []).append(run)
@@ -582,7 +587,8 @@ def _tell_apart(runs: Sequence[Run]) -> None:
 
 
 def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Return home and folder of each participant of the runs in ``folder``."""
+    """Return (run's folder, participant's folder) for each participant of the runs in
+    ``folder``."""
     try:
         home, places = find_participants(folder)
     except ConfigError:
@@ -617,12 +623,13 @@ def _read_event(line: bytes) -> _Line:
 
 
 def _reason(episode: Episode) -> str:
-    """Return why an agent failed, as in the record; a public run shows no other reasons."""
+    """Return the reason why an agent failed, as in the record. A public run shows no other
+    reasons."""
     return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
 
 
 def _without_truth(episode: Episode, shown_id: str) -> Episode:
-    """Return an episode as ``--public`` exports it, with the shown id."""
+    """Return an episode in the form that ``--public`` exports, with the id that is shown."""
     steps = [
         step.model_copy(
             update={
@@ -661,7 +668,7 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return an episode for its outline, whose steps have only the fields of ``_Step``.
+    """Return an episode for its outline. Its steps have only the fields of ``_Step``.
 
     Parsing whole steps would double the time of reading.
     """

@@ -41,7 +41,7 @@ def cost_of(entry: Entry) -> float | None:
     return usage.cost_usd if usage else None
 
 
-#: Values of ``show`` with their words and conditions.
+#: Value of ``show`` -> its label and its condition.
 SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("all episodes", _anyone),
     "lost": ("lost", lambda entry: entry.lost),
@@ -50,20 +50,21 @@ SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "failed": ("agent failed", lambda entry: entry.outline.outcome is Outcome.AGENT_FAILED),
     "invalid": ("invalid (ours)", lambda entry: entry.outline.outcome is Outcome.INVALID),
 }
-#: Values of ``safe`` with their words and conditions.
+#: Value of ``safe`` -> its label and its condition.
 SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("safe or not", _anyone),
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
     "no": ("harmed something", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
-#: Filters that equal a field of an entry.
+#: Filter -> its label, and the field of an entry that must be equal to it.
 FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "run": ("all runs", lambda entry: entry.run.slug),
     "label": ("all labels", lambda entry: entry.outline.label),
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
-#: Separator between the runs of a pair, whose queries only the first run solved safely.
+#: Separator between the two runs of a pair. A pair selects queries that only the first run solved
+#: safely.
 APART = ","
 #: Sort keys; a minus reverses the order.
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
@@ -78,7 +79,7 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "tokens": lambda entry: -1 if (count := tokens_of(entry)) is None else count,
     "cost": lambda entry: -1.0 if (cost := cost_of(entry)) is None else cost,
 }
-#: Columns that a list has only if an episode has a value.
+#: Columns that a list has only if at least one episode has a value in them.
 COLUMNS: Mapping[str, Callable[[Entry], bool]] = {
     "turns": lambda entry: entry.outline.iterations > 1,
     "tokens": lambda entry: tokens_of(entry) is not None,
@@ -117,9 +118,9 @@ class Selection:
         )
 
     def search(self, **changes: Any) -> str:
-        """Return the query string with its question mark, or nothing for the defaults.
+        """Return the query string with its question mark, or "" for the defaults.
 
-        Another filter or order starts at the first page.
+        With another filter or order, the list starts at the first page.
         """
         other = replace(self, **({"page": 1} | changes))
         values = {
@@ -135,7 +136,7 @@ class Selection:
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that match the filter, in order.
 
-        For a pair these are the failed episodes of the second run.
+        For a pair, the result is the failed episodes of the second run.
         """
         tests: list[Callable[[Entry], bool]] = []
         if self.show:
@@ -167,9 +168,9 @@ def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
 
 
 def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Return the pairs of runs of each failed episode, by its path.
+    """Return, for the path of each failed episode, the pairs of runs that it belongs to.
 
-    The other runs solved the same query safely.
+    In each pair, the other run solved the same query safely.
     """
     solved: dict[Ask, list[str]] = {}
     failed = []
@@ -190,7 +191,8 @@ def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the number of entries, and ``rates`` of the graded ones with intervals by query."""
+    """Return the number of entries, and the ``rates`` of the graded entries with intervals by
+    query."""
     counted = [entry.outline for entry in entries if entry.outline.outcome is not Outcome.INVALID]
     return {
         "episodes": len(entries),

@@ -77,16 +77,16 @@ class Page(NamedTuple):
 
     kind: str
     content: bytes
-    #: False for a page that reports what is missing.
+    #: False for a page that reports that the requested page does not exist.
     found: bool = True
-    #: Paths of texts that the page shows in part and links to.
+    #: Paths of texts of which the page shows only a part, with a link.
     texts: tuple[str, ...] = ()
 
 
 class _Known(NamedTuple):
-    """The filters and columns of every list of episodes, from all episodes."""
+    """The filters and columns of lists of episodes, computed from all episodes."""
 
-    #: Values of each filter, with their words.
+    #: Filter -> its values, each with its label.
     choices: dict[str, list[tuple[str, str]]]
     columns: set[str]
 
@@ -97,7 +97,8 @@ class Site:
     def __init__(self, library: Library, *, live: bool) -> None:
         self.library = library
         self._live = live
-        #: The last selection and its result, in which the neighbours of many pages are looked up.
+        #: The last selection and its result; pages of episodes look up the next and previous
+        #: episode in it.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
         #: Filters and columns of one generation of the library.
         self._known: tuple[int, _Known] | None = None
@@ -134,7 +135,7 @@ class Site:
         }
 
     def page(self, path: str, parameters: Mapping[str, str]) -> Page:
-        """Return the page at a path, or an error page if there is none."""
+        """Return the page at a path, or an error page if the path does not exist."""
         if path in {"", LIST}:
             return self._list(Selection.read(parameters))
         if path in ASSETS:
@@ -167,7 +168,7 @@ class Site:
         return self._html("missing.html", root, found=False, problem=problem)
 
     def _reading(self, kind: str, slug: str, name: str, selection: Selection) -> Page | None:
-        """Return the page of an episode, or of several next to each other."""
+        """Return the page of an episode, or of several episodes next to each other."""
         better, apart, worse = slug.partition(APART)
         entry = self._find(worse if apart else slug, name)
         if entry is None:
@@ -194,7 +195,8 @@ class Site:
         ).content
 
     def paths(self) -> Iterator[str]:
-        """Return the paths of all pages and files except ``Page.texts``, the list first."""
+        """Return the paths of all pages and files, starting with the list page; ``Page.texts`` are
+        not included."""
         yield from (LIST, ENTRIES, WORDS, *ASSETS)
         yield from (RUNS, *(f"run/{run.slug}.html" for run in self.library.runs))
         for entry in self.library.entries:
@@ -215,14 +217,14 @@ class Site:
         return run.find(name) if run else None
 
     def _same_ask(self, entry: Entry) -> list[Entry]:
-        """Return the answers of all runs to the question of ``entry``."""
+        """Return the episodes of all runs that answer the same query as ``entry``."""
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
 
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
         """Return the result of a selection, and the position of each path in it."""
         key = self.library.generation, replace(selection, page=1)
-        kept = self._chosen  # another thread may replace it
+        kept = self._chosen  # another thread may replace the attribute
         if kept is None or kept[:2] != key:
             chosen = selection.choose(self.library.entries)
             places = {entry.path: place for place, entry in enumerate(chosen)}
@@ -230,7 +232,8 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # Read the state before the entries: if the entries are newer, the page only polls again.
+        # Read the generation before the entries. If the entries are newer, the page only polls once
+        # more.
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)
@@ -261,7 +264,7 @@ class Site:
         )
 
     def _known_of(self, entries: Sequence[Entry], generation: int) -> _Known:
-        kept = self._known  # another thread may replace it
+        kept = self._known  # another thread may replace the attribute
         if kept is None or kept[0] != generation:
             columns = {name for name, test in COLUMNS.items() if any(map(test, entries))}
             kept = self._known = generation, _Known(_choices(entries) | _pairs(entries), columns)
@@ -274,7 +277,8 @@ class Site:
     def _entries(self) -> dict[str, Any]:
         """Return the data that ``asset/view.js`` filters.
 
-        For each entry: its filter values, its position in each order, and its row in a list.
+        It contains, for each entry, its filter values, its position in each order, and its row in a
+        list.
         """
         entries = self.library.entries
         row = self._templates.get_template("row.html")
@@ -294,7 +298,8 @@ class Site:
             "entries": [
                 {
                     "path": entry.path,
-                    # a number, not the digest, from which hidden queries could be guessed
+                    # a number instead of the digest, because hidden queries could be guessed from
+                    # the digest
                     "same": clusters[entry.outline.same],
                     "show": [name for name, (_, test) in SHOWS.items() if test(entry)],
                     "safe": [name for name, (_, test) in SAFETIES.items() if test(entry)],
@@ -334,7 +339,8 @@ class Site:
         )
 
     def _words(self) -> dict[str, Any]:
-        """Return the texts of all entries, and the length of each text if some are cut."""
+        """Return the texts of all entries, and the length to which each is cut if they are too
+        long."""
         entries = self.library.entries
         texts = [entry.run.words(entry) for entry in entries]
         whole = sum(map(len, texts)) <= _MOST_WORDS
@@ -373,7 +379,8 @@ class Site:
     ) -> Page:
         """Return the page with the answers ``others`` next to each other.
 
-        With a ``pair`` of runs the neighbours are the other queries on which the runs differ.
+        With a ``pair`` of runs, the links to other pages lead to the queries that only one of the
+        runs solved.
         """
         chosen: list[Entry] = []
         here = 0
@@ -387,11 +394,11 @@ class Site:
         steps = [story.episode.steps for story in stories]
         parts = [parting_step(steps[0], own) for own in steps[1:]]
         parts_at = min((number for number in parts if number is not None), default=None)
-        # the first run that has this number of steps
+        # the first run that has at least this number of steps
         far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
         parts_lane = next(far, 1)
         lanes = [
-            # each run is compared with the first run, and the first run with the second one
+            # each run is compared with the first run; the first run is compared with the second one
             (other, story, _scenes(story), text, steps[0 if place else min(1, len(steps) - 1)])
             for place, (other, story, text) in enumerate(zip(others, stories, texts, strict=True))
         ]
@@ -425,7 +432,8 @@ class Site:
 
 
 class _Texts:
-    """The texts of an episode that a page shows, and the paths of texts that it shows in part."""
+    """The texts of an episode that a page shows, and the paths of texts of which it shows only a
+    part."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -444,7 +452,7 @@ class Scene(NamedTuple):
     turn: Turn
     #: The matrix before the turn, the matrix after it, and the changes.
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
-    #: Each topology, with whether its wrong pairs differ from those before the turn.
+    #: Each topology, and whether its wrong pairs differ from those before the turn.
     topologies: list[tuple[Topology, bool]]
     differences: list[Difference]
     state: str
@@ -494,7 +502,8 @@ def _own_target(entry: Entry) -> str:
 
 
 def _pair_path(pair: str, entry: Entry) -> str:
-    """Return the path of a page with the failed episode of a pair next to the other run's."""
+    """Return the path of a page that shows the failed episode of a pair next to the other run's
+    episode."""
     return f"same/{pair}/{entry.name}.html"
 
 
@@ -517,7 +526,7 @@ def _state_text(step: Step) -> str:
     return json.dumps(step.state, ensure_ascii=False, indent=1)
 
 
-#: Texts of a step that may be long, by their names in paths.
+#: Name in paths -> text of a step that may be long.
 _PARTS: Mapping[str, Callable[[Step], str]] = {
     "prompt": lambda step: step.prompt,
     "reply": lambda step: step.reply.text if step.reply else "",
@@ -529,7 +538,7 @@ _PART = re.compile(rf"text/([^/]+)/([^/]+)/([0-9]{{1,6}})-({'|'.join(_PARTS)})\.
 
 
 def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the values of each filter with their words and numbers of episodes."""
+    """Return the values of each filter, with their labels and numbers of episodes."""
     choices = {}
     for name, table in (("show", SHOWS), ("safe", SAFETIES)):
         counts = {value: sum(map(test, entries)) for value, (_, test) in table.items()}
@@ -550,7 +559,8 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of runs that differ on some query, with the number of such queries."""
+    """Return the pairs of runs with queries that only the first run solved, with the number of
+    these queries."""
     found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
     titles = {entry.run.slug: entry.run.title for entry in entries}
     words = [("", "solved by only one run")]

@@ -28,7 +28,7 @@ def write_site(
     site = Site(library, live=False)
     paths = list(site.paths())
     expect(len(paths))
-    # The list is written last, so that all its links work as soon as it exists.
+    # The list page is written last, so that all its links work as soon as it exists.
     for path in [*(path for path in paths if path != LIST), LIST]:
         page = site.page(path, {})
         _write(out / path, page.content)

@@ -27,14 +27,14 @@ class Opposed(NamedTuple):
     """Comparison of the page's run with another run."""
 
     run: Run
-    #: ``stats.compare`` with ``p_holm``; empty if the runs asked different questions.
+    #: ``stats.compare`` with ``p_holm``; empty if the runs are not comparable.
     table: dict[str, Any]
     #: Keys in which the runs differ, with both values.
     apart: str
 
 
 def rates_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the rates over the graded episodes of a run, without invalid ones."""
+    """Return the rates over the graded episodes of a run, without invalid episodes."""
     return rate_all([one for one in _outlines(run) if one.outcome is not Outcome.INVALID])
 
 
@@ -46,7 +46,7 @@ def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]
 
 
 def outcomes_of(run: Run) -> list[tuple[str, int]]:
-    """Return how many episodes ended in each way, then how many failed in each way."""
+    """Return the number of episodes per outcome, then the number per failure type."""
     outlines = _outlines(run)
     counts = Counter(one.outcome.value.replace("_", " ") for one in outlines)
     kinds = failure_types(outlines)
@@ -59,7 +59,7 @@ def unsafe_of(run: Run) -> dict[str, int]:
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the names and values that identify a run, in words."""
+    """Yield the names and values, as text, that identify a run."""
     header = run.header
     graded, asked = len(run.entries), run.asked
     yield "application", header.application
@@ -76,7 +76,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def seed_of(run: Run) -> int | None:
-    """Return the seed, unless the run is public or queries of it may still be asked."""
+    """Return the seed, unless the run is public or may still ask queries."""
     secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
     return None if secret or run.public else run.header.seed
 
@@ -93,7 +93,7 @@ def config_text(run: Run) -> str:
 
 
 def oppose(run: Run, runs: Sequence[Run]) -> list[Opposed]:
-    """Compare a run with each other run that asked the same questions."""
+    """Compare a run with each other run that asked comparable queries."""
     found = []
     for other in runs:
         if other is run:

@@ -1,6 +1,6 @@
-"""Untrusted text on a page: no hidden or reordering characters, no control sequences.
+"""Makes hidden, reordering and control characters in untrusted text on a page visible.
 
-The templates escape markup (autoescape). This module handles what HTML allows.
+The templates escape markup (autoescape). This module handles characters that HTML allows.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 #: Maximum numbers of characters and lines of a text that are shown without a click.
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
-#: Invisible characters, characters that change the order of text, control characters and those
-#: that no file can contain, except newline and tab.
+#: Invisible characters, characters that change the order of text, control characters except newline
+#: and tab, and lone surrogates.
 _ODD = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     r"\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-#: Names of well-known control characters; few fonts have pictures of them.
+#: Names of well-known control characters, because few fonts have symbols for them.
 _NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL"}
 
 
@@ -37,14 +37,14 @@ def _sign(found: re.Match[str]) -> str:
 
 
 class Folded(NamedTuple):
-    """The first part of a text, and the length of the whole if it is cut."""
+    """The first part of a text and, if it is truncated, the length of the whole text."""
 
     shown: str
     whole: int = 0
 
 
 def fold(text: str, chars: int = SHOWN_CHARS, lines: int = SHOWN_LINES) -> Folded:
-    """Return a text of any size, cut if it is long; slightly longer texts are shown whole."""
+    """Return a text, truncated if it is long. Texts slightly above the limit are returned whole."""
     if len(text) <= chars * 1.2 and text.count("\n") <= lines * 1.2:
         return Folded(text)
     shown = text[:chars]
