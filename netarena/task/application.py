@@ -496,9 +496,9 @@ class Application(ABC):
     def turns(self, config: Config, query: Query | None = None) -> int:
         """Return the maximum number of replies of an episode of ``query``.
 
-        ``config.max_iterations`` is the limit if it is set. Otherwise the limit is computed from the
-        size of the query's world and is at least ``MIN_TURNS``, which is also returned without a
-        query.
+        ``config.max_iterations`` is the limit if it is set. Otherwise the limit is computed from
+        the size of the query's world and is at least ``MIN_TURNS``. Without a query, the result is
+        ``MIN_TURNS``.
         """
         if self.one_shot:
             return 1
