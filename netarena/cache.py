@@ -27,7 +27,7 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, origin: object, make: Callable[[], T]) -> T:
-        """Return the cached value of ``origin``, or make it. Raises what ``make`` raises."""
+        """Return the cached value of ``origin``, or make it. Raises the errors of ``make``."""
         with self._lock:
             if (found := self._made.get(id(origin))) is not None:
                 self._made.move_to_end(id(origin))

@@ -131,8 +131,8 @@ class Cause(NamedTuple):
 
 
 class Fit(Record):
-    """How well declared causes match the injected ones, as shares in [0, 1]. A share of no causes
-    is null."""
+    """How well declared causes match the injected ones, as shares in [0, 1]. A share is null if its
+    denominator is 0."""
 
     #: Recall: share of the injected causes that were declared.
     recall: float | None

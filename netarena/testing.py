@@ -150,7 +150,7 @@ class Watched(Environment):
 
 
 def belongings(mark: str) -> dict[str, list[str]]:
-    """Return the resources among which a leak would be visible, by kind.
+    """Return the process's resources that a leak would increase, by kind.
 
     These are this process's children, descriptors and threads; temporary files, network links,
     network namespaces and mounts; and processes that have inherited the environment variable

@@ -71,7 +71,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
 
 
 def tell_intent(world: World) -> str:
-    """Return as text the intended connections, one line per service, and the pods."""
+    """Return the text about the intended connections (one line per service) and the pods."""
     return _INTENTS.get(world, lambda: _tell_intent(world))
 
 
@@ -128,8 +128,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """Return as text the connections that a step changed and the harm that it did, or "" if the
-    step was not judged."""
+    """Return the text about the connections that a step changed and its harm, or "" if the step was
+    not judged."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail

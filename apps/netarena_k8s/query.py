@@ -50,7 +50,7 @@ _TEXT = (
 
 
 def labels(config: KubernetesConfig) -> Collection[str]:
-    """Return the labels that are drawn.
+    """Return the labels for which queries are generated.
 
     By default, combinations that are not possible with the policies of a folder are left out.
     Raises ConfigError for an unknown kind, for requested combinations that are not possible, and if

@@ -268,7 +268,7 @@ class Diagnosis:
         try:
             inside = isolate() < 0
             found = dict(self.try_inside()) if inside else {}
-        except NamespaceUnavailable as error:  # either process may raise this
+        except NamespaceUnavailable as error:  # raised in this process or in the forked one
             inside, found = os.getpid() != asked, {_NAMESPACES: str(error)}
             if not inside:
                 return found

@@ -3,7 +3,7 @@
 The client uses the protocol version in the agent's card (1.0 or 0.3) at the given URL. (The URL in
 the card is often an address inside a container.) If the given URL accepts no messages (404, 405)
 and never did, the client tries the path of the card's interface at the same origin. The client logs
-this, since another agent may answer there.
+this, because another agent may answer there.
 
 The reply is the first of these that contains text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,

@@ -103,7 +103,7 @@ def read_seed_secret(environ: Mapping[str, str]) -> str | None:
     """Return the secret for seeds: ``NETARENA_SEED``, or else the one in ``GREEN_SECRETS_JSON``.
 
     AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
-    strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for anything else.
+    strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for any other value.
     No message contains a value.
     """
     if secret := environ.get(SEED):

@@ -26,7 +26,7 @@ from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
 
-#: Time limit for one reply in s, if the caller has no deadline of its own.
+#: Time limit for one reply in s, if the caller has no deadline.
 REPLY_TIMEOUT_S = 3600.0
 #: Shortest pause between sent pieces of a reply, in s. Each event is costly, because the SDK copies
 #: the task.

@@ -476,7 +476,8 @@ class ArtifactReporter:
         self.done.add(role)
 
     async def _tell(self, line: str, **values: JsonValue) -> None:
-        """Send a status message. Call this rarely, since all messages stay in the task's history.
+        """Send a status message. Call this rarely, because all messages remain in the task's
+        history.
 
         ``values`` are the message's metadata, for programs.
         """

@@ -175,7 +175,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
     and labels.
 
     Returns only the queries at positions from ``config.start_index`` to below ``end_index``;
-    ``num_queries`` is not used. Raises ConfigError if nothing can be drawn.
+    ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
     """
     steps = _draw(application, config, seed, total)
     while True:
@@ -561,7 +561,7 @@ async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
 ) -> None:
     """Check ``items`` in worker processes, which end when their connections are closed."""
     batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
-    # spawned: they inherit nothing of this process's event loop and threads
+    # spawned processes do not inherit this process's event loop and threads
     context = multiprocessing.get_context("spawn")
     fresh = type(application)(unsandboxed=application.unsandboxed, training=application.training)
 

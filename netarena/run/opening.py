@@ -1,4 +1,5 @@
-"""Start of an assessment: contacts participants while queries are generated, and reports waiting.
+"""Start of an assessment: contacts participants while queries are generated, and reports the wait
+for them.
 
 An unreachable agent is detected before all queries have been generated. Waiting for an agent is
 reported after ``FIRST_NOTE_S``, then at growing intervals; each report is a status message over

@@ -94,7 +94,7 @@ _FOLDER = "keep"
 
 @dataclass(frozen=True)
 class Standing:
-    """What a cell can use on this machine.
+    """The features of this machine that a cell can use.
 
     The fields contain the reason why no command can run, and the protections that are weaker than
     namespaces. Empty texts mean that all is available.
@@ -274,7 +274,7 @@ class Cell(Forking):
 
 
 def examine() -> Standing:
-    """Report what a cell can use on this machine. Takes half a second."""
+    """Return the features of this machine that a cell can use. Takes half a second."""
     if closed := _closed(Path(tempfile.gettempdir())):
         return Standing(closed)
     try:
@@ -354,7 +354,7 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # nobody waits for these commands any more
+        for pid in self._begun:  # no caller waits for these commands any more
             os.waitpid(pid, 0)
 
 

@@ -249,8 +249,9 @@ class Forker:
     async def begin(self) -> Begun:
         """Fork a process.
 
-        A caller that does not wait for the end cancels the future ``end``. Raises as ``start``
-        does, and EnvironmentFailed if nothing was forked; the next call restarts the forker.
+        A caller that does not wait for the end cancels the future ``end``. Raises the errors of
+        ``start``, and EnvironmentFailed if no process was forked; the next call restarts the
+        forker.
         """
         await self.start()
         try:
@@ -394,7 +395,7 @@ class Forking:
     async def start(self) -> None:
         """Start the warm process. Other methods also do this if it does not run or has died.
 
-        Raises EnvironmentFailed, whose message names what this machine lacks.
+        Raises EnvironmentFailed; its message names the missing features of this machine.
         """
         await self._forker.start()
 

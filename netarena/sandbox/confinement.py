@@ -144,8 +144,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Task:
     """Inputs of one command.
 
-    ``{scratch}``, ``{files}`` and ``{kept}`` in values of ``environment`` stand for the writable
-    folder, the folder of ``files``, and the cache folder. ``user`` is None for the service's user.
+    In values of ``environment``, ``{scratch}``, ``{files}`` and ``{kept}`` are replaced with the
+    paths of the writable folder, the folder of ``files``, and the cache folder. ``user`` is None
+    for the service's user.
     """
 
     command: str
@@ -506,5 +507,5 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except FileNotFoundError:
         pass
-    except (OSError, RecursionError):  # too deep for Python
+    except (OSError, RecursionError):  # more levels than Python can recurse
         subprocess.run(["/bin/rm", "-rf", "--", str(folder)], capture_output=True, check=False)

@@ -1,5 +1,5 @@
-"""Scripted agents of an application: the best and the worst possible results, and baselines between
-them."""
+"""Scripted agents of an application: agents with the best and the worst possible result, and
+baselines between them."""
 
 from __future__ import annotations
 

@@ -219,7 +219,8 @@ def prompts() -> Any:
 
 
 def replies() -> Any:
-    """Return the space of actions; other characters are accepted too."""
+    """Return the space of actions. The environment also accepts characters that are not in this
+    space."""
     return gymnasium.spaces.Text(MOST_REPLY, min_length=0, charset=_CHARACTERS)
 
 

@@ -63,7 +63,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
     """Tasks from index 0 on, with labels in turn. Each query is generated when its task runs."""
 
     def load(self) -> Iterator[NetArenaTask]:
-        """Yield the tasks. Raises ConfigError without a known application and valid keys."""
+        """Yield the tasks. Raises ConfigError if the application is unknown or a key is invalid."""
         told = self.config
         if not told.application:
             raise ConfigError(

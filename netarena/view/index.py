@@ -463,7 +463,7 @@ class Library:
                     raise
         #: Number that increases with each change.
         self.generation = 0
-        #: Errors of reading runs, each reported once.
+        #: Errors that occurred while reading runs; each error is reported once.
         self._problems: dict[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None

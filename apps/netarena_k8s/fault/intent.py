@@ -10,8 +10,8 @@ which one may hide the other are put on a pair of a random matching of the polic
 one partner in the matching, so a policy with many possible partners is not chosen more often.
 
 For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
-any other policy, a method draws the intended spec by removing or adding something. If no method
-succeeds, the intended spec has one more rule than the shown policy.
+any other policy, a method draws the intended spec, usually by adding or removing a rule, a peer or
+a port. If no method succeeds, the intended spec has one more rule than the shown policy.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class _Source:
                 for one in left
             }
             taken: set[str] = set()
-            # Policies with the fewest candidate partners get theirs first.
+            # Policies with the fewest candidate partners are paired first.
             for one in sorted(left, key=lambda one: len(fits[one.name])):
                 if one.name in taken:
                     continue
@@ -684,13 +684,13 @@ class _Source:
     def _harms(
         self, before: Sequence[Draft], after: Sequence[Draft], drafts: Sequence[Draft]
     ) -> int:
-        """Return as bits the connections that match the intent before a repair step but not after
+        """Return, as bits, the connections that are as intended before a repair step but not after
         it."""
         right = self._judged(drafts, drafts)
         return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
-        """Return as bits the connections that work after ``repaired`` have been repaired.
+        """Return the connections that work after ``repaired`` have been repaired, as bits.
 
         Connections of the plan's grants that the intended policies do not allow are left out,
         because they are not judged.

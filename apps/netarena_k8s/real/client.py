@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 #: field manager of written objects: kubectl's name, as on the embedded cluster
 MANAGER: Final = "kubectl"
 #: Time for which requests are repeated while the API does not respond. A server takes a minute to
-#: shut down and refuses requests meanwhile (measured with an idle 1.34.2 server).
+#: shut down, and refuses requests during this time (measured with an idle 1.34.2 server).
 _PATIENCE_S = 90.0
 #: The same limit during the final clean-up. It is short, because the next service cleans up too.
 _PARTING_S = 10.0

@@ -29,7 +29,7 @@ _WITHIN_S = 20.0
 _LACKS = "the kubeconfig lacks these permissions"
 _RIGHTS = "docs/cluster.md lists the rights"
 _T = TypeVar("_T")
-#: the namespace that faults of kind namespace_peer use as another namespace
+#: name of the other namespace that faults of kind namespace_peer select
 _ELSEWHERE = ELSEWHERE[NAME_LABEL]
 
 

@@ -175,7 +175,7 @@ async def _made_by_us(api: Api, namespace: str) -> list[Json]:
     """Return the workloads with NetArena's label. Their pods do not have this label."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
-        # Without the right to list a kind, the service has created none.
+        # Without the right to list a kind, the service cannot have created objects of this kind.
         with contextlib.suppress(Refused):
             found += await api.find(kind, namespace, **MINE)
     return found
@@ -212,7 +212,7 @@ async def vacate(api: Api, namespace: str) -> None:
     for kind in _KINDS:
         try:
             found = await api.find(kind, namespace, **MINE)
-        except Refused:  # Without the right to list a kind, the service has created none.
+        except Refused:  # no right to list this kind, so there are no such objects
             continue
         for one in found:
             about = one["metadata"]

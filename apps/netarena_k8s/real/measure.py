@@ -41,7 +41,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Address:
-    """The address at which an application is called: its service's, or its pod's if headless."""
+    """The address at which an application is called: that of its service, or that of its pod if the
+    service is headless."""
 
     ip: str
     port: int

@@ -55,8 +55,8 @@ class _Waiter:
 
 
 class Pool:
-    """A pool of at most ``most`` namespaces, each with one world. The longest waiting episode is
-    served first."""
+    """A pool of at most ``most`` namespaces, each with one world. The episode that has waited
+    longest gets the next namespace."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class Pool:
     async def take(self, world: World) -> Shop:
         """Return a free or new namespace in the intended state.
 
-        Raises the errors of ``build``, and EnvironmentFailed if the pool is stopped meanwhile.
+        Raises the errors of ``build``, and EnvironmentFailed if the pool is stopped during the
+        wait.
         """
         async with self._changed:
             kind = self._kinds.setdefault(_key(world), _Kind())

@@ -659,7 +659,7 @@ class RealShop(Deployed):
 
     @contextlib.asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
-        """Suspend this episode. Meanwhile no command runs, and its policies are removed.
+        """Suspend this episode: no command runs, and its policies are removed.
 
         Raises no error. If the policies cannot be restored, the episode fails later.
         """

@@ -116,7 +116,7 @@ class Writer:
     # Egress
 
     def _leave(self, group: Group) -> list[Rule]:
-        """Return egress rules for name lookups and everything that a group may call."""
+        """Return egress rules for name lookups and for all connections that a group may open."""
         rules: list[Rule] = []
         for grant in self.plan.grants:
             source = grant.source

@@ -1,5 +1,5 @@
-// standin replaces the applications of a world: it listens on their ports, and it measures which
-// targets its pod reaches. It is static, has no dependencies, and is the only file of its image.
+// standin runs in place of the applications of a world: it listens on their ports, and it measures
+// which targets its pod can reach. It is static, has no dependencies, and is the only file of its image.
 //
 //	standin listen tcp:8080 udp:53 ...   accept connections until SIGTERM; without ports, only wait
 //	standin probe                        answer rounds: one JSON object per line in, one per line out
@@ -9,7 +9,7 @@
 // connection to the address, and a lookup of the name. The answer is {"id": 1, "slowest_ms": 2, "found":
 // [{"dns": "ok", "connection": "open"}, ...]}, in the order of the targets. `connection` is open,
 // refused or silent; `dns` is ok, wrong (another address, or no such name) or silent. `slowest_ms` is
-// the time of the slowest open target, which shows whether the waits were long enough.
+// the time of the slowest open target, for checking whether the waits were long enough.
 package main
 
 import (
@@ -101,12 +101,12 @@ func listen(specs []string) error {
 	return nil
 }
 
-// accept keeps each connection open until the other side closes it, sends data, or is idle too long.
+// accept keeps each connection open until the client closes it, sends data, or is idle for too long.
 func accept(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors; other connections will close
+			time.Sleep(10 * time.Millisecond) // no file descriptor is free; other connections will be closed
 			continue
 		}
 		go func() {
@@ -132,7 +132,7 @@ func probe() error {
 	for {
 		var r round
 		if err := rounds.Decode(&r); err != nil {
-			return nil // the other side has closed the stream
+			return nil // the caller has closed the stream
 		}
 		if err := answers.Encode(measure(r)); err != nil {
 			return nil
@@ -179,7 +179,7 @@ func lookup(ctx context.Context, t target) string {
 	return "silent"
 }
 
-// connect tests the target's address: with a TCP connection, or a datagram that is echoed.
+// connect tests the target's address with a TCP connection, or with a datagram that the target echoes.
 func connect(ctx context.Context, t target) string {
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, t.Protocol, net.JoinHostPort(t.IP, strconv.Itoa(t.Port)))

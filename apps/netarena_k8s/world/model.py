@@ -440,8 +440,8 @@ class Net:
         return tuple(bit == "1" for bit, _ in zip(bits, self.world.pairs, strict=False))
 
     def _works(self, name: str, direction: str, side: Side | None) -> int:
-        """Return as bits the pairs with ``name`` as source (egress) or target (ingress) that
-        ``side`` allows.
+        """Return the pairs with ``name`` as source (egress) or target (ingress) that ``side``
+        allows, as bits.
 
         For egress, the name lookup must be allowed too.
         """

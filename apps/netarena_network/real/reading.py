@@ -1,7 +1,7 @@
 """Settings of a machine as text lines, and detection of settings that expire or take effect later.
 
-All kinds of networks use this module: a network is unsettled until its later changes have happened,
-even if no daemon's timer causes them.
+All kinds of networks use this module. A network with such settings is unsettled, even if no daemon
+has a running timer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-// Keys, filters without a reload, news of runs that go on, long texts. Every page works without it,
-// but for filters where no server renders (data-live="0"): there it chooses as selection.py does.
+// Keyboard shortcuts, filters without a reload, updates of unfinished runs, and long texts. Pages work
+// without this script, except filters of static pages (data-live="0"); for these, the script selects
+// episodes in the same way as selection.py.
 "use strict";
 
 const root = document.body.dataset.root;
@@ -9,7 +10,7 @@ const one = (selector, from = document) => from.querySelector(selector);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 const slot = (name, from = document) => one(`[data-slot="${name}"]`, from);
 
-// ---- lists: a search (query string) becomes rows
+// ---- lists: turns a search (query string) into rows
 
 const NAMES = ["show", "safe", "run", "label", "level", "kind", "pair", "text", "sort", "page"];
 
@@ -34,7 +35,7 @@ function write(wanted) {
 const loaded = {};
 const load = (name) => (loaded[name] ||= fetch(`${root}${name}.json`).then((reply) => reply.json()));
 
-// the texts of episodes are many: the first search fetches them
+// the texts of episodes are large, so only the first search fetches them
 async function entries(wanted) {
   return { ...(await load("entries")), words: wanted.text ? await load("words") : null };
 }
@@ -57,10 +58,10 @@ function choose(found, wanted) {
   return places.map((place) => found.entries[place]);
 }
 
-// of a pair of runs, the page with both episodes
+// link to the page that shows both episodes of a pair of runs
 const target = (entry, wanted) => (wanted.pair ? `same/${wanted.pair}/${entry.name}.html` : entry.path);
 
-// inference.wilson and inference.clustered
+// the same as intervals.wilson and intervals.clustered
 function wilson(successes, n, z = 1.959964) {
   if (!n) return [0, 1];
   const share = successes / n, spread = (z * z) / n, centre = share + spread / 2;
@@ -121,7 +122,7 @@ async function show_static(search) {
   const pages = Math.max(1, Math.ceil(chosen.length / found.rows));
   wanted.page = Math.min(wanted.page, pages);
   const start = (wanted.page - 1) * found.rows;
-  // rows are written by the template that writes a server's: escaped there
+  // the server's template has written the rows and escaped their texts
   const shown = chosen.slice(start, start + found.rows);
   slot("rows").innerHTML = shown.map((entry) => entry.row).join("");
   all(".c-id a", slot("rows")).forEach((link, place) => link.setAttribute("href", target(shown[place], wanted) + write(wanted)));
@@ -149,7 +150,7 @@ async function show_static(search) {
   show_tally(chosen);
 }
 
-// parts of the page are replaced by those of the same page as the server renders it now
+// replaces parts of the page with the current parts from the server
 let asking = 0;
 async function show_live(search) {
   const turn = ++asking;
@@ -158,7 +159,7 @@ async function show_live(search) {
   if (turn !== asking) return;
   for (const part of all("[data-part]", page)) {
     const mine = document.getElementById(part.id);
-    // not below somebody who types or chooses
+    // not while the user types or selects in it
     const busy = mine?.contains(document.activeElement) && document.activeElement.matches("input, select");
     if (mine && !busy) mine.replaceWith(document.adoptNode(part));
   }
@@ -186,7 +187,7 @@ function chosen_search() {
   return write({ ...read(location.search), ...values, page: 1 });
 }
 
-// ---- what is marked: a row of a list, a step of an episode
+// ---- marked element: a row of a list, or a step of an episode
 
 let here = null;
 
@@ -224,7 +225,7 @@ function step_lost(by) {
   if (next) mark(next);
 }
 
-// ---- long texts: the whole is put in by pieces that a browser lays out when they are seen
+// ---- long texts: inserted in pieces, which the browser lays out when they become visible
 
 const PIECE = 8192;
 
@@ -238,7 +239,7 @@ async function show_all(link) {
     let end = Math.min(text.length, start + PIECE);
     const line = text.lastIndexOf("\n", end - 1);
     if (end < text.length && line > start) end = line + 1;
-    // not between the halves of a character
+    // do not split a surrogate pair
     else if (end < text.length && /[\ud800-\udbff]/.test(text[end - 1])) end += 1;
     const piece = document.createElement("div");
     piece.textContent = text.slice(start, end).replace(/\n$/, "");
@@ -248,7 +249,7 @@ async function show_all(link) {
   link.closest(".more").remove();
 }
 
-// ---- an episode of a site without a server: links keep the search, neighbours are those it chose
+// ---- episodes of a static site: links keep the search; next and previous episodes match it
 
 async function follow_search() {
   if (live || kind === "list" || !location.search) return;
@@ -266,7 +267,7 @@ async function follow_search() {
   }
 }
 
-// ---- news
+// ---- updates of unfinished runs
 
 async function poll() {
   if (document.hidden) return;
@@ -301,7 +302,7 @@ document.addEventListener("keydown", (event) => {
   const help = one("#help");
   const field = event.target.closest("input, select, textarea");
   if (event.key === "Escape") {
-    if (help.open) return; // closes by itself
+    if (help.open) return; // the dialog handles the key
     if (field) field.blur();
     else if (kind !== "list") location.href = one("nav [data-up]").href;
     else if (here) mark(null);

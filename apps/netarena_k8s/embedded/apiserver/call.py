@@ -16,8 +16,8 @@ BODY_BYTES = 3 << 20
 
 @dataclass(frozen=True)
 class User:
-    """An authenticated user. If ``admin`` is true, the user may do everything. Otherwise the user
-    has the rights in ``rbac``."""
+    """An authenticated user. If ``admin`` is true, the user has all rights. Otherwise the user has
+    the rights in ``rbac``."""
 
     name: str
     groups: Sequence[str] = ()

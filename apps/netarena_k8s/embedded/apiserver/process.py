@@ -233,7 +233,7 @@ class _Life:
 class Episode:
     """The API of one world, with its objects, port and tokens.
 
-    Everything except the port and tokens is used only in its thread.
+    All parts except the port and the tokens are used only in its thread.
     """
 
     def __init__(
