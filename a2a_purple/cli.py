@@ -233,7 +233,7 @@ def _scripted(
     config: dict[str, Any],
 ) -> tuple[Agent, str]:
     """Return a scripted agent and its description. Raises ConfigError."""
-    # The other agents draw the assessment's queries, so they need its seed.
+    # The other agents generate the assessment's queries, so they need its seed.
     if seed is None and strategy not in {"noop", "hostile", "parser", "heuristic"}:
         raise ConfigError(
             "--seed",

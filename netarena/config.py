@@ -348,7 +348,7 @@ class Config(Record):
         return self.model_copy(update={key: getattr(own, key) for key in values})
 
     def defaults(self) -> Mapping[str, JsonValue]:
-        """Return the defaults that depend on other keys, for the keys that have such a default."""
+        """Return the keys whose defaults depend on other keys, with their defaults."""
         return self.IN_TICKETS if self.briefing is Briefing.TICKET else {}
 
     def limits(self) -> dict[str, JsonValue]:

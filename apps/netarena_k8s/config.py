@@ -29,7 +29,7 @@ class KubernetesConfig(FaultConfig):
         "num_apps": [TICKET_LARGE, MAX_LARGE],
     }
 
-    #: Online Boutique, or a world drawn with the seed
+    #: Online Boutique, or a random world from the seed
     world: Literal["standard", "varied"] = shapes(default="standard")
     #: smallest and largest number of applications of a random world with teams and roles; None: a
     #: small random world

@@ -108,7 +108,7 @@ def _fits(world: World, label: str, draws: int) -> bool:
 
 
 def drawer(config: KubernetesConfig) -> Drawer:
-    """Return the function that draws a world and faults in its policies.
+    """Return the function that generates a world and faults in its policies.
 
     The returned function raises ConfigError for a combination that is not possible. Raises
     ConfigError for an unreadable checkout.
@@ -160,7 +160,7 @@ def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) ->
 
 
 def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:
-    """Return a drawn world."""
+    """Return a random world."""
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 

@@ -4,21 +4,23 @@ The strata form a hierarchy: the root contains every query, and each child has o
 to ``DEPTH`` features. A search draws queries one by one and learns whether the agent failed.
 
 - **Evidence.** A draw is uniform in its stratum. It therefore counts for this stratum and for each
-  smaller one that contains the drawn cell, and for no other: a draw of "fault a" says nothing
-  unbiased about "fault b", although the query may have both.
-- **Belief.** The failure rate of a stratum has a Beta posterior. Its prior has the mean of the
-  likeliest stratum with one feature less, and the weight of ``WEIGHT`` draws.
+  smaller one that contains the drawn cell. It does not count for other strata: a draw of "fault a"
+  is biased evidence about "fault b", even if the query has both.
+- **Belief.** The failure rate of a stratum has a Beta posterior. The mean of its prior is the
+  highest mean of the strata with one feature less; its weight is ``WEIGHT`` draws.
 - **Choice.** From the root, each step samples a rate for the stratum and for those children whose
   mean is higher. The search descends while a child has the highest sample.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
   a ladder, another value, or one feature less.
 - **Settling.** A stratum whose rate is known well is *settled*: its cells are left out of all later
-  draws and counts, so that the rest of the budget looks for other strata (sequential covering).
-  Before that, it is compared with larger strata, which replace it if they fail as often, and with
-  its children, one of which may have the cause.
+  draws and counts, so that the rest of the budget is spent on other strata (sequential covering).
+  Before that, the stratum is compared with larger strata. A larger stratum replaces it if its
+  failure rate is about as high. It is also compared with its children, because one of them may
+  contain the cause.
 
-The sampling rule is W. R. Thompson's (1933); the search uses only the generator that is passed in.
+The sampling rule is W. R. Thompson's (1933). The random generator that is passed in is the only
+source of randomness.
 """
 
 from __future__ import annotations
@@ -39,17 +41,19 @@ DEPTH = 3
 WEIGHT = 2.0
 #: Shares of the draws after the first pass over all features.
 EVEN, MUTATED = 0.12, 0.12
-#: Minimum numbers of draws: before a child may be chosen, and before a stratum settles or is
-#: reported at the end.
+#: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
+#: stratum is reported at the end.
 SEEN, SETTLED, REPORTED = 2, 20, 8
-#: Minimum advantage of a child's mean, without which the search stays at the larger stratum.
+#: Minimum difference by which a child's mean must be higher than the stratum's; otherwise the
+#: search does not descend.
 MARGIN = 0.05
-#: Draws of each larger stratum before a stratum settles, unless the larger one clearly fails less.
+#: Number of draws of each larger stratum before a stratum settles, unless the larger stratum
+#: clearly has a lower failure rate.
 WIDER = 12
-#: Draws of each child before a stratum settles with a rate below ``PURE``, because one of the
-#: children may have the cause.
+#: Number of draws of each child before a stratum with a rate below ``PURE`` settles, because one of
+#: the children may contain the cause.
 DEEPER, PURE = 3, 0.9
-#: Minimum ratio of a larger stratum's rate at which it replaces the stratum.
+#: A larger stratum replaces a stratum if its rate is at least this share of the stratum's rate.
 SAME = 0.9
 #: Minimum ratio of the lower end of a settled rate's interval to the rate.
 SHARP = 0.75
@@ -59,14 +63,14 @@ LEAST = 0.4
 ALIKE = 0.7
 #: Maximum number of reported strata.
 MOST = 6
-#: Maximum number of strata drawn in vain before the search ends.
+#: Maximum number of strata without any cell that are drawn before the search ends.
 _VAIN = 200
 
 Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "due"]
 
 
 class Tally(NamedTuple):
-    """Draws of a stratum, and how many of them the agent failed."""
+    """Number of draws of a stratum, and number of those that the agent failed."""
 
     failed: int
     drawn: int
@@ -84,9 +88,9 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """A request of the search: play a query of ``cell``, which was drawn from ``stratum``."""
+    """A request of the search: run a query of ``cell``, which was drawn from ``stratum``."""
 
-    #: Starts at 1; cells that turned out to be empty have numbers, too.
+    #: Number of the draw, starting at 1; draws of cells without queries count too.
     number: int
     stratum: Stratum
     cell: Cell
@@ -94,14 +98,14 @@ class Draw:
 
 
 class Found(NamedTuple):
-    """A stratum in which the agent fails often, with the draws that showed it."""
+    """A stratum in which the agent fails often, with its draws."""
 
     stratum: Stratum
     tally: Tally
 
 
 class Search:
-    """The state of a search; the same space, generator and results give the same draws."""
+    """The state of a search. The same space, generator and results give the same draws."""
 
     def __init__(self, space: Space, rng: random.Random) -> None:
         self.space = space
@@ -136,11 +140,11 @@ class Search:
         return None
 
     def skip(self, draw: Draw) -> None:
-        """Note that no query of the cell exists; the cell is not drawn again."""
+        """Record that no query of the cell exists; the cell is not drawn again."""
         self._empty.add(draw.cell)
 
     def tell(self, draw: Draw, *, failed: bool) -> None:
-        """Note the result of a draw, and settle strata whose rate is now known."""
+        """Record the result of a draw, and settle strata whose rate is now known."""
         self.history.append((draw, failed))
         self._count(draw, failed=failed)
         self._settle()
@@ -152,8 +156,9 @@ class Search:
     def finish(self) -> list[Found]:
         """Return the strata in which the agent fails often, the highest rate first.
 
-        These are settled strata, and others with a clearly high rate, each with at least ``ALIKE``
-        times the highest rate. Empty if the agent failed too rarely. No draw follows.
+        The result contains settled strata, and others with a clearly high rate, each with at least
+        ``ALIKE`` times the highest rate. It is empty if the agent failed too rarely. Do not call
+        ``ask`` afterwards.
         """
         while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
             tally = self.tally(best)
@@ -219,13 +224,14 @@ class Search:
     def _sample(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
         failed, drawn = self.tally(stratum)
         mean = self._prior(stratum, means)
-        # neither parameter may be 0
+        # both parameters must be positive
         return self._rng.betavariate(
             failed + WEIGHT * max(mean, 0.01), drawn - failed + WEIGHT * max(1 - mean, 0.01)
         )
 
     def _mutate(self) -> Stratum | None:
-        """Return a stratum like that of a failed draw, with one feature changed; None without."""
+        """Return the stratum of a failed draw with one feature changed, or None without failed
+        draws."""
         losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
         if not losses:
             return None
@@ -266,7 +272,8 @@ class Search:
             tally[1] += 1
 
     def _credited(self, draw: Draw) -> Iterator[Stratum]:
-        """Yield the strata for which a draw is evidence: its own, and smaller ones of the cell."""
+        """Yield the strata for which a draw counts: its own stratum, and smaller ones that contain
+        the cell."""
         rest = sorted((self.space.features(draw.cell) & self._telling) - draw.stratum)
         for size in range(DEPTH - len(draw.stratum) + 1):
             for more in combinations(rest, size):
@@ -298,10 +305,11 @@ class Search:
             self._count(draw, failed=failed)
 
     def _widen(self, stratum: Stratum) -> tuple[Stratum, list[Stratum]]:
-        """Return the largest stratum with the rate of ``stratum``, and the larger ones to draw.
+        """Return the largest stratum with the same rate as ``stratum``, and the larger strata to
+        draw next.
 
-        A larger stratum has one feature less. It is to be drawn until it has ``WIDER`` draws, or
-        has clearly fewer failures.
+        A larger stratum has one feature less. It is drawn until it has ``WIDER`` draws or clearly
+        fewer failures.
         """
         while stratum:
             rate = self.tally(stratum).rate
@@ -321,7 +329,8 @@ class Search:
         return stratum, []
 
     def _narrow(self, stratum: Stratum) -> list[Stratum]:
-        """Return the children of ``stratum`` to draw because one of them may have the cause."""
+        """Return the children of ``stratum`` to draw next, because one of them may contain the
+        cause."""
         if self.tally(stratum).rate >= PURE or len(stratum) >= DEPTH:
             return []
         children = (stratum | {feature} for feature in self.space.singles if feature not in stratum)

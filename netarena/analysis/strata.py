@@ -1,4 +1,4 @@
-"""Spaces of strata: kinds of query that a search may draw, described by features; pure.
+"""Spaces of strata: kinds of query that a search may draw, described by features; pure functions.
 
 A *setting* is an assignment of config keys, a *label* a group of queries such as a combination of
 faults. One setting and one label make a *cell*. A *stratum* is a set of features; it contains all
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-#: Number of draws after which a stratum counts as exhausted by the excluded cells.
+#: Maximum number of draws in search of a cell that is not excluded; then the stratum counts as
+#: exhausted.
 _TRIES = 64
 
 
@@ -42,7 +43,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A label with its features. Groups are drawn with equal probability, such as sizes."""
+    """A label with its features. Each group of labels (such as a size) is drawn with equal
+    probability."""
 
     name: str
     features: Stratum
@@ -51,7 +53,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Space:
-    """All settings and labels, and the order of values on axes that have one."""
+    """All settings and labels, and the order of values on ordered axes."""
 
     settings: Sequence[Stratum]
     labels: Sequence[Label]
@@ -69,7 +71,8 @@ class Space:
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[str]]:
-        """Return the values of each axis, in the order of ladders or else of first use."""
+        """Return the values of each axis, in the order of its ladder or, without one, of first
+        use."""
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for axis, ladder in self.ladders.items():
             found[axis] = dict.fromkeys(ladder)
@@ -80,7 +83,7 @@ class Space:
 
     @cached_property
     def singles(self) -> Sequence[Feature]:
-        """Return the features that some cells have and others do not have, sorted."""
+        """Return the features that some cells have and other cells do not have, sorted."""
         common = frozenset.intersection(*self.settings) | frozenset.intersection(
             *(label.features for label in self.labels)
         )
@@ -102,7 +105,8 @@ class Space:
     def draw(
         self, stratum: Stratum, rng: random.Random, without: Collection[Stratum] = ()
     ) -> Cell | None:
-        """Return a cell of ``stratum``: a uniform setting, a uniform group, a uniform label in it.
+        """Return a random cell of ``stratum``: setting, group, and label in the group are each
+        uniform.
 
         Cells of the strata ``without`` are drawn again. None if no such cell is found.
         """
@@ -141,7 +145,7 @@ class Space:
 
 
 def words(stratum: Stratum) -> str:
-    """Return a stratum in words; a repeated axis is named once.
+    """Return a description of a stratum; a repeated axis is named once.
 
     >>> words(frozenset({Feature("world", "varied"), Feature("fault", "a"), Feature("fault", "b")}))
     'fault a and b; world varied'

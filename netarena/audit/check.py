@@ -349,8 +349,8 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
     its own application of the same type. ``concurrency`` worlds are open at a time in each process.
     ``depth`` is the thoroughness. ``checked`` is called with each finished query, and ``slow`` with
     each query in this process that takes more than ``SLOW_S``. A caller that stops early finds the
-    findings so far in ``ledger``. Raises ConfigError if nothing can be drawn, and EnvironmentFailed
-    if a worker exits before its work is done.
+    findings so far in ``ledger``. Raises ConfigError if the config selects no queries, and
+    EnvironmentFailed if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total))
@@ -381,7 +381,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     """Generate ``total`` queries. Call ``told`` with each query's evidence, or the reason why it
     has none.
 
-    A failed world is retried once. Raises ConfigError if nothing can be drawn.
+    A failed world is retried once. Raises ConfigError if the config selects no queries.
     """
     items = await _rest(_draw(application, config, seed, total))
     waiting = iter(items)

@@ -139,7 +139,7 @@ class Places:
     @property
     def waits(self) -> bool:
         """Return whether a caller waits for a slot."""
-        while self._asked and self._asked[0].done():  # cancelled
+        while self._asked and self._asked[0].done():  # cancelled requests
             self._asked.popleft()
         return bool(self._asked)
 

@@ -230,14 +230,14 @@ class Application(ABC):
     def size(self, config: Config) -> int:
         """Return the number of queries that ``generate`` yields, without generating them all.
 
-        Raises ConfigError if the config cannot be drawn.
+        Raises ConfigError if the config selects no queries.
         """
         return config.num_queries * len(self.labels(config))
 
     def labels(self, config: Config) -> Collection[str]:
         """Return the labels; ``generate`` yields ``config.num_queries`` queries of each label.
 
-        Raises ConfigError if the config cannot be drawn.
+        Raises ConfigError if the config selects no queries.
         """
         one_each = config.model_copy(update={"num_queries": 1})
         return [query.label for query in self.generate(one_each, 0)]
@@ -602,7 +602,7 @@ def indices_of(application: Application, config: Config) -> range:
     """Return the indices of the queries that ``config`` selects.
 
     The range starts at ``start_index`` and ends before ``end_index``. Raises ConfigError if the
-    config cannot be drawn.
+    config selects no queries.
     """
     size = application.size(config)
     end = size if config.end_index is None else min(size, config.end_index)

@@ -223,8 +223,8 @@ def clip(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int) -> str:
     """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
 
-    A note with the number of lines left out stands between them. A line that is too long for that
-    loses its middle instead.
+    A note with the number of omitted lines is between them. The middle of a line that is too long
+    for this is removed.
     """
     if len(text) <= max_chars:
         return text
@@ -235,7 +235,7 @@ def cut(text: str, max_chars: int) -> str:
     tail = _count(reversed(sizes[head:]), rest)
     rest -= sum(sizes[len(sizes) - tail :])
     middle = lines[head : len(lines) - tail]
-    # little is shown if the next line is long
+    # shows part of a long line if little else is shown
     shown = [clip(middle.pop(0), rest)] if rest > max_chars // 2 else []
     left_out = f"[… {len(middle)} line{'s' * (len(middle) != 1)} left out …]"
     note = [left_out] if middle else []
@@ -243,7 +243,7 @@ def cut(text: str, max_chars: int) -> str:
 
 
 def _count(sizes: Iterable[int], room: int) -> int:
-    """Return how many of the first ``sizes`` have a sum of at most ``room``."""
+    """Return the largest number of sizes, from the first on, whose sum is at most ``room``."""
     return sum(total <= room for total in accumulate(sizes))
 
 

@@ -55,7 +55,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # otherwise a third part comes between
+            if len(order) == len(after):  # else a third part must come between
                 yield tuple(order)
 
 

@@ -1,6 +1,6 @@
 """Replies of agents that do not read prompts: random commands, or the standard policies.
 
-Neither agent knows the query. ``distract`` draws at random a command that an operator might type.
+Neither agent knows the query. ``distract`` returns a random command that an operator might type.
 ``blanket`` writes the policies of Online Boutique in every world.
 """
 

@@ -150,7 +150,8 @@ def _records(
             return
         data, about, _, source = capture.recvmsg(_SNAPSHOT, socket.CMSG_SPACE(_TIME.size))
         name, protocol, kind, hardware, address = source
-        if kind == _OUTGOING and (way == "in" or name == "lo"):  # on lo, also received
+        # a packet on lo is captured twice, when sent and when received; skip the first copy
+        if kind == _OUTGOING and (way == "in" or name == "lo"):
             continue
         if kind != _OUTGOING and way == "out":
             continue
