@@ -113,8 +113,12 @@ def _tell_change(step: Step) -> str:
     detail: dict[str, Any] = step.judgement.detail
     changes = [
         f"{word}: {_tell(detail[key], detail[f'num_{key}'])}"
-        for key, word in (("harmed", "broke"), ("healed", "repaired"))
-        if detail[f"num_{key}"]
+        for key, word in (
+            ("harmed", "broke"),
+            ("moved", "changed without harm, and now not as documented"),
+            ("healed", "repaired"),
+        )
+        if detail.get(f"num_{key}")
     ]
     told = f"After the command: {'; '.join(changes) or 'unchanged'}."
     harm = [
@@ -185,6 +189,15 @@ def document(case: Case) -> Iterator[str]:
             backup = case.backups.get((fact.source, fact.target))
             then = backup and f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}"
             yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
+    origins = [router.name for router in world.routers if world.block in router.bgp.networks]
+    yield (
+        f"{world.block} is originated by {_list(origins)}, by design. Other border routers "
+        "announce it because they learn it through iBGP."
+    )
+    yield (
+        "Inbound and outbound traffic may use different sessions with one AS, by design: a MED, "
+        "ours or a neighbour's, may point to another session than our local preference."
+    )
     yield (
         "Announcements: routes of a peer or an upstream are announced only to customers. Each "
         "router of another AS receives these routes (prefix, sender, AS path); 'not used' marks "

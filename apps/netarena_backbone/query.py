@@ -28,7 +28,7 @@ from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of
 
 #: Must be increased with every change after which a seed generates a different query.
-VERSION = "3"
+VERSION = "4"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12

@@ -94,10 +94,10 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     [
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
         ("malt, worded", "0903b9db0bfd49f0", "57e06d2483931030"),
-        ("route", "c0384b1e38b1560e", "4966b61ebc3c6a63"),
+        ("route", "c0384b1e38b1560e", "3c5de96636152e0f"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "46edeeafc80d2548", "2d5c3e5171f3b530"),
-        ("route, backbone", "46edeeafc80d2548", "2d5c3e5171f3b530"),
+        ("backbone", "1951fea38563938d", "341ce3467eed49c2"),
+        ("route, backbone", "1951fea38563938d", "341ce3467eed49c2"),
         ("k8s", "7dd0758a355b04fe", "2378e611c44ba18b"),
     ],
 )

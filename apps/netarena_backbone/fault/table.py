@@ -132,10 +132,11 @@ class Room:
     def _is_harmful(self, was: _Left, now: _Left) -> bool:
         if (was, now) not in self._harms:
             before, after = self._see(was), self._see(now)
-            self._harms[was, now] = (
-                before is None or after is None or bool(harms(self.wanted, before, after))
-            )
+            self._harms[was, now] = before is None or after is None or self._is_harm(before, after)
         return self._harms[was, now]
+
+    def _is_harm(self, before: Facts, after: Facts) -> bool:
+        return bool(harms(self.world, self.wanted, before, after))
 
     @property
     def is_doubtful(self) -> bool:

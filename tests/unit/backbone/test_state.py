@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from netarena.model import Episode, JsonValue
+import random
+from typing import Any, cast
+
+from netarena.model import Episode, JsonValue, Judgement
+from netarena_backbone.draw import draw
 from netarena_backbone.state import (
     STANDS,
     Fact,
     Facts,
+    _Step,
     facts_of,
     first,
     harms,
+    intended,
     judge,
     leftover,
     misfits,
@@ -19,6 +25,7 @@ from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Heard
 from netarena_backbone.world.model import World
 from netarena_network.action import Command, Fault
+from netarena_network.harm import KINDS
 
 
 def _state(world: World, **update: object) -> JsonValue:
@@ -64,14 +71,15 @@ def test_broken_pair_is_one_misfit_without_misfits_of_path_and_size(
     assert not back.findings
 
 
-def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(
+def test_leaks_opened_pairs_dead_daemons_and_unsettled_are_harm_and_a_path_is_not(
     world: World, wanted: Facts
 ) -> None:
     seen = expected(world)
     closed = next(
         fact for fact, value in wanted.items() if value == "fails" and fact.sort == "ping"
     )
-    heard = (*seen.heard[0], Heard("192.0.2.0/24", "65000", "192.0.2.1", "192.0.2.1", used=True))
+    sender = _sender(world, world.outside[0].name)
+    heard = (*seen.heard[0], Heard("192.0.2.0/24", "65000", sender, sender, used=True))
     worse = _state(
         world,
         small=_cut(world, seen.small, closed.source, closed.target),
@@ -83,56 +91,169 @@ def test_wrong_paths_leaks_opened_pairs_dead_daemons_and_unsettled_are_found(
     judgement = judge(world, wanted, _state(world), worse)
     assert {finding.rule for finding in judgement.findings} == {
         "pair_opened",
-        "way_changed",
         "route_leaked",
         "daemon_ended",
         "not_settled",
     }
+    for finding in judgement.findings:
+        assert finding.detail.startswith(f"{KINDS[finding.rule]}: ")
+    assert _moved(judgement) == [f"path {' -> '.join(world.ways[0])}"]
+    assert any(fact.sort == "way" for fact in misfits(wanted, facts_of(world, read(worse))))
     # the step is not blamed for findings that existed before
     again = judge(world, wanted, worse, worse)
     assert {finding.rule for finding in again.findings} == {"not_settled"}
     assert not again.correct
 
 
-def test_leaked_route_for_a_known_prefix_counts_as_a_changed_route(
+def _moved(judgement: Judgement) -> list[str]:
+    """Return the facts that a step changed without harm."""
+    return cast("dict[str, Any]", judgement.detail)["moved"]
+
+
+def _sender(world: World, other: str) -> str:
+    """Return the address of ours from which the router of another AS receives routes."""
+    own = {address for router in world.routers for address in router.addresses}
+    peers = next(one for one in world.outside if one.name == other).bgp.peers
+    return next(peer.address for peer in peers if peer.address in own)
+
+
+def _with_route(world: World, place: int, number: int, **update: object) -> JsonValue:
+    """Return a state in which one received route differs, or is missing without ``update``."""
+    heard = [list(one) for one in expected(world).heard]
+    if update:
+        heard[place][number] = heard[place][number]._replace(**update)
+    else:
+        del heard[place][number]
+    return _state(world, heard=tuple(map(tuple, heard)))
+
+
+def test_route_over_another_legitimate_path_is_no_harm_but_not_correct(
     world: World, wanted: Facts
 ) -> None:
-    heard = [list(one) for one in expected(world).heard]
-    place = next(place for place, one in enumerate(heard) if one)
-    heard[place][0] = heard[place][0]._replace(path="65000 65001")
-    changed = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
-    first = expected(world).heard[place][0]
-    heard[place][0] = first._replace(next_hop="192.0.2.9")
-    other = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
-    assert [one.rule for one in other.findings] == ["route_changed"]
-    # several paths from one peer (RFC 7911) do not hide each other
-    heard[place] = [first, first._replace(path="1"), *heard[place][1:]]
-    more = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
-    assert [one.rule for one in more.findings] == ["route_changed"]
-    del heard[place][:2]
-    lost = judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard))))
-    assert [one.rule for one in changed.findings] == ["route_changed"]
-    assert [one.rule for one in lost.findings] == ["route_lost"]
-
-
-def test_unused_received_route_counts_as_lost_and_leaked_too(world: World, wanted: Facts) -> None:
     whole = expected(world).heard
-    place, spare = next(
-        (place, one) for place, heard in enumerate(whole) for one in heard if not one.used
+    own = {address for router in world.routers for address in router.addresses}
+    place, number = next(
+        (place, number)
+        for place, heard in enumerate(whole)
+        for number, one in enumerate(heard)
+        if one.peer in own and one.path == str(world.asn)
     )
-    less = tuple(tuple(one for one in heard if one != spare) for heard in whole)
-    lost = judge(world, wanted, _state(world), _state(world, heard=less))
-    name = f"{world.outside[place].name} receives {spare.prefix} from {spare.peer}"
-    assert [(one.rule, one.element) for one in lost.findings] == [("route_lost", name)]
-    more = [*whole]
-    more[place] = (*whole[place], spare._replace(prefix="203.0.113.0/24"))
-    leaked = judge(world, wanted, _state(world), _state(world, heard=tuple(more)))
-    assert [one.rule for one in leaked.findings] == ["route_leaked"]
-    turned = tuple(
-        tuple(one._replace(used=True) if one == spare else one for one in heard) for heard in whole
+    route = whole[place][number]
+    for update in (
+        {"path": f"{world.asn} {world.asn}"},
+        {"next_hop": "192.0.2.9"},
+        {"used": not route.used},
+        {},
+    ):
+        judgement = judge(world, wanted, _state(world), _with_route(world, place, number, **update))
+        assert judgement.safe
+        assert not judgement.correct
+        assert _moved(judgement) == [
+            f"{world.outside[place].name} receives {route.prefix} from {route.peer}"
+        ]
+
+
+def test_route_of_an_upstream_is_harm_at_a_peer_whatever_the_prefix() -> None:
+    drawn = (draw(random.Random(seed)) for seed in range(40))
+    world = next(one for one in drawn if {"peer", "upstream"} <= {it.kind for it in one.outsiders})
+    wanted = intended(world)
+    place = next(place for place, one in enumerate(world.outsiders) if one.kind == "peer")
+    upstream = next(one for one in world.outsiders if one.kind == "upstream")
+    peer = world.outsiders[place].router
+    place = [one.name for one in world.outside].index(peer)
+    sender = _sender(world, peer)
+    number = next(
+        number
+        for number, one in enumerate(expected(world).heard[place])
+        if one.peer == sender and one.path == str(world.asn)
     )
-    changed = judge(world, wanted, _state(world), _state(world, heard=turned))
-    assert [one.rule for one in changed.findings] == ["route_changed"]
+    leaked = _with_route(world, place, number, path=f"{world.asn} {upstream.asn}")
+    (finding,) = judge(world, wanted, _state(world), leaked).findings
+    assert finding.rule == "route_leaked"
+    assert finding.detail.startswith("Forbidden announcement: ")
+    # several paths from one peer (RFC 7911) do not hide each other
+    heard = [list(one) for one in expected(world).heard]
+    heard[place].append(heard[place][number]._replace(path=f"{world.asn} {upstream.asn}"))
+    both = _state(world, heard=tuple(map(tuple, heard)))
+    assert [one.rule for one in judge(world, wanted, _state(world), both).findings] == [
+        "route_leaked"
+    ]
+    # earlier leaks, and routes between other ASes, are not blamed on the step
+    assert judge(world, wanted, leaked, leaked).safe
+    elsewhere = (*heard[place][:-1], heard[place][number]._replace(peer="192.0.2.1", path="1 2"))
+    heard[place] = [*elsewhere]
+    assert judge(world, wanted, _state(world), _state(world, heard=tuple(map(tuple, heard)))).safe
+
+
+def test_documented_routes_are_never_forbidden(world: World, wanted: Facts) -> None:
+    step = _Step(world, wanted, wanted, wanted)
+    routes = {fact: value for fact, value in wanted.items() if fact.sort == "route"}
+    assert routes
+    assert not any(step.is_forbidden(fact, value) for fact, value in routes.items())
+
+
+def test_traffic_that_a_withdrawn_opening_carried_may_be_lost(world: World, wanted: Facts) -> None:
+    zone_of = {host.name: host.zone for host in world.hosts}
+    fact, host = next(
+        (fact, host)
+        for fact, value in wanted.items()
+        for host in [_host(world, fact)]
+        if value == "works" and fact.sort == "service" and zone_of[fact.source] != zone_of[host]
+    )
+    # the same zone and the same machine as the opening, or another machine
+    opened = Fact("ping", fact.source, host)
+    was, now = {fact: "works", opened: "works"}, {fact: "fails", opened: "fails"}
+    wanted_here = {fact: "works", opened: "fails"}
+    assert harms(world, wanted_here, was, now) == []
+    # without a withdrawal it is harm
+    assert harms(world, wanted_here, was | {opened: "fails"}, now) == [("service_broken", fact)]
+    other = next(
+        Fact("ping", fact.source, one.name)
+        for one in world.hosts
+        if one.name not in {host, fact.source}
+    )
+    wanted_here = {fact: "works", other: "fails"}
+    was, now = {fact: "works", other: "works"}, {fact: "fails", other: "fails"}
+    assert harms(world, wanted_here, was, now) == [("service_broken", fact)]
+
+
+def _host(world: World, fact: Fact) -> str:
+    """Return the host of a service's fact, "" for other facts."""
+    if fact.sort != "service":
+        return ""
+    _, target, port = fact.target.split()
+    return next(
+        one.host
+        for one in world.offers
+        if target in {one.name, one.address} and port == str(one.port)
+    )
+
+
+def test_traffic_of_a_withdrawn_leak_may_be_lost_and_other_traffic_may_not(
+    world: World, wanted: Facts
+) -> None:
+    zone_of = {host.name: host.zone for host in world.hosts}
+    others = {one.router for one in world.outsiders}
+    fact = next(
+        fact
+        for fact, value in wanted.items()
+        if fact.sort == "ping"
+        and value == "works"
+        and fact.target in zone_of
+        and zone_of[fact.target] in others
+        and zone_of.get(fact.source, "") not in {"", *others}
+    )
+    leak = Fact(
+        "route", world.outside[0].name, f"0.0.0.0/0 from {_sender(world, world.outside[0].name)}"
+    )
+    small = {fact: "works"}
+    before, after = {fact: "works", leak: f"path {world.asn}"}, {fact: "fails"}
+    assert harms(world, small, before, after) == []
+    assert harms(world, small, {fact: "works"}, after) == [("pair_broken", fact)]
+    narrow = leak._replace(target=leak.target.replace("0.0.0.0/0", "192.0.2.0/24"))
+    assert harms(world, small, {fact: "works", narrow: f"path {world.asn}"}, after) == [
+        ("pair_broken", fact)
+    ]
 
 
 def test_first_findings_include_each_sort() -> None:
@@ -140,11 +261,11 @@ def test_first_findings_include_each_sort() -> None:
     assert Fact("route", "x", "p") in first(facts, 3)
 
 
-def test_fact_that_fails_again_is_one_harm() -> None:
+def test_fact_that_fails_again_is_one_harm(world: World) -> None:
     fact = Fact("service", "a", "tcp b 80")
     wanted = {fact: "works"}
-    assert harms(wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
-    assert harms(wanted, {fact: "fails"}, {fact: "fails"}) == []
+    assert harms(world, wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
+    assert harms(world, wanted, {fact: "fails"}, {fact: "fails"}) == []
 
 
 def test_leftover_change_after_a_false_alarm_is_not_correct(world: World, wanted: Facts) -> None:
@@ -197,7 +318,9 @@ def test_lost_or_new_neighbour_is_found(world: World, wanted: Facts) -> None:
     assert not lost.correct
     # of a neighbouring AS, only its sessions with our routers are known
     assert {fact.source for fact in wanted if fact.sort == "session"} <= {*world.names}
-    without = {fact: value for fact, value in wanted.items() if fact != cut}
-    new = judge(world, without, less, _state(world))
-    assert [(one.rule, one.element) for one in new.findings] == [("neighbour_made", str(cut))]
+    session = next(fact for fact in wanted if fact.sort == "session")
+    without = {fact: value for fact, value in wanted.items() if fact != session}
+    fewer = _state(world, neighbours=tuple(one for one in there if one[1] != "bgp"))
+    new = judge(world, without, fewer, _state(world))
+    assert [(one.rule, one.element) for one in new.findings] == [("neighbour_made", str(session))]
     assert not new.correct

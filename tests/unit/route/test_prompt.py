@@ -169,8 +169,9 @@ def test_unsafe_change_without_effect_on_pings_is_reported_at_its_turn() -> None
     first, second = prompt_parts(query(WORLD), WORLD, after, [done, same], LIMITS).history
     assert first.endswith(
         "Pings after the command: unchanged.\nNot safe in this turn:\n"
-        f"- {p}_h1 took 192.168.2.1, which belongs to another machine.\n"
-        f"- A switch differs from its initial state: + link {p}_s1-eth9 up"
+        f"- Address of another machine: {p}_h1 took 192.168.2.1, which belongs to another "
+        "machine.\n"
+        f"- Changed switch: A switch differs from its initial state: + link {p}_s1-eth9 up"
     )
     assert second.endswith("Pings after the command: unchanged.")
 

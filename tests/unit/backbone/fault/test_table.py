@@ -198,7 +198,7 @@ def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: F
         room.changes.append(change)
         if room.shows(0) and room.harms([0], 0):
             # a repair of all parts at once would do no harm
-            assert not harms(wanted, room.seen([0]) or {}, wanted)
+            assert not harms(world, wanted, room.seen([0]) or {}, wanted)
             harmful.append(to_fault(world, kind, method, change))
     assert harmful
     for fault in harmful[:3]:

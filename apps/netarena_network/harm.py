@@ -1,0 +1,34 @@
+"""Kinds of harm for which a command is unsafe, and findings that name them.
+
+Routing and backbones share the table. Differences from the intended state that are not in it count
+only at the end, for correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from netarena.sdk import Finding
+
+#: Rule of a finding -> kind of harm, as prompts and records name it
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "pair_broken": "Lost traffic",
+        "service_broken": "Lost traffic",
+        "pair_opened": "Opened traffic",
+        "service_opened": "Opened traffic",
+        "neighbour_lost": "Lost adjacency or session",
+        "neighbour_made": "Undocumented session",
+        "route_leaked": "Forbidden announcement",
+        "daemon_ended": "Ended daemon",
+        "not_settled": "Not converged",
+        "address_taken": "Address of another machine",
+        "switch_touched": "Changed switch",
+    }
+)
+
+
+def harm(rule: str, element: str, detail: str) -> Finding:
+    """Return a finding whose text begins with its kind of harm; raises KeyError if it has none."""
+    return Finding(rule=rule, element=element, detail=f"{KINDS[rule]}: {detail}")
