@@ -223,7 +223,7 @@ class Meter:
 
 
 def _is_told(done: int, total: int | None) -> bool:
-    """Return whether plain output prints a line when ``done`` episodes are done.
+    """Return whether plain output prints a line after ``done`` episodes.
 
     If the total is known, at most ``PLAIN_LINES`` lines are printed at equal distances. Otherwise a
     line is printed each time the number has doubled.

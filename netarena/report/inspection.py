@@ -204,7 +204,7 @@ def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
 def _events(told: Told) -> Iterator[dict[str, Any]]:
     """Yield the events of each turn: the call of the model, the call of the tool, the verdict.
 
-    Inspect makes its data frame of messages from the calls of the model.
+    Inspect builds its data frame of messages from the calls of the model.
     """
     model = told.episode.agent.name
     tools = tools_of(told.stored.application, told.stored.config)

@@ -381,8 +381,8 @@ class _Source:
         """Return the odds that each policy gets a fault of each kind, by kind and then by policy
         name.
 
-        Each kind applies to other policies. So the odds are scaled until, as far as possible, each
-        kind is used as often as in ``kinds`` and each policy is wrong equally often.
+        Kinds apply to different sets of policies. So the odds are scaled until, as far as possible,
+        each kind is used as often as in ``kinds`` and each policy is wrong equally often.
         """
         wanted = Counter(kinds)
         odds = {

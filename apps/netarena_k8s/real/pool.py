@@ -189,8 +189,8 @@ class Pool:
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether more episodes wait because of the limit than the current removals will
-        allow to build."""
+        """Return whether the limit keeps more episodes waiting than there will be free slots after
+        the current removals."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:

@@ -62,7 +62,7 @@ MAX_VALUES = 200_000
 MAX_APPS = 50
 #: maximum number of skipped documents that the log names
 _MAX_NAMED = 10
-#: folder of manifests in microservices-demo, and its folders of policies (the first existing one is
+#: file of manifests in microservices-demo, and its folders of policies (the first that exists is
 #: used)
 _RELEASE = "release/kubernetes-manifests.yaml"
 _POLICIES = ("network-policies", "kustomize/components/network-policies")

@@ -52,7 +52,7 @@ TEXTS = {
 
 
 def hide_consoles(but: Container[str] = ()) -> None:
-    """Hide consoles whose daemon does not run from commands of this process."""
+    """Hide from commands of this process the consoles of daemons that do not run."""
     for folder in _FOLDERS:
         with suppress(OSError):  # without kernel support, consoles report that no daemon runs
             names = [name for name in CONSOLES if name not in but]
