@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from netarena.sdk import (
@@ -17,6 +18,7 @@ from netarena.sdk import (
     Drawer,
     Environment,
     Episode,
+    JsonValue,
     Judgement,
     Picture,
     Pictures,
@@ -130,6 +132,8 @@ class Backbone(NetworkApplication):
     )
     config_type: ClassVar[type[Config]] = BackboneConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
+    combinable: ClassVar[bool] = False  # most combinations of kinds fit into few worlds
+    scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType({"routers": (4, 7, 10)})
     glossary: ClassVar[Glossary] = GLOSSARY
     baselines: Baselines = _Baselines()
     tickets: Tickets = _Tickets()

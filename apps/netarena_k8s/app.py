@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, cast
 
 from netarena.sdk import (
@@ -189,6 +190,9 @@ class Kubernetes(Reactive):
     )
     config_type: ClassVar[type[Config]] = KubernetesConfig
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
+    scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType(
+        {"num_apps": (None, [20, 20], [40, 40])}
+    )
     notes: ClassVar[tuple[str, ...]] = (state.NARROWED,)
     baselines: Baselines = _Baselines()
     tickets: Tickets = _Tickets()

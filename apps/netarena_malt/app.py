@@ -165,6 +165,7 @@ class Malt(Labelled):
     # The initial network is not hidden, because an agent's program gets the whole network.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions"})
     config_type: ClassVar[type[Config]] = query.MaltConfig
+    label_key: ClassVar[str] = "labels"
     baselines: Baselines = _Baselines()
     tools: Tools = _Tools()
     pictures: Pictures = _Pictures()

@@ -157,6 +157,8 @@ class MaltConfig(Config):
 
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
+    #: Labels to draw, of the levels in ``complexity_level``; null means all of them.
+    labels: tuple[str, ...] | None = shapes(added=True, default=None)
     #: Network from which initial states are made.
     topology: Parameters | str = shapes(default=RELEASED_NAME)
 
@@ -167,6 +169,22 @@ class MaltConfig(Config):
         if value == "held_out":
             private()
         return value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _known_labels(cls, value: Any) -> Any:
+        """Return known labels in a fixed order, so that equal choices have equal ids."""
+        known = (*LABELS, *catalogue.LABELS)
+        asked = [value] if isinstance(value, str) else value
+        if asked is None:
+            return None
+        if not isinstance(asked, list | tuple) or not asked:
+            raise ValueError("must be a list of labels; 'netarena queries malt' prints them")
+        if unknown := [label for label in asked if label not in known]:
+            raise ValueError(
+                f"has no label {unknown[0]!r}: 'netarena queries malt' prints the labels"
+            )
+        return tuple(label for label in known if label in asked)
 
     @field_validator("topology", mode="before")
     @classmethod
@@ -240,6 +258,12 @@ def labels(config: Config) -> list[str]:
 
     Raises ConfigError for a network that cannot be created, or that has no queries of these labels.
     """
+    chosen = getattr(config, "labels", None)
+    return [label for label in _all_labels(config) if chosen is None or label in chosen]
+
+
+def _all_labels(config: Config) -> list[str]:
+    """Return the labels of the requested levels. Raises ConfigError like ``labels``."""
     base = base_for(config)
     asked = [label for label in LABELS if PROGRAMS[label][0] in config.complexity_level]
     if PLANNING_LEVEL not in config.complexity_level:

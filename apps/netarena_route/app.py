@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from netarena.sdk import (
@@ -127,6 +128,9 @@ class Route(NetworkApplication):
     )
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
+    scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType(
+        {"num_switches": (2, 3, 4), "num_hosts_per_subnet": (1, 2, 4)}
+    )
     glossary: ClassVar[Glossary] = GLOSSARY
     baselines: Baselines = _Baselines()
     tickets: Tickets = _Tickets()

@@ -33,6 +33,7 @@ from netarena.errors import ConfigError, NetArenaError, suggest
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
     ("run", "netarena.cli.run", "Examine an agent on this machine."),
+    ("search", "netarena.cli.search", "Find the kinds of query that an agent fails."),
     ("merge", "netarena.cli.merge", "Join the shards of a run."),
     ("play", "netarena.cli.play", "Answer one query yourself, as the agent."),
     ("mcp", "netarena.cli.mcp", "Serve tasks to an agent that calls tools (MCP)."),

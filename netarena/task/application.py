@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from netarena.config import MIN_TURNS, Briefing, Config
@@ -166,6 +167,11 @@ class Application(ABC):
     privileged: ClassVar[bool] = False
     #: Type of this application's configuration.
     config_type: ClassVar[type[Config]] = Config
+    #: Config key that lists the labels to draw; empty if the application has no such key.
+    label_key: ClassVar[str] = ""
+    #: Values that a search tries for keys without a fixed list of values, such as sizes: the
+    #: easiest first. Null means that the key is left out.
+    scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType({})
     #: Options of the constructor; they never change.
     unsandboxed: bool = False
     training: bool = False

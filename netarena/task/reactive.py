@@ -55,6 +55,10 @@ class Reactive(Labelled):
     """Base of applications in which an agent repairs faults, one turn at a time."""
 
     looks: ClassVar[int] = 10
+    label_key: ClassVar[str] = "error_types"
+    #: Whether queries of any combination of kinds can be drawn in a short time; otherwise a search
+    #: uses the combinations of ``labels``.
+    combinable: ClassVar[bool] = True
     #: The application's kinds of fault.
     catalogue: ClassVar[Catalogue]
 

@@ -375,3 +375,13 @@ def test_execute_changes_the_graph_in_place() -> None:
         solve_truth(query)[0],
         nx.utils.graphs_equal(graph, solve_truth(query)[1]),
     )
+
+
+def test_labels_select_in_one_order_and_leave_other_ids_alone():
+    chosen = [LABELS[3], LABELS[1]]
+    config = MaltConfig.parse({"labels": chosen})
+    assert [*Malt().labels(config)] == [LABELS[1], LABELS[3]]
+    assert config.shape_hash() == MaltConfig.parse({"labels": chosen[::-1]}).shape_hash()
+    assert "labels" not in MaltConfig.parse({}).shape()
+    with pytest.raises(ConfigError, match="has no label 'sort': 'netarena queries malt' prints"):
+        MaltConfig.parse({"labels": ["sort"]})

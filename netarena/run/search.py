@@ -1,0 +1,323 @@
+"""Conduct of an adversarial search: draws, episodes, and the comparison on fresh queries.
+
+Each query is an assessment of its own (``conduct``), so prompts, sandbox, judge and journal are
+those of every run. The folder of a search holds ``search.json`` (what was asked for),
+``search.jsonl`` (a line for each query) and ``draws/``, ``found/`` and ``uniform/`` with a run for
+each query. A search that is resumed takes the results of the lines, and makes the same draws.
+
+Fresh queries have another content than all queries of the search and than each other. Half of them
+are drawn from the found strata, half uniformly from all strata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from netarena.agent.interface import Agent
+from netarena.analysis.intervals import unpaired_interval, wilson
+from netarena.analysis.search import Draw, Found, Search
+from netarena.analysis.strata import ALL, Cell, words
+from netarena.config import Config
+from netarena.errors import AgentSilent, AssessmentFailed, ConfigError
+from netarena.file import read_lines
+from netarena.run.assessment import conduct
+from netarena.run.capacity import Slots
+from netarena.run.scope import Scope, derive_seed
+
+#: Names of the files and folders of a search.
+ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
+SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
+#: Draws whose results the search learns together. The number is fixed, so that draws do not depend
+#: on the number of queries that are played at the same time.
+BATCH = 8
+#: Attempts to draw a query that was not drawn before.
+_TRIES = 6
+#: Environment failures in a row after which a search ends.
+_MOST_INVALID = 10
+
+#: Creates the agent for one assessment.
+MakeAgent = Callable[[Config], Agent]
+#: Why a cell gives no query: it has none, or all of them were drawn before.
+Lacking: TypeAlias = Literal["empty", "used"]
+#: Receives ``failed``, ``solved`` or ``invalid`` for each played query.
+Told = Callable[[str], None]
+
+
+class Task(NamedTuple):
+    """A query to play: its cell, the seed that draws it, and its content."""
+
+    cell: Cell
+    seed: int
+    content: str
+
+
+class Count(NamedTuple):
+    """Graded queries, and how many of them the agent failed."""
+
+    failed: int
+    graded: int
+
+    def report(self) -> dict[str, Any]:
+        """Return the count as JSON, with the 95 % Wilson interval of the rate."""
+        rate = self.failed / self.graded if self.graded else None
+        return {
+            "failed": self.failed,
+            "graded": self.graded,
+            "failure_rate": rate,
+            "interval": list(wilson(self.failed, self.graded)),
+        }
+
+
+@dataclass
+class Outcome:
+    """The result of a search."""
+
+    found: Sequence[Found]
+    #: Cells of the found strata that have queries.
+    cells: Sequence[Cell]
+    searched: Count
+    #: Fresh queries of the found strata, and of all strata.
+    fresh: Count
+    uniform: Count
+    invalid: int
+
+    def report(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        fresh, uniform = self.fresh.report(), self.uniform.report()
+        told: dict[str, Any] = {
+            "searched": self.searched.report(),
+            "strata": [
+                {
+                    "words": words(one.stratum),
+                    "features": [list(feature) for feature in sorted(one.stratum)],
+                    **Count(*one.tally).report(),
+                }
+                for one in self.found
+            ],
+            "fresh_found": fresh,
+            "fresh_uniform": uniform,
+            "invalid": self.invalid,
+        }
+        if self.fresh.graded and self.uniform.graded:
+            told["difference"] = list(
+                unpaired_interval(
+                    (fresh["failure_rate"], fresh["interval"]),
+                    (uniform["failure_rate"], uniform["interval"]),
+                )
+            )
+        return told
+
+
+class Log:
+    """The lines of ``search.jsonl``: one result for each query, appended as soon as it is known."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
+        self._path = path
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}
+        whole: list[bytes] = []
+        for number, line in enumerate(read_lines(path) if path.exists() else (), start=1):
+            try:
+                told = json.loads(line)
+                self._known[told["stage"], told["number"]] = told
+            except (ValueError, KeyError, TypeError):
+                if line.endswith(b"\n"):
+                    raise ConfigError(
+                        "--resume", f"{path.name}, line {number} cannot be read: start a new search"
+                    ) from None
+                continue
+            whole.append(line.rstrip(b"\n") + b"\n")
+        path.write_bytes(b"".join(whole))
+
+    def get(self, stage: str, number: int) -> dict[str, Any] | None:
+        """Return the line of a query, or None."""
+        return self._known.get((stage, number))
+
+    def put(self, stage: str, number: int, told: Mapping[str, Any]) -> None:
+        """Append a line. Raises OSError."""
+        line = {"stage": stage, "number": number, **told}
+        self._known[stage, number] = line
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class Conduct:
+    """A search of one agent in one folder; ``scope.application`` is entered."""
+
+    scope: Scope
+    make_agent: MakeAgent
+    folder: Path
+    seed: int
+    concurrency: int
+    log: Log
+    told: Told = field(default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        """Prepare the slots of live worlds."""
+        self._slots = Slots(max(BATCH, 2 * self.concurrency))
+        self._at_once = asyncio.Semaphore(self.concurrency)
+        #: Contents of the queries of the search, and of fresh ones.
+        self._contents: set[str] = set()
+        self._invalid = self._in_a_row = 0
+
+    async def run(self, budget: int, fresh: int) -> Outcome:
+        """Search with ``budget`` queries, then play ``fresh`` ones of each kind.
+
+        Raises AssessmentFailed if the agent does not answer, or if no world can be built.
+        """
+        search = await self._search(budget)
+        strata = search.finish()
+        cells = self.scope.spread([one.stratum for one in strata], self._rng(FOUND))
+        rng = self._rng(UNIFORM)
+        failed, empty = await self._play_fresh(FOUND, _in_turn(cells), fresh if cells else 0)
+        uniform, _ = await self._play_fresh(UNIFORM, self._evenly(rng), fresh)
+        return Outcome(
+            strata,
+            [cell for cell in cells if cell not in empty],
+            Count(sum(bad for _, bad in search.history), len(search.history)),
+            failed,
+            uniform,
+            self._invalid,
+        )
+
+    async def _search(self, budget: int) -> Search:
+        search = Search(self.scope.space, self._rng(SEARCHED))
+        played = 0
+        while played < budget:
+            draws: list[Draw] = []
+            work: list[asyncio.Task[bool | None]] = []
+            while len(draws) < min(BATCH, budget - played) and (draw := search.ask()) is not None:
+                task = await self._draw(SEARCHED, draw.number, draw.cell)
+                if isinstance(task, str):
+                    search.skip(draw)
+                    continue
+                draws.append(draw)
+                work.append(asyncio.ensure_future(self._play(SEARCHED, draw.number, task)))
+            if not draws:
+                break
+            for draw, failed in zip(draws, await _all(work), strict=True):
+                if failed is not None:
+                    search.tell(draw, failed=failed)
+            played += len(draws)
+        return search
+
+    async def _play_fresh(
+        self, stage: str, cells: Iterator[Cell], number: int
+    ) -> tuple[Count, set[Cell]]:
+        """Play ``number`` fresh queries; return the counts, and the cells without any query."""
+        empty: set[Cell] = set()
+        vain = at = 0
+        results: list[bool | None] = []
+        work: list[asyncio.Task[bool | None]] = []
+        for cell in cells:
+            if len(results) + len(work) >= number or vain > 4 * number + 100:
+                break
+            at += 1
+            task = "empty" if cell in empty else await self._draw(stage, at, cell)
+            if isinstance(task, str):
+                vain += 1
+                if task == "empty":
+                    empty.add(cell)
+                continue
+            work.append(asyncio.ensure_future(self._play(stage, at, task)))
+            if len(work) == BATCH:
+                results += await _all(work)
+                work = []
+        results += await _all(work)
+        graded = [failed for failed in results if failed is not None]
+        return Count(sum(graded), len(graded)), empty
+
+    def _rng(self, part: str) -> random.Random:
+        return random.Random(derive_seed(self.seed, part))  # noqa: S311 -- not for secrets
+
+    def _evenly(self, rng: random.Random) -> Iterator[Cell]:
+        while (cell := self.scope.space.draw(ALL, rng)) is not None:
+            yield cell
+
+    async def _draw(self, stage: str, number: int, cell: Cell) -> Task | Lacking:
+        """Return a query of ``cell`` that was not drawn before, or why there is none."""
+        if (known := self.log.get(stage, number)) is not None:
+            if known["cell"] != list(cell):
+                raise ConfigError(
+                    "--resume",
+                    f"{LOG_NAME} has another query {number} of {stage}: continue the search with "
+                    "the release that started it",
+                )
+            self._contents.add(known["content"])
+            if known["result"] in {"empty", "used"}:
+                return cast("Lacking", known["result"])
+            return Task(cell, known["seed"], known["content"])
+        for attempt in range(_TRIES):
+            seed = derive_seed(self.seed, stage, number, attempt)
+            query = await asyncio.to_thread(self.scope.query, cell, seed)
+            if query is None:
+                return self._lack(stage, number, cell, "empty")
+            # a search may ask a query again, for small worlds have few
+            again = stage == SEARCHED and attempt == _TRIES - 1
+            if again or query.content not in self._contents:
+                self._contents.add(query.content)
+                return Task(cell, seed, query.content)
+        return self._lack(stage, number, cell, "used")
+
+    def _lack(self, stage: str, number: int, cell: Cell, why: Lacking) -> Lacking:
+        self.log.put(stage, number, {"cell": list(cell), "content": "", "result": why})
+        return why
+
+    async def _play(self, stage: str, number: int, task: Task) -> bool | None:
+        """Return whether the agent failed the query; None if the world failed."""
+        known = self.log.get(stage, number)
+        if known is None:
+            async with self._at_once:
+                result = await self._examine(stage, number, task)
+            self.log.put(stage, number, {**task._asdict(), "result": result})
+        else:
+            result = str(known["result"])
+        self._invalid += result == "invalid"
+        self.told(result)
+        return None if result == "invalid" else result == "failed"
+
+    async def _examine(self, stage: str, number: int, task: Task) -> str:
+        config = self.scope.config(task.cell, task.seed)
+        role = self.scope.application.role
+        try:
+            summaries = await conduct(
+                self.scope.application,
+                config,
+                {role: self.make_agent(config)},
+                out=self.folder / stage / f"{number:04}",
+                slots=self._slots,
+            )
+        except AgentSilent:
+            raise
+        except AssessmentFailed:
+            self._in_a_row += 1
+            if self._in_a_row >= _MOST_INVALID:
+                raise
+            return "invalid"
+        self._in_a_row = 0
+        return "solved" if summaries[role]["avg_solved_safely"] else "failed"
+
+
+def _in_turn(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield the cells again and again."""
+    while cells:
+        yield from cells
+
+
+async def _all(work: Iterable[asyncio.Task[bool | None]]) -> list[bool | None]:
+    """Await all tasks in order; if one fails, cancel the others first."""
+    tasks = [*work]
+    try:
+        return [*await asyncio.gather(*tasks)]
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

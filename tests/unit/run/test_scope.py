@@ -1,0 +1,110 @@
+"""Strata of the installed applications."""
+
+import pytest
+
+from netarena.analysis.strata import Cell, Feature
+from netarena.errors import ConfigError
+from netarena.run.scope import Scope, derive_seed
+from netarena.task.application import load
+
+
+def scope_of(name, **values):
+    app = load(name)
+    return Scope.of(app, app.config_type.parse(values))
+
+
+def cell_of(scope, label, **setting):
+    """Return the cell with this label whose setting has these keys."""
+    names = [one.name for one in scope.space.labels]
+    places = [at for at, one in enumerate(scope.settings) if setting.items() <= one.items()]
+    return Cell(places[0], names.index(label))
+
+
+def test_reactive_labels_are_kinds_of_fault_and_their_combinations():
+    scope = scope_of("route", emulator="netns")
+    kinds = len(scope.application.catalogue.paper) + len(scope.application.catalogue.extended)
+    sizes = [label.group for label in scope.space.labels]
+    assert sizes.count("1") == kinds
+    assert sizes.count("2") == kinds * (kinds - 1) // 2
+    axes = {feature.axis for feature in scope.space.singles}
+    assert axes == {
+        *("briefing", "fault", "faults", "world"),
+        *("num_switches", "num_hosts_per_subnet"),
+    }
+
+
+def test_settings_that_cannot_be_drawn_are_left_out():
+    scope = scope_of("route", emulator="netns")
+    sizes = {one["num_switches"] for one in scope.settings if one["world"] == "varied"}
+    assert sizes == {3, 4}
+
+
+def test_keys_that_are_set_are_the_same_in_every_query():
+    scope = scope_of("k8s", world="varied", error_types=["add_ingress", "remove_ingress"])
+    assert {feature.axis for feature in scope.space.singles} == {"briefing", "fault", "num_apps"}
+    config = scope.config(cell_of(scope, "add_ingress"), 5)
+    assert (config.world, config.error_types) == ("varied", ("add_ingress",))
+
+
+def test_backbone_uses_the_combinations_of_its_labels():
+    scope = scope_of("backbone", emulator="netns", briefing="full", routers=4)
+    app = scope.application
+    assert [one.name for one in scope.space.labels] == [*app.labels(app.config_type.parse({}))]
+
+
+def test_malt_labels_have_their_actions_as_features():
+    scope = scope_of("malt")
+    (label,) = (one for one in scope.space.labels if one.name.endswith("level-2, remove-rank"))
+    assert {Feature("action", "remove"), Feature("action", "rank")} <= label.features
+    assert set(scope.levels.values()) == {f"level{number}" for number in range(1, 6)}
+    plan = next(one.name for one in scope.space.labels if scope.levels[one.name] == "level5")
+    assert scope.query(cell_of(scope, plan, phrasing="varied"), 1).label == plan
+    assert scope.query(cell_of(scope, plan, phrasing="held_out"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "setting"),
+    [
+        ("malt", "capacity planning, level-4, if-rank", {"phrasing": "varied"}),
+        ("route", "remove_ip+host_setting", {"world": "varied", "briefing": "full"}),
+        ("k8s", "change_port", {"world": "standard", "briefing": "ticket"}),
+    ],
+)
+def test_a_query_has_the_label_and_the_keys_of_its_cell(name, label, setting):
+    scope = scope_of(name, **({"emulator": "netns"} if name == "route" else {}))
+    cell = cell_of(scope, label, **setting)
+    query = scope.query(cell, 11)
+    assert query.label == label
+    assert query == scope.query(cell, 11)
+    assert query.content != scope.query(cell, 12).content
+    config = scope.config(cell, 11)
+    assert setting.items() <= config.model_dump(mode="json").items()
+
+
+def test_a_cell_without_queries_gives_none():
+    scope = scope_of("route", emulator="netns", error_types=["faults_5"], num_switches=2)
+    assert (
+        scope.query(cell_of(scope, "faults_5", num_hosts_per_subnet=1, world="standard"), 1) is None
+    )
+
+
+def test_labels_that_cannot_be_chosen_follow_the_seed():
+    scope = scope_of("toy", quiet=True, complexity_level=["level1", "level2"])
+    assert {scope.query(Cell(0, 0), seed).label for seed in range(3)} == {
+        "close-0", "close-1", "close-2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["num_queries", "repeats", "start_index", "time_budget_s"])
+def test_a_key_of_runs_is_refused_in_a_search(key):
+    value = 2.0 if key == "time_budget_s" else 2
+    with pytest.raises(
+        ConfigError, match=rf"config.{key}: has no effect in a search: omit the key"
+    ):
+        scope_of("toy", **{key: value})
+
+
+def test_seeds_of_parts_differ():
+    assert derive_seed(7, "draws", 1) != derive_seed(7, "draws", 2) != derive_seed(8, "draws", 2)
+    # the same on every machine
+    assert derive_seed(7, "draws", 1) == 6257934904192650857

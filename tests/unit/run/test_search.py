@@ -1,0 +1,130 @@
+"""Conduct of a search with the toy application, whose agents fail in planted strata."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from netarena_toy import Toy
+from stage import Fragile, Scripted, fail_at
+
+from netarena.agent.interface import Brief, load_agent
+from netarena.analysis.strata import words
+from netarena.errors import (
+    AgentFailed,
+    AgentSilent,
+    AssessmentFailed,
+    ConfigError,
+    EnvironmentFailed,
+    FailureReason,
+)
+from netarena.model import Query
+from netarena.run.assessment import read_queries
+from netarena.run.scope import Scope
+from netarena.run.search import LOG_NAME, Conduct, Log
+
+
+class Weak:
+    """Makes agents that solve every query, except those of a config that ``fails`` selects."""
+
+    def __init__(self, app, fails):
+        self.app, self.fails, self.made = app, fails, 0
+
+    def __call__(self, config):
+        self.made += 1
+        name = "noop" if self.fails(config) else "oracle"
+        return load_agent(name, Brief(self.app, config, config.seed, self.app.role))
+
+
+def search(folder, make, app=None, budget=60, fresh=12):
+    app = app or Toy()
+    scope = Scope.of(app, app.config_type.parse({}))
+
+    async def work():
+        async with app:
+            log = Log(folder / LOG_NAME)
+            return await Conduct(scope, make(app), folder, 3, 4, log).run(budget, fresh)
+
+    folder.mkdir(exist_ok=True)
+    return asyncio.run(work())
+
+
+def weak_at_three(app):
+    return Weak(app, lambda config: config.complexity_level == ("level3",))
+
+
+def test_a_search_finds_the_weak_level_and_compares_fresh_queries(tmp_path):
+    outcome = search(tmp_path, weak_at_three)
+    assert [words(one.stratum) for one in outcome.found] == ['complexity_level ["level3"]']
+    assert outcome.searched.graded == 60
+    assert outcome.fresh == (12, 12)
+    assert outcome.uniform.graded == 12
+    assert outcome.uniform.failed < 10
+    told = outcome.report()
+    assert told["fresh_found"]["failure_rate"] == 1.0
+    assert told["difference"][0] > 0
+
+
+def test_no_fresh_query_equals_a_searched_one_or_another_fresh_one(tmp_path):
+    search(tmp_path, weak_at_three, budget=30)
+    contents = {
+        stage: [q.content for path in (tmp_path / stage).iterdir() for q in queries(path)]
+        for stage in ("draws", "found", "uniform")
+    }
+    fresh = contents["found"] + contents["uniform"]
+    assert len({*fresh}) == len(fresh)
+    assert not {*contents["draws"]} & {*fresh}
+
+
+def queries(folder) -> list[Query]:
+    return list(read_queries(folder / "queries.jsonl"))
+
+
+def test_a_resumed_search_plays_only_what_is_missing_and_ends_the_same(tmp_path):
+    whole = search(tmp_path / "whole", weak_at_three, budget=30)
+    lines = (tmp_path / "whole" / LOG_NAME).read_text().splitlines(keepends=True)
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / LOG_NAME).write_text("".join(lines[:17]) + lines[17][:20])
+    made = []
+
+    def make(app):
+        made.append(weak_at_three(app))
+        return made[0]
+
+    assert search(tmp_path / "cut", make, budget=30) == whole
+    played = sum(json.loads(line)["result"] in {"failed", "solved"} for line in lines)
+    assert made[0].made == played - sum('"result": "used"' not in line for line in lines[:17])
+
+
+def test_a_changed_log_is_refused(tmp_path):
+    search(tmp_path, weak_at_three, budget=8, fresh=0)
+    path = tmp_path / LOG_NAME
+    line = json.loads(path.read_text().splitlines()[0])
+    path.write_text(json.dumps({**line, "number": 1, "cell": [99, 0]}) + "\n")
+    with pytest.raises(ConfigError, match="another query 1 of draws: continue the search with"):
+        search(tmp_path, weak_at_three, budget=8, fresh=0)
+    path.write_text("no JSON\n")
+    with pytest.raises(ConfigError, match=r"search.jsonl, line 1 cannot be read"):
+        Log(path)
+
+
+def test_environment_failures_are_counted_and_left_out(tmp_path):
+    def plan(query, number, moment):
+        if moment == "open" and query.seed % 5 == 0:
+            raise EnvironmentFailed("broke")
+
+    outcome = search(tmp_path, weak_at_three, Fragile(plan), 24, 0)
+    assert outcome.invalid
+    assert outcome.searched.graded == 24 - outcome.invalid
+
+
+def test_a_search_in_which_no_world_can_be_built_ends(tmp_path):
+    with pytest.raises(AssessmentFailed, match="no query could be graded"):
+        search(tmp_path, weak_at_three, Fragile(fail_at("open", tries=99)), 40, 0)
+
+
+def test_a_silent_agent_ends_the_search(tmp_path):
+    silent = AgentFailed(FailureReason.ENDPOINT, "connection refused")
+    with pytest.raises(AgentSilent, match="connection refused"):
+        search(tmp_path, lambda _: lambda _: Scripted(lambda *_: silent), budget=8)
