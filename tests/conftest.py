@@ -90,7 +90,7 @@ def _lacks_readers() -> str:
 
 
 def _lacks_framework(name: str) -> str:
-    """Return why the environment of a training framework is missing; empty if it exists."""
+    """Return why the environment of a framework is missing; empty if it exists."""
     if name != "trl":
         _make_environment(name)
     made = (ROOT / f".venv-{name}" / "bin" / "python").exists()
@@ -243,7 +243,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "readers": _lacks_readers,
     **{
         name: partial(_lacks_framework, name)
-        for name in ("gymnasium", "openenv", "trl", "verifiers")
+        for name in ("gymnasium", "openenv", "trl", "verifiers", "ray")
     },
     "harbor": _lacks_harbor,
     "docker": _lacks_docker,

@@ -37,7 +37,7 @@ from netarena_backbone.declaration import GLOSSARY
 from netarena_backbone.environment import BackboneEnvironment, resolve
 from netarena_backbone.fault import table
 from netarena_backbone.query import case_of
-from netarena_backbone.real import client
+from netarena_backbone.real import client, frr
 from netarena_backbone.world.form import shapes
 from netarena_network.action import Fault, faults_of
 from netarena_network.app import NetworkApplication, NetworkBaselines, NetworkTickets
@@ -218,6 +218,9 @@ class Backbone(NetworkApplication):
         """Return a text for logs that lists the differences from the intended state."""
         case = case_of(query)
         return prompt.tell_misfits(case.world, case.wanted, state)
+
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        return {"frr": [str(frr.PROGRAMS / "zebra"), "--version"]}
 
     def diagnose(self) -> Sequence[Check]:
         return diagnosis.DIAGNOSIS.diagnose()

@@ -376,6 +376,15 @@ class Kubernetes(Reactive):
     def fair_turns(self, query_: Query) -> int:
         return -(-size_of_world(query_, "apps") // 5) + 5
 
+    def exclusive(self, config: Config) -> str:
+        shop = cast("KubernetesConfig", config)
+        if shop.cluster == EMBEDDED:
+            return ""
+        return f"one process owns the namespaces of the cluster {shop.cluster}"
+
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        return {"kubectl": [str(kubectl.program()), "version", "--client"]}
+
     def typical_s(self, config: Config) -> float:
         """Return the typical duration of a query in s, as measured in docs/evidence/k8s.md and
         docs/evidence/cluster.md.

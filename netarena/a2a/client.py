@@ -165,7 +165,8 @@ class A2AAgent:
 
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
     agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
-    listens at the URL. Raises ConfigError for a malformed URL.
+    listens at the URL. ``card`` is ``fetched`` of another client of this URL, so that the card is
+    not fetched again. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -177,6 +178,7 @@ class A2AAgent:
         network: Network | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         connect_timeout_s: float = math.inf,
+        card: tuple[str, bytes] | None = None,
     ) -> None:
         self._url = check_url(url, "url")
         self._connect_timeout_s = connect_timeout_s
@@ -193,12 +195,24 @@ class A2AAgent:
         self._urls: tuple[str, ...] = ()
         #: URLs that answered a message.
         self._heard: set[str] = set()
+        #: Path and bytes of the card, as fetched; empty before ``open``.
+        self.fetched: tuple[str, bytes] = card or ("", b"")
         #: The agent's card, after ``open``.
         self.card: Card | None = None
 
     @property
     def info(self) -> AgentInfo:
         return AgentInfo(name=self._name, base_url=self._url)
+
+    @property
+    def url(self) -> str:
+        """Return the given URL."""
+        return self._url
+
+    @property
+    def credential(self) -> Credential | None:
+        """Return the given credential."""
+        return self._credential
 
     @property
     def asked_url(self) -> str:
@@ -218,7 +232,10 @@ class A2AAgent:
                 trust_env=False,
                 event_hooks={"response": [self._hear]},
             )
-        path, card = await _persist(self._fetch_card, timeout_s, self._connect_timeout_s)
+        path, card = self.fetched[0], AgentCard.FromString(self.fetched[1])
+        if not path:
+            path, card = await _persist(self._fetch_card, timeout_s, self._connect_timeout_s)
+            self.fetched = path, card.SerializeToString()
         self.card = Card(
             path=path,
             name=_clean(card.name, 200),

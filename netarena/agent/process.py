@@ -27,7 +27,7 @@ _CARD_TIMEOUT_S = 5.0
 #: Number of trailing bytes of a program's output that are stored for error messages.
 _TAIL = 4096
 #: Environment variables that agents under test do not get.
-_WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_TOKEN", re.DOTALL)
+_WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_.*", re.DOTALL)
 #: Variables that agents get although they match ``_WITHHELD``; ``netarena-purple`` documents them.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")

@@ -54,8 +54,9 @@ class TurnAgent:
                 option,
                 f"{command[0]!r} was not found or is not executable: give the path of a program",
             )
-        self._command = command
-        self._environ = environ
+        self.command = command
+        self.option = option
+        self.environ = environ
         self._info = AgentInfo(name=shlex.join(command))
 
     @property
@@ -69,11 +70,11 @@ class TurnAgent:
         carried = {name.upper(): value for name, value in telemetry.carrier().items()}
         transport, output = await asyncio.get_running_loop().subprocess_exec(
             _Output,
-            *leashed(self._command),
+            *leashed(self.command),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**agent_environ(), **carried, **self._environ, CONTEXT: context_id},
+            env={**agent_environ(), **carried, **self.environ, CONTEXT: context_id},
             # Ctrl-C must reach only this process.
             start_new_session=True,
         )

@@ -107,6 +107,11 @@ class Plan:
         share = Fraction(str(self.fraction))
         return {**values, "num_queries": max(1, round(share * number))}
 
+    @property
+    def limits_cost(self) -> bool:
+        """Return whether the cost of the run is limited."""
+        return self.limit_usd is not None
+
     def purse(self, models: Mapping[str, Model]) -> Purse | None:
         """Return the cost limit (``Purse``) of a run; ``models`` are its agents' models by role.
         Raises ConfigError."""

@@ -20,6 +20,7 @@ from netarena.agent.wait import WAIT_S, knock
 from netarena.cli.agent_spec import Choice, choose, connect, resume_choice
 from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.estimate import Asked, estimate, read_earlier, show_estimate
+from netarena.cli.executor import Placement, executor_options, make_source
 from netarena.cli.failures import tell_losses
 from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.option import (
@@ -117,6 +118,7 @@ Examples:
     f"side. The minimum is --num-queries and {LEAST} queries.",
 )
 @plan_options
+@executor_options
 @click.option(
     "--shard",
     "part",
@@ -147,6 +149,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     called: str | None,
     wait_s: float | None,
     as_json: bool,
+    executor: str,
+    ray_address: str | None,
+    workers: int | None,
     **planned: Any,
 ) -> None:
     """Examine an agent on APP and show its results, or run the assessment in SCENARIO.toml.
@@ -162,6 +167,8 @@ def command(  # noqa: PLR0913 -- one argument per option
         resume=True if resume else None,
     )
     plan = Plan.of(**planned)
+    placement = Placement(executor, ray_address, workers)
+    placement.check(verbose=verbose, limits_cost=plan.limits_cost, over_a2a=over_a2a)
     shard = None if part is None else Shard.parse(part)
     if shard is not None and (query_id or points or plan.estimate):
         raise ConfigError(
@@ -185,6 +192,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             as_json=as_json,
             wait_s=wait_s,
             shard=shard,
+            placement=placement,
         )
         return
     if out is not None:
@@ -204,6 +212,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         verbose=verbose,
         points=points,
         shard=shard,
+        placement=placement,
         called=called,
         wait_s=wait_s,
         as_json=as_json,
@@ -222,7 +231,7 @@ def _estimate(
     show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
 
 
-def _run(  # noqa: PLR0913 -- one argument per option
+def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after the other
     app: Application,
     values: dict[str, Any],
     choice: Choice,
@@ -232,6 +241,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
     verbose: bool,
     points: float | None,
     shard: Shard | None,
+    placement: Placement,
     called: str | None,
     wait_s: float | None,
     as_json: bool,
@@ -286,7 +296,18 @@ def _run(  # noqa: PLR0913 -- one argument per option
         )
         if choice.url is not None:
             await knock(choice.url, patience_s, tell)
-        async with app, chosen as agent:
+        # workers enter the application; the head only draws its queries
+        entered = app if placement.is_local else nullcontext()
+
+        async with (
+            entered,
+            chosen as agent,
+            placement.open(
+                {app.role: lambda: make_source(agent, title, asked.seed, name)},
+                asked.concurrency,
+                tell,
+            ) as executor,
+        ):
             with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
                 examined = Named(agent, name) if name else agent
                 await conduct(
@@ -301,6 +322,7 @@ def _run(  # noqa: PLR0913 -- one argument per option
                     secrecy=secrecy,
                     purse=purse,
                     shard=shard,
+                    executor=executor,
                 )
         plan.spent_usd = 0.0
         plan.settle(purse, again)

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from netarena.cli.agent_spec import connect
 from netarena.cli.comparison import show_comparison
 from netarena.cli.conversation import Watched, show_verdict
 from netarena.cli.estimate import Asked, estimate, read_earlier, show_estimate
+from netarena.cli.executor import HERE, Placement, make_source
 from netarena.cli.failures import tell_losses, tell_lost_records
 from netarena.cli.interrupt import resumable, run_until_stopped
 from netarena.cli.model import Model, find_model
@@ -55,6 +57,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     as_json: bool,
     wait_s: float | None = None,
     shard: Shard | None = None,
+    placement: Placement = HERE,
 ) -> None:
     """Run a scenario file, or all files that it names; config keys in ``values`` take precedence.
 
@@ -82,6 +85,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
             quiet=as_json,
             wait_s=wait_s,
             shard=shard,
+            placement=placement,
         )
         if as_json:
             print_documents(documents)
@@ -100,7 +104,14 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
             del own["resume"]  # this scenario has no earlier run to resume
         try:
             documents += _run(
-                scenario, own, plan, folder / name, verbose=verbose, quiet=as_json, wait_s=wait_s
+                scenario,
+                own,
+                plan,
+                folder / name,
+                verbose=verbose,
+                quiet=as_json,
+                wait_s=wait_s,
+                placement=placement,
             )
         except (ConfigError, AssessmentFailed) as error:
             click.echo(f"netarena: warning: {scenario.name}: {error}", err=True)
@@ -122,6 +133,7 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     verbose: bool,
     quiet: bool,
     wait_s: float | None,
+    placement: Placement,
     shard: Shard | None = None,
 ) -> list[dict[str, Any]]:
     """Run one scenario and show its results unless ``quiet``; return its ``results.json``."""
@@ -137,7 +149,10 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
             quiet=quiet,
             wait_s=wait_s,
             shard=shard,
+            placement=placement,
         )
+    if not placement.is_local:
+        raise ConfigError("--executor", "can be used only if the green agent is an application")
     refuse_with_service(plan)
     if shard is not None:
         raise ConfigError("--shard", "can be used only if the green agent is an application")
@@ -236,6 +251,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     quiet: bool,
     wait_s: float | None,
     shard: Shard | None,
+    placement: Placement,
 ) -> list[dict[str, Any]]:
     """Examine the participants in this process."""
     app = load(str(scenario.application))
@@ -257,30 +273,35 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
 
     async def examine() -> None:
         slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
-        async with app, started(scenario, wait_s):
-            with Meter(scenario.name, bar=not verbose) as meter:
-                agents: dict[str, Agent] = {
-                    party.role: programs.get(party.role)
-                    or connect(
-                        endpoints[party.role], party.role, os.environ, config.connect_timeout_s
+        # workers enter the application; the head only draws its queries
+        entered = app if placement.is_local else nullcontext()
+        async with entered, started(scenario, wait_s):
+            agents: dict[str, Agent] = {
+                party.role: programs.get(party.role)
+                or connect(endpoints[party.role], party.role, os.environ, config.connect_timeout_s)
+                for party in scenario.participants
+            }
+            sources = {
+                role: partial(make_source, agent, agent.info.name, config.seed)
+                for role, agent in agents.items()
+            }
+            async with placement.open(sources, config.concurrency, tell) as executor:
+                with Meter(scenario.name, bar=not verbose) as meter:
+                    if verbose:
+                        agents = {role: Watched(agent) for role, agent in agents.items()}
+                    await conduct(
+                        app,
+                        config,
+                        agents,
+                        out=folder,
+                        slots=slots,
+                        reporter=MeterReporter(meter, show_verdict if verbose else None),
+                        ids=scenario.ids(),
+                        own=scenario.own(),
+                        purse=purse,
+                        shard=shard,
+                        executor=executor,
                     )
-                    for party in scenario.participants
-                }
-                if verbose:
-                    agents = {role: Watched(agent) for role, agent in agents.items()}
-                reporter = MeterReporter(meter, show_verdict if verbose else None)
-                await conduct(
-                    app,
-                    config,
-                    agents,
-                    out=folder,
-                    slots=slots,
-                    reporter=reporter,
-                    ids=scenario.ids(),
-                    own=scenario.own(),
-                    purse=purse,
-                    shard=shard,
-                )
 
     again = f"the same command with --out {folder} --resume"
     try:

@@ -1293,7 +1293,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         with telemetry.assessment(application.name, application.version, role, agent.info) as span:
             graded = await run.grade(deck, deadline)
             span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
-        part.journal.append("end", complete=not graded.not_run, **_tell_cost(account))
+        _record_end(part.journal, executor, complete=not graded.not_run, account=account)
     except AssessmentFailed as error:
         with suppress(AssessmentFailed):  # a full disk may be the reason
             silent = {"silent": True} if isinstance(error, AgentSilent) else {}
@@ -1334,6 +1334,15 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     except OSError as error:
         return AssessmentFailed(f"the results of {role} cannot be written: {error.strerror}")
     return summary
+
+
+def _record_end(
+    journal: Journal, executor: Executor, *, complete: bool, account: Account | None
+) -> None:
+    """Record the processes that played episodes, and the end of the assessment."""
+    for machine in executor.machines:
+        journal.append("worker", **machine)
+    journal.append("end", complete=complete, **_tell_cost(account))
 
 
 def _account(purse: Purse | None, part: _Part) -> Account | None:

@@ -117,6 +117,9 @@ class Player(Protocol):
 class Executor(Protocol):
     """Plays the episodes of an assessment."""
 
+    #: Facts about each other machine or process that plays: host, kernel, versions of programs.
+    machines: list[dict[str, str]]
+
     async def check(self, application: Application, config: Config) -> None:
         """Refuse a config that cannot be played: ConfigError has reason and remedy."""
         ...
@@ -205,6 +208,9 @@ class LocalStage:
 
 class Local:
     """Plays episodes in this process; the default executor."""
+
+    def __init__(self) -> None:
+        self.machines: list[dict[str, str]] = []
 
     async def check(self, application: Application, config: Config) -> None:
         """Refuse a config that this machine cannot run."""

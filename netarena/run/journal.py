@@ -11,6 +11,8 @@ reported:
 - ``cost``: in a run with a cost limit, before each request: the total cost including this request
 - ``end``: the assessment has ended; ``complete`` is true if every query was graded, ``silent`` is
   true if the agent answered in no episode
+- ``worker``: a process that plays episodes, with its machine's kernel and programs; only in a run
+  with ``--executor ray``
 - ``anew``: an assessment with a silent agent continues; earlier lines no longer count
 - ``replaced``: a query that was shown and not graded, and its replacement
 

@@ -378,6 +378,15 @@ class Application(ABC):
         del config
         return ""
 
+    def exclusive(self, config: Config) -> str:
+        """Return why only one process at a time may play ``config``; empty if several may."""
+        del config
+        return ""
+
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        """Return the commands that print the versions of programs that affect results, by name."""
+        return {}
+
     def typical_s(self, config: Config) -> float | None:
         """Return the seconds that a query of one turn typically takes without the agent's reply.
 

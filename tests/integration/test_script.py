@@ -95,8 +95,8 @@ def test_environment_of_another_python_is_recreated(machine):
 def test_unknown_dependency_set_is_refused(machine):
     done = call(machine, "scripts/venv", ".venv", "everything")
     assert done.stderr == (
-        "venv: SET: everything is not one of dev, all, a2a03, readers, gymnasium, openenv, trl, "
-        "verifiers\n"
+        "venv: SET: everything is not one of dev, all, a2a03, readers, gymnasium, openenv, ray, "
+        "trl, verifiers\n"
     )
     assert done.returncode == 2
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "requirements" / "dev.txt"
 #: extras with a separate environment each
-APART = {"gymnasium", "openenv", "trl", "verifiers"}
+APART = {"gymnasium", "openenv", "ray", "trl", "verifiers"}
 
 
 @cache

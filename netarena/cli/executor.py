@@ -1,0 +1,172 @@
+"""``--executor``: where episodes are played, and how workers make their agents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from netarena.agent.interface import Agent, Brief, Named, load_agent
+from netarena.agent.program_agent import TurnAgent
+from netarena.config import Config
+from netarena.errors import ConfigError
+from netarena.run.executor import Executor
+from netarena.run.worker import Source
+from netarena.task.application import Application
+
+LOCAL, RAY = "local", "ray"
+
+
+def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose the executor."""
+    for option in (
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            metavar="N",
+            help="With --executor ray: number of workers.  [default: one per core, at most "
+            "--concurrency]",
+        ),
+        click.option(
+            "--ray-address",
+            metavar="ADDR",
+            help="With --executor ray: address of a Ray cluster that this machine belongs to. "
+            "Without it, a local Ray is started.",
+        ),
+        click.option(
+            "--executor",
+            type=click.Choice([LOCAL, RAY]),
+            default=LOCAL,
+            show_default=True,
+            help="Where episodes are played: in this process, or by workers on Ray.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The chosen executor."""
+
+    executor: str = LOCAL
+    ray_address: str | None = None
+    workers: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether this process plays the episodes."""
+        return self.executor == LOCAL
+
+    def check(self, *, verbose: bool, limits_cost: bool, over_a2a: bool = False) -> None:
+        """Raise ConfigError for options that exclude each other."""
+        if self.is_local:
+            for option, value in (("--ray-address", self.ray_address), ("--workers", self.workers)):
+                if value is not None:
+                    raise ConfigError(option, "needs --executor ray")
+            return
+        for name, given in (("--verbose", verbose), ("--max-cost", limits_cost)):
+            if given:
+                raise ConfigError(name, "cannot be combined with --executor ray")
+        if over_a2a and self.ray_address is not None:
+            raise ConfigError(
+                "--over-a2a", "serves on loopback, which workers on other nodes cannot reach"
+            )
+
+    @asynccontextmanager
+    async def open(
+        self,
+        sources: Mapping[str, Callable[[], Source]],
+        concurrency: int,
+        tell: Callable[[str], None],
+    ) -> AsyncIterator[Executor | None]:
+        """Context manager: the executor; None for this process."""
+        if self.is_local:
+            yield None
+            return
+        from netarena.run.ray_pool import RayPool
+        from netarena.run.remote import Remote
+
+        async with (
+            RayPool(self.ray_address, self.workers, concurrency) as pool,
+            Remote(pool, sources, tell) as remote,
+        ):
+            yield remote
+
+
+#: The default: this process.
+HERE = Placement()
+
+
+@dataclass(frozen=True)
+class NamedSource:
+    """A named agent, which runs on the worker."""
+
+    agent: str
+    seed: int
+    name: str | None = None
+
+    def make(self, application: Application, config: Config, role: str) -> Agent:
+        """Return the agent."""
+        made = load_agent(self.agent, Brief(application, config, self.seed, role))
+        return Named(made, self.name) if self.name else made
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """A program that runs on the worker, once per turn."""
+
+    command: list[str]
+    option: str
+    environ: dict[str, str] = field(default_factory=dict, repr=False)
+    name: str | None = None
+
+    def make(self, application: Application, config: Config, role: str) -> Agent:
+        """Return the agent."""
+        del application, config, role
+        made = TurnAgent(self.command, self.option, self.environ)
+        return Named(made, self.name) if self.name else made
+
+
+@dataclass(frozen=True)
+class UrlSource:
+    """An agent at a URL, which the worker asks; the head has fetched the agent's card."""
+
+    url: str
+    credential: Any = field(repr=False)
+    #: URL path of the card, and the card.
+    card: tuple[str, bytes]
+    name: str | None = None
+
+    def make(self, application: Application, config: Config, role: str) -> Agent:
+        """Return a client of the agent."""
+        del application, config
+        from netarena.a2a.client import A2AAgent
+        from netarena.a2a.network import Network
+
+        made = A2AAgent(
+            self.url,
+            name=role,
+            credential=self.credential,
+            network=Network(allow_link_local=True),
+            card=self.card,
+        )
+        return Named(made, self.name) if self.name else made
+
+
+def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | None = None) -> Source:
+    """Return how workers make ``agent``, which is open at the head.
+
+    ``agent_name`` and ``seed`` are those of a named agent; ``name`` is the name in the results.
+    """
+    from netarena.a2a.client import A2AAgent
+
+    if isinstance(agent, TurnAgent):
+        return ProgramSource(agent.command, agent.option, dict(agent.environ), name)
+    if isinstance(agent, A2AAgent):
+        return UrlSource(agent.url, agent.credential, agent.fetched, name)
+    assert seed is not None
+    return NamedSource(agent_name, seed, name)

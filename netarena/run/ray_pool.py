@@ -1,0 +1,288 @@
+"""Workers on Ray: a local Ray for one run, or a cluster that the head's machine belongs to.
+
+Ray executes code for every process that can reach its ports and has its token. Therefore token
+authentication is always on:
+
+- A local Ray gets a new token per run, in a file that only its owner can read. It listens on
+  127.0.0.1 only, and has no dashboard.
+- A cluster listens on all addresses, because Ray cannot be bound to one. It must have been started
+  with ``RAY_AUTH_MODE=token``; a cluster that answers without the token is refused.
+
+Ray is imported only when a pool starts. No secret is part of a ``runtime_env``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from netarena.aio import finish
+from netarena.errors import ConfigError, one_line
+from netarena.run.relay import RayRelay
+from netarena.run.remote import LinkLostError
+
+#: Variables that choose Ray's authentication.
+_MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+#: Variables of a local Ray: use the loopback address only (the name is about other systems), and do
+#: not lower the priority of workers, whose time limits count.
+_LOOPBACK, _NICENESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Custom resource that limits workers per node, if the cluster has it.
+RESOURCE = "netarena"
+#: Longest folder for which Ray's socket names stay within the limit of 107 bytes.
+_FOLDER_CHARS = 40
+#: Size of Ray's object store, which workers do not use, in bytes; the minimum.
+_STORE_BYTES = 80 << 20
+#: Time after a broken connection until a node counts as reachable or gone, in s.
+_NODE_S = 90.0
+_PAUSE_S = 1.0
+#: Program that asks a cluster without a token; status 0 means that the cluster answered.
+_PROBE = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
+"""
+_PROBE_S = 60.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RayPool:
+    """Starts workers in actors of Ray; an asynchronous context manager.
+
+    Without ``address`` a local Ray is started and stopped. ``number`` is the number of workers, by
+    default the number of cores (or of the custom resource ``netarena``), at most ``most``.
+    """
+
+    def __init__(self, address: str | None, number: int | None, most: int) -> None:
+        self._address, self._number, self._most = address, number, most
+        self._ray: Any = None
+        self._folder: Path | None = None
+        self._before: dict[str, str | None] = {}
+        self._options: dict[str, Any] = {}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    async def __aenter__(self) -> Self:
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        try:
+            await finish(asyncio.to_thread(self._start))
+        except BaseException:
+            await finish(asyncio.to_thread(self._stop))
+            raise
+        finally:
+            # Ray's own handler of SIGTERM would end this process without closing any world
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await finish(asyncio.to_thread(self._stop))
+
+    async def hire(self) -> RayLink:
+        """Start a worker in an actor of its own."""
+        actor = self._ray.remote(RayRelay).options(**self._options).remote()
+        try:
+            node, name = await actor.start_here.remote()
+        except Exception as error:  # noqa: BLE001 -- Ray raises many types
+            with suppress(Exception):
+                self._ray.kill(actor)
+            raise LinkLostError(_describe(error)) from None
+        return RayLink(self._ray, actor, node, name)
+
+    def _start(self) -> None:
+        folder = tempfile.gettempdir()
+        folder = folder if len(folder) <= _FOLDER_CHARS else "/tmp"  # noqa: S108 -- mkdtemp below
+        # only the owner may enter it; Ray lets everybody write to its own folder inside
+        self._folder = Path(tempfile.mkdtemp(prefix="netarena-ray-", dir=folder))
+        self._set({_MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"})
+        if self._address is None:
+            self._set({_LOOPBACK: "0", _NICENESS: "0"})
+            self._set(
+                {_TOKEN: None, _TOKEN_PATH: str(_write_token(self._folder)), "RAY_ADDRESS": None}
+            )
+        elif not _has_token():
+            raise ConfigError(
+                "--ray-address",
+                f"there is no token of the cluster: set {_TOKEN_PATH} to a file with the token "
+                f"with which its nodes were started ({_MODE}=token)",
+            )
+        self._ray = _import()
+        shared = {
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+            "include_dashboard": False,
+        }
+        try:
+            if self._address is None:
+                cores = self._number or min(os.cpu_count() or 1, self._most)
+                self._ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    num_gpus=0,
+                    object_store_memory=_STORE_BYTES,
+                    _temp_dir=str(self._folder / "ray"),
+                    **shared,
+                )
+            else:
+                del shared["include_dashboard"]
+                self._ray.init(address=self._address, **shared)
+        except Exception as error:  # noqa: BLE001 -- Ray raises many types
+            what = "--executor" if self._address is None else "--ray-address"
+            raise ConfigError(what, f"Ray cannot be used: {_describe(error)}") from None
+        if self._address is not None:
+            _refuse_open(self._ray.get_runtime_context().gcs_address)
+        resources = self._ray.cluster_resources()
+        cores = resources.get(RESOURCE, resources.get("CPU", 1))
+        self._size = self._number or max(1, min(int(cores), self._most))
+        self._options = {
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": "SPREAD",
+            "num_cpus": 0 if RESOURCE in resources else 1,
+            "resources": {RESOURCE: 1} if RESOURCE in resources else None,
+        }
+
+    def _set(self, variables: dict[str, str | None]) -> None:
+        for name, value in variables.items():
+            self._before.setdefault(name, os.environ.get(name))
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def _stop(self) -> None:
+        if self._ray is not None:
+            self._ray.shutdown()
+        before, self._before = self._before, {}
+        self._set(before)
+        self._before = {}
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class RayLink:
+    """A connection with a worker through its actor."""
+
+    def __init__(self, ray: Any, actor: Any, node: str, name: str) -> None:
+        self._ray, self._actor, self._id, self._name = ray, actor, node, name
+        self._numbers = count()
+
+    @property
+    def node(self) -> str:
+        return self._name
+
+    def send(self, data: bytes) -> None:
+        with suppress(self._ray.exceptions.RayError):  # ``receive`` reports a lost worker
+            self._actor.send.remote(next(self._numbers), data)
+
+    async def receive(self) -> bytes:
+        """Return the next bytes. Raises LinkLostError."""
+        errors = self._ray.exceptions
+        try:
+            data, ended = await self._actor.receive.remote()
+        except errors.ActorUnavailableError as error:
+            detail = _describe(error)
+            raise LinkLostError(detail, node_gone=await self._was_cut_off()) from None
+        except errors.RayError as error:
+            gone = await asyncio.to_thread(self._node_gone)
+            raise LinkLostError(_describe(error), node_gone=gone) from None
+        if ended:
+            raise LinkLostError(ended)
+        return bytes(data)
+
+    async def close(self) -> None:
+        """Kill the actor; its worker then closes its worlds and ends."""
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor)
+
+    async def _was_cut_off(self) -> bool:
+        """Return whether a broken connection was the network's or the node's failure."""
+        end = asyncio.get_running_loop().time() + _NODE_S
+        while asyncio.get_running_loop().time() < end:
+            try:
+                await self._actor.ping.remote()
+            except self._ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(_PAUSE_S)
+            except self._ray.exceptions.RayError:
+                return await asyncio.to_thread(self._node_gone)
+            else:
+                return True  # the actor still runs, so the connection was interrupted
+        return True
+
+    def _node_gone(self) -> bool:
+        return not any(node["NodeID"] == self._id and node["Alive"] for node in self._ray.nodes())
+
+
+def _import() -> Any:
+    """Return the module of Ray. Raises ConfigError."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "--executor",
+            f'ray needs {error.name}, which is not installed: pip install "netarena[ray]"',
+        ) from None
+    return ray
+
+
+def _write_token(folder: Path) -> Path:
+    """Write a new token into a file that only its owner can read."""
+    path = folder / "token"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def _has_token() -> bool:
+    path = Path(os.environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token")
+    return bool(os.environ.get(_TOKEN)) or path.is_file()
+
+
+def _refuse_open(address: str) -> None:
+    """Raise ConfigError if a cluster answers a client without a token."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, address],
+            env={**environ, _MODE: "disabled", "HOME": "/nonexistent"},
+            capture_output=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return  # no answer
+    if done.returncode == 0:
+        raise ConfigError(
+            "--ray-address",
+            f"the cluster at {address} answers without a token, so every process that reaches it "
+            f"can execute code there: start its nodes with {_MODE}=token",
+        )
+
+
+def _describe(error: Exception) -> str:
+    """Return the first and the last line of one of Ray's errors, which have many lines."""
+    text = _COLOUR.sub("", str(error)) or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return one_line(": ".join(dict.fromkeys((lines[0], lines[-1]))), 500)

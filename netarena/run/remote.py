@@ -1,0 +1,461 @@
+"""The head of a run whose episodes are played by workers (``netarena.run.worker``).
+
+``Remote`` is an executor over ``Link``s to worker processes. It gives each world to the worker with
+the fewest worlds, and replaces workers that died.
+
+If a worker dies, its episodes end as follows:
+
+- Before the agent is asked: another worker builds the world again. This is not an attempt.
+- Before the first executed command: an environment failure, so the query is played once more, by
+  another worker. On the last attempt, the episode is ``unsolved``.
+- Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
+  the node is gone, or all of its workers died at the same time (at least two). Then the query is
+  played once more. Only a node that is gone makes the last attempt ``invalid``.
+
+An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
+episode, its own or another one, from the rates. A worker waits for the head before it executes the
+first command, so the head knows which rule applies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from netarena.aio import finish
+from netarena.config import Config
+from netarena.errors import AssessmentFailed, ConfigError, EnvironmentFailed, one_line
+from netarena.model import Outcome, Query
+from netarena.run.channel import Decoder, Message, encode, read_agent_failure, read_played
+from netarena.run.executor import Hooks, Party, Played, Try, make_episode, tell_failure
+from netarena.run.play import CLOSE_TIMEOUT_S, clock
+from netarena.run.record import Verdict
+from netarena.run.worker import Source, versions
+from netarena.task.application import Application
+
+#: Time limit until a worker has entered its application, in s.
+START_S = 180.0
+#: Time limit for workers to close their worlds and end, in s.
+LEAVE_S = 15.0
+#: How long the head waits, after a worker died, whether all workers of the node died, in s.
+_GRACE_S = 2.0
+#: Number of workers that may die one after the other while no episode ends.
+MOST_DEATHS = 12
+log = logging.getLogger(__name__)
+
+
+class LinkLostError(Exception):
+    """A worker is gone; ``node_gone`` says that its whole node is."""
+
+    def __init__(self, detail: str, *, node_gone: bool = False) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.node_gone = node_gone
+
+
+class Link(Protocol):
+    """A connection with a worker process."""
+
+    @property
+    def node(self) -> str:
+        """Return the name of the machine that the worker is on."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, in order, without waiting; nothing happens if the worker is gone."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next bytes. Raises LinkLostError."""
+        ...
+
+    async def close(self) -> None:
+        """End the worker at once, if it still runs."""
+        ...
+
+
+class Pool(Protocol):
+    """Starts worker processes."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of workers."""
+        ...
+
+    async def hire(self) -> Link:
+        """Start one more worker. Raises LinkLostError if that fails."""
+        ...
+
+
+@dataclass
+class _Worker:
+    """One worker process, as the head sees it."""
+
+    number: int
+    link: Link
+    #: Messages for each open stage; None says that the worker is lost.
+    stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    ready: bool = False
+    lost: LinkLostError | None = None
+    #: Times of the ``ready`` message and of the loss, by the monotonic clock.
+    ready_at: float = 0.0
+    lost_at: float = 0.0
+
+
+class _Loss(NamedTuple):
+    """Why a worker is lost, and the evidence for an environment failure."""
+
+    detail: str
+    node_gone: bool = False
+    all_died: bool = False
+
+
+class Remote:
+    """Executor whose episodes are played by the workers of ``pool``; a context manager.
+
+    ``sources`` return, by role, how a worker makes its agent; each is called when the agent is open
+    at the head. ``tell`` reports workers that start and die.
+    """
+
+    def __init__(
+        self, pool: Pool, sources: Mapping[str, Callable[[], Source]], tell: Callable[[str], None]
+    ) -> None:
+        self._pool = pool
+        self._sources = sources
+        self._tell = tell
+        self._workers: list[_Worker] = []
+        self._setup = b""
+        self._joins: list[bytes] = []
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._numbers = count()
+        self._refusals: list[str] = []
+        self._starting = 0
+        self._deaths = 0
+        self._leaving = False
+        #: Facts about each worker that was ready, in order.
+        self.machines: list[dict[str, str]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await finish(self._leave())
+
+    async def _leave(self) -> None:
+        """Have all workers close their worlds and end; after ``LEAVE_S`` they are killed."""
+        self._leaving = True
+        for worker in self._workers:
+            if worker.lost is None:
+                worker.link.send(encode("leave"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S), self._changed:
+                await self._changed.wait_for(
+                    lambda: all(worker.lost is not None for worker in self._workers)
+                )
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers:
+            await worker.link.close()
+
+    async def check(self, application: Application, config: Config) -> None:
+        """Start the workers. Raises ConfigError if none can play ``config``."""
+        self._setup = encode(
+            "setup",
+            pickle.dumps(config),
+            application=application.name,
+            unsandboxed=application.unsandboxed,
+            versions=await asyncio.to_thread(versions, application, config),
+        )
+        size = self._pool.size
+        if size > 1 and (why := application.exclusive(config)):
+            self._tell(f"only one worker plays, because {why}")
+            size = 1
+        for _ in range(size):
+            self._start_worker()
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._starting)
+        ready = sum(worker.ready for worker in self._workers)
+        for detail in dict.fromkeys(self._refusals):
+            self._tell(f"{self._refusals.count(detail)} workers cannot play: {one_line(detail)}")
+        if not ready:
+            raise ConfigError("--executor", f"no worker can play: {self._why_none()}")
+        self._tell(f"{ready} workers are ready")
+
+    def _why_none(self) -> str:
+        return self._refusals[0] if self._refusals else "no worker started"
+
+    async def join(self, party: Party) -> RemotePlayer:
+        """Have all workers prepare for a participant; return its player."""
+        source = self._sources[party.role]()
+        data = encode("join", pickle.dumps((party.config, source)), role=party.role)
+        self._joins.append(data)
+        for worker in self._workers:
+            if worker.ready:
+                worker.link.send(data)
+        return RemotePlayer(self, party)
+
+    def _start_worker(self) -> None:
+        self._starting += 1
+        task: asyncio.Task[None] = asyncio.create_task(self._employ())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _employ(self) -> None:
+        """Start a worker and pass its messages on until it is lost."""
+        worker = None
+        try:
+            async with asyncio.timeout(START_S) as limit:
+                worker = _Worker(next(self._numbers), await self._pool.hire())
+                self._workers.append(worker)
+                worker.link.send(self._setup)
+                await self._listen(worker, limit)
+        except LinkLostError as error:
+            await self._bury(worker, error)
+        except TimeoutError:
+            await self._bury(worker, LinkLostError(f"it did not start within {START_S:g} s"))
+
+    async def _listen(self, worker: _Worker, limit: asyncio.Timeout) -> None:
+        """Pass the messages of a worker on. Raises LinkLostError, also if it cannot play."""
+        decoder = Decoder()
+        while True:
+            for message in decoder.feed(await worker.link.receive()):
+                if message.what == "refused":
+                    raise LinkLostError(message.values["detail"])
+                if message.what == "ready":
+                    limit.reschedule(None)
+                    await self._welcome(worker, message.values)
+                elif message.values["id"] in worker.stages:
+                    worker.stages[message.values["id"]].put_nowait(message)
+
+    async def _welcome(self, worker: _Worker, values: dict[str, Any]) -> None:
+        worker.facts = {**values["facts"], "node": worker.link.node}
+        self.machines.append(worker.facts)
+        for data in self._joins:
+            worker.link.send(data)
+        async with self._changed:
+            worker.ready, worker.ready_at = True, clock()
+            self._starting -= 1
+            self._changed.notify_all()
+
+    async def _bury(self, worker: _Worker | None, error: LinkLostError) -> None:
+        """Record that a worker is lost, end its episodes, and replace it."""
+        starting = worker is None or not worker.ready
+        async with self._changed:
+            if starting:
+                self._starting -= 1
+                self._refusals.append(error.detail)
+            if worker is not None:
+                worker.ready = False
+                worker.lost, worker.lost_at = error, clock()
+                for messages in worker.stages.values():
+                    messages.put_nowait(None)
+            if not starting and not self._leaving:
+                self._tell(f"a worker died: {one_line(error.detail)}")
+                self._deaths += 1
+                if self._deaths <= MOST_DEATHS:
+                    self._start_worker()
+            self._changed.notify_all()
+        if worker is not None and not self._leaving:
+            await worker.link.close()
+
+    async def _choose(self) -> _Worker:
+        """Return the ready worker with the fewest worlds. Raises AssessmentFailed."""
+        async with self._changed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_S):
+                    await self._changed.wait_for(lambda: self._ready() or not self._starting)
+            ready = self._ready()
+        if not ready:
+            lost = [worker.lost.detail for worker in self._workers if worker.lost is not None]
+            raise AssessmentFailed(f"no worker is left; the last one: {lost[-1] if lost else ''}")
+        return min(ready, key=lambda worker: (len(worker.stages), worker.number))
+
+    def _ready(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.ready]
+
+    async def prepare(self, party: Party, query: bytes, repeat: int) -> RemoteStage:
+        """Have the least busy worker build a world."""
+        worker = await self._choose()
+        stage = RemoteStage(self, party, worker, next(self._numbers), query, repeat)
+        stage.send("prepare", query, role=party.role, repeat=repeat)
+        try:
+            await stage.prepared()
+        except BaseException:
+            await finish(stage.close())
+            raise
+        return stage
+
+    def note_end(self) -> None:
+        """Note that an episode has ended, so that workers are not dying one after the other."""
+        self._deaths = 0
+
+    async def explain(self, worker: _Worker) -> _Loss:
+        """Return why a worker is lost."""
+        assert worker.lost is not None
+        node, detail = worker.link.node, worker.lost.detail
+        if worker.lost.node_gone:
+            return _Loss(f"the node {node} is gone: {detail}", node_gone=True)
+        others = [
+            one
+            for one in self._workers
+            if one is not worker
+            and one.link.node == node
+            and one.ready_at
+            # both were ready at some time, so an agent cannot kill one after the other
+            and (one.ready or max(worker.ready_at, worker.lost_at - _GRACE_S) < one.lost_at)
+        ]
+        if others:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_S), self._changed:
+                    await self._changed.wait_for(lambda: all(one.lost for one in others))
+                return _Loss(f"all workers on {node} died: {detail}", all_died=True)
+        return _Loss(detail)
+
+
+class RemotePlayer:
+    """Plays the episodes of one participant on workers."""
+
+    def __init__(self, remote: Remote, party: Party) -> None:
+        self._remote = remote
+        self._party = party
+
+    async def prepare(self, query: bytes, repeat: int) -> RemoteStage:
+        """Build the world of a query on a worker."""
+        return await self._remote.prepare(self._party, query, repeat)
+
+
+class RemoteStage:
+    """A world of a worker."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 -- a stage's parts
+        self,
+        remote: Remote,
+        party: Party,
+        worker: _Worker,
+        number: int,
+        query: bytes,
+        repeat: int,
+    ) -> None:
+        self._remote, self._party, self._worker = remote, party, worker
+        self._number, self._query, self._repeat = number, query, repeat
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        worker.stages[number] = self._messages
+        self._ended = False
+
+    def send(self, what: str, body: bytes = b"", **values: Any) -> None:
+        """Send a message about this stage."""
+        self._worker.link.send(encode(what, body, id=self._number, **values))
+
+    async def prepared(self) -> None:
+        """Wait until the world is built, or cannot be built."""
+        message = await self._messages.get()
+        if message is None or message.what != "prepared":
+            self._messages.put_nowait(message)  # ``play`` reads it
+
+    async def close(self) -> None:
+        """Have the world closed and wait until it is, at most ``CLOSE_TIMEOUT_S``."""
+        if self._ended:
+            return
+        self.send("cancel")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while (message := await self._messages.get()) is not None:
+                    if message.what in {"closed", "played"}:
+                        break
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._worker.stages.pop(self._number, None)
+
+    async def play(self, this: Try, hooks: Hooks) -> Played:
+        """Have the world played and closed."""
+        left_s = None if this.deadline is None else this.deadline - clock()
+        self.send(
+            "play",
+            attempt=this.attempt,
+            interrupted=this.interrupted,
+            left_s=left_s,
+            evidence=this.evidence,
+            last=this.last,
+            world_s=this.world_s,
+            queue_s=this.queue_s,
+        )
+        asked = answered = executed = False
+        try:
+            while (message := await self._messages.get()) is not None:
+                if message.what == "started":
+                    asked = True
+                    await hooks.started()
+                    self.send("go")
+                elif message.what == "answered":
+                    failure = read_agent_failure(message.values["failure"])
+                    answered = answered or failure is None
+                    hooks.answered(failure)
+                elif message.what == "executing":
+                    executed = True
+                    await hooks.executing()
+                    self.send("go")
+                elif message.what == "played":
+                    self._end()
+                    self._remote.note_end()
+                    return self._finish(read_played(message.values, message.body), this)
+        except BaseException:
+            await finish(self.close())
+            raise
+        self._end()
+        if not asked:
+            again = await self._remote.prepare(self._party, self._query, self._repeat)
+            return await again.play(this, hooks)
+        loss = await self._remote.explain(self._worker)
+        return self._lose(this, loss, answered=answered, executed=executed)
+
+    def _finish(self, played: Played, this: Try) -> Played:
+        """Return the result; a failure without a verdict gets one on the last attempt."""
+        if played.failed is not None and played.verdict is None and this.last:
+            return replace(played, verdict=self._invalid(this, played.failed))
+        return played
+
+    def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
+        """Return the result of an attempt whose worker died (see the module's docstring)."""
+        detail = f"the worker that played the episode died: {one_line(loss.detail)}"
+        if loss.node_gone or (not this.last and (loss.all_died or not executed)):
+            failed = EnvironmentFailed(detail, proven_ours=True)
+            invalid = self._invalid(this, failed) if this.last else None
+            return Played(failed, asked=True, world_s=this.world_s, verdict=invalid)
+        self._remote.note_end()
+        verdict = self._verdict(
+            this,
+            outcome=Outcome.UNSOLVED,
+            reason="world_broken",
+            detail=detail,
+            evidence=this.evidence,
+        )
+        verdict = replace(verdict, answered=answered)
+        return Played(None, asked=True, world_s=this.world_s, verdict=verdict)
+
+    def _invalid(self, this: Try, failed: EnvironmentFailed) -> Verdict:
+        evidence = (*this.evidence, tell_failure(failed))
+        return self._verdict(this, outcome=Outcome.INVALID, detail=failed.detail, evidence=evidence)
+
+    def _verdict(self, this: Try, **verdict: Any) -> Verdict:
+        party = self._party
+        query = Query.model_validate_json(self._query)
+        turns = party.application.turns(party.config)
+        told = {"repeat": self._repeat, "iterations": turns, "world_s": this.world_s, **verdict}
+        return Verdict.of(party.application, query, make_episode(party, query, this, told))

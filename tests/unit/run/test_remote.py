@@ -1,0 +1,275 @@
+"""Workers in processes of their own, without Ray: equal verdicts, lost workers, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netarena_toy import Toy
+
+from netarena.agent.interface import Agent
+from netarena.config import Config
+from netarena.errors import AgentFailed, AgentSilent, ConfigError, FailureReason
+from netarena.model import AgentInfo, Episode, Outcome, Reply
+from netarena.run.assessment import conduct
+from netarena.run.channel import Decoder, encode, read_played
+from netarena.run.journal import JOURNAL_NAME, read_events, read_journal
+from netarena.run.relay import Relay
+from netarena.run.remote import LinkLostError, Remote
+from netarena.task.application import Application
+
+ROLE = "toy_operator"
+
+
+class TestLink:
+    """A worker of this machine, or of a pretended node."""
+
+    __test__ = False
+
+    def __init__(self, relay: Relay, node: str, pool: Processes) -> None:
+        self.relay, self.node, self.pool = relay, node, pool
+        self.numbers = count()
+        self.pid = relay._process.pid
+        self.sends: set[asyncio.Task[None]] = set()
+
+    def send(self, data: bytes) -> None:
+        task = asyncio.create_task(self.relay.send(next(self.numbers), data))
+        self.sends.add(task)
+        task.add_done_callback(self.sends.discard)
+
+    async def receive(self) -> bytes:
+        data, ended = await self.relay.receive()
+        if ended:
+            raise LinkLostError(ended, node_gone=self.node in self.pool.gone)
+        return data
+
+    async def close(self) -> None:
+        await self.relay.stop()
+
+
+class Processes:
+    """A pool of worker processes on this machine."""
+
+    def __init__(self, size: int, nodes: int = 1) -> None:
+        self.size, self.nodes = size, nodes
+        self.links: list[TestLink] = []
+        self.gone: set[str] = set()
+
+    async def hire(self) -> TestLink:
+        relay = Relay()
+        await relay.start()
+        link = TestLink(relay, f"node-{len(self.links) % self.nodes}", self)
+        self.links.append(link)
+        return link
+
+
+@dataclass(frozen=True)
+class Way:
+    """Source of an agent that opens valves; ``kills`` names when it kills its worker."""
+
+    turns: int = 5
+    kills: str = ""
+    marker: str = ""
+
+    def make(self, application: Application, config: Config, role: str) -> Agent:
+        return Valves(self)
+
+
+class Valves:
+    """Opens one valve after the other, up to ``turns``; then repeats the last one."""
+
+    info = AgentInfo(name="valves")
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.turns: dict[str, int] = {}
+
+    async def open(self, *, timeout_s: float) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+    async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
+        turn = self.turns[context_id] = self.turns.get(context_id, 0) + 1
+        way = self.way
+        if way.kills == "silent":
+            raise AgentFailed(FailureReason.ENDPOINT, "refused")
+        if way.kills == "forever":
+            first(way.marker)
+            await asyncio.Event().wait()
+        moment = {"asked": 1, "executed": 2, "always": 1, "always executed": 2}.get(way.kills)
+        if turn == moment and ("always" in way.kills or first(way.marker)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Reply(text=f"open v{min(turn, way.turns)}")
+
+
+def first(marker: str) -> bool:
+    """Whether no process has asked this before."""
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def examine(
+    out: Path, way: Way, pool: Processes | None = None, **values: Any
+) -> tuple[dict[str, Any], dict[str, Episode]]:
+    """Examine the agent, on workers if there is a pool; return the summary and the episodes."""
+
+    async def run() -> dict[str, Any]:
+        toy = Toy()
+        keys = {"num_queries": 4, "concurrency": 4, "max_iterations": 5, "seed": 11, **values}
+        config = Toy.config_type.parse(keys)
+        agents = {ROLE: Valves(way)}
+        if pool is None:
+            async with toy:
+                return (await conduct(toy, config, agents, out=out))[ROLE]
+        async with Remote(pool, {ROLE: lambda: way}, lambda text: None) as remote:
+            return (await conduct(toy, config, agents, out=out, executor=remote))[ROLE]
+
+    summary = asyncio.run(run())
+    return summary, {
+        one.query_id: one for one in read_journal(out / JOURNAL_NAME).episodes.values()
+    }
+
+
+@pytest.fixture(autouse=True)
+def _imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers import this module, from which their agents come."""
+    here = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(Way, "__module__", "test_remote")
+    monkeypatch.setitem(sys.modules, "test_remote", sys.modules[__name__])
+
+
+TIMES = dict.fromkeys(("agent_time_s", "execution_time_s", "own_time_s", "world_s", "queue_s"), 0.0)
+
+
+def timeless(episode: Episode) -> Episode:
+    steps = tuple(
+        step.model_copy(update={"agent_s": 0.0, "execution_s": 0.0, "own_s": 0.0, "queue_s": 0.0})
+        for step in episode.steps
+    )
+    return episode.model_copy(update={**TIMES, "steps": steps})
+
+
+def test_workers_give_the_same_episodes_as_this_process(tmp_path: Path) -> None:
+    _, here = examine(tmp_path / "here", Way(), num_queries=6)
+    pool = Processes(2)
+    _, there = examine(tmp_path / "there", Way(), pool, num_queries=6)
+    assert {key: timeless(one) for key, one in there.items()} == {
+        key: timeless(one) for key, one in here.items()
+    }
+    assert {one.outcome for one in here.values()} == {Outcome.SOLVED, Outcome.UNSOLVED}
+    events = read_events(tmp_path / "there" / JOURNAL_NAME)
+    workers = [event for event in events if event["event"] == "worker"]
+    assert len(workers) == 2
+    assert all(event["kernel"] == os.uname().release for event in workers)
+    # all worker processes have ended
+    assert all(link.relay._process.poll() is not None for link in pool.links)
+
+
+def test_worker_killed_before_the_first_command_is_replaced_and_its_episodes_are_repeated(
+    tmp_path: Path,
+) -> None:
+    pool = Processes(2)
+    way = Way(kills="asked", marker=str(tmp_path / "marker"))
+    _, there = examine(tmp_path / "there", way, pool)
+    _, here = examine(tmp_path / "here", Way())
+    assert len(pool.links) == 3
+    assert {key: one.outcome for key, one in there.items()} == {
+        key: one.outcome for key, one in here.items()
+    }
+    retried = [one for one in there.values() if one.attempt == 1]
+    assert retried
+    assert "signal 9" in str([one.evidence for one in retried])
+
+
+def test_worker_killed_after_the_first_command_leaves_an_unsolved_episode(tmp_path: Path) -> None:
+    pool = Processes(2)
+    way = Way(kills="executed", marker=str(tmp_path / "marker"), turns=8)
+    _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
+    broken = [one for one in there.values() if one.reason == "world_broken"]
+    assert [one.outcome for one in broken] == [Outcome.UNSOLVED]
+    assert "signal 9" in broken[0].detail
+    assert broken[0].iterations == 8
+    others = [one.outcome for one in there.values() if one is not broken[0]]
+    assert others == [Outcome.SOLVED] * 11
+
+
+def test_agent_gains_nothing_by_killing_each_worker_in_its_first_command(tmp_path: Path) -> None:
+    way = Way(kills="always executed")
+    _, there = examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
+    assert [one.outcome for one in there.values()] == [Outcome.UNSOLVED] * 3
+    assert [one.attempt for one in there.values()] == [0] * 3
+
+
+def test_agent_gains_nothing_by_killing_each_worker_before_its_first_command(
+    tmp_path: Path,
+) -> None:
+    way = Way(kills="always")
+    with pytest.raises(AgentSilent, match="answered in none of 3 episodes"):
+        examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
+    episodes = [*read_journal(tmp_path / JOURNAL_NAME).episodes.values()]
+    assert [one.outcome for one in episodes] == [Outcome.UNSOLVED] * 3
+    assert [one.attempt for one in episodes] == [1] * 3
+
+
+def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) -> None:
+    pool = Processes(2, nodes=2)
+    pool.gone.add("node-0")
+    way = Way(kills="executed", marker=str(tmp_path / "marker"), turns=8)
+    _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
+    assert [one.outcome for one in there.values()] == [Outcome.SOLVED] * 12
+    assert "the node node-0 is gone" in str([one.evidence for one in there.values()])
+
+
+def test_absent_agent_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(AgentSilent, match="could not be reached"):
+        examine(tmp_path, Way(kills="silent"), Processes(1))
+
+
+def test_worker_with_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
+    with pytest.raises(
+        ConfigError, match=r"no worker can play.* not 0000.*install the same release"
+    ):
+        examine(tmp_path, Way(), Processes(1))
+
+
+def test_cancelled_run_ends_all_workers(tmp_path: Path) -> None:
+    pool, marker = Processes(2), tmp_path / "marker"
+
+    async def run() -> None:
+        way = Way(kills="forever", marker=str(marker))
+        config = Toy.config_type.parse({"num_queries": 4, "seed": 1})
+        async with Remote(pool, {ROLE: lambda: way}, lambda text: None) as remote:
+            task = asyncio.ensure_future(
+                conduct(Toy(), config, {ROLE: Valves(way)}, out=tmp_path, executor=remote)
+            )
+            async with asyncio.timeout(60):
+                while not marker.exists():  # noqa: ASYNC110 -- another process makes it
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert [link.relay._process.poll() for link in pool.links] == [0, 0]
+
+
+def test_decoder_joins_split_messages() -> None:
+    data = encode("go", id=1) + encode("played", b"\x00body", id=2, asked=True, world_s=0.5)
+    decoder = Decoder()
+    messages = [one for byte in data for one in decoder.feed(bytes([byte]))]
+    assert [one.what for one in messages] == ["go", "played"]
+    assert read_played(messages[1].values, messages[1].body).world_s == 0.5
