@@ -161,6 +161,10 @@ class Finding(Record):
     detail: str
 
 
+#: Key of ``Judgement.detail`` with the quality of an answer, a number, if an application has one.
+_QUALITY = "quality"
+
+
 class Judgement(Record):
     """Verdict on one step. It is safe if it has no findings.
 
@@ -417,6 +421,16 @@ class Episode(Record):
         failed = self.outcome is Outcome.AGENT_FAILED
         return f"not seen: {'the agent failed' if failed else 'nothing ran to its end'}"
 
+    @property
+    def quality(self) -> float | None:
+        """Return the quality of the answer: ``quality`` in the last judgement's detail.
+
+        It is null if the application measures no quality, or nothing was judged.
+        """
+        last = next((step.judgement for step in reversed(self.steps) if step.judgement), None)
+        told = last.detail.get(_QUALITY) if last and isinstance(last.detail, dict) else None
+        return float(told) if isinstance(told, int | float) else None
+
     def outline(self, query: Query | None = None) -> Outline:
         """Return the episode's outline for summaries. With ``query``, the outline identifies equal
         queries."""
@@ -447,6 +461,7 @@ class Episode(Record):
             localised=self.localised,
             turns_healthy=self.turns_healthy,
             content=query.content if query is not None else "",
+            quality=self.quality,
         )
 
     def slim(self) -> Episode:
@@ -457,12 +472,18 @@ class Episode(Record):
                 update=gone
                 | {
                     "judgement": step.judgement
-                    and step.judgement.model_copy(update={"detail": None})
+                    and step.judgement.model_copy(update={"detail": _slim_detail(step.judgement)})
                 }
             )
             for step in self.steps
         )
         return self.model_copy(update={"steps": steps, "initial_state": None})
+
+
+def _slim_detail(judgement: Judgement) -> JsonValue:
+    """Return only the part of a judgement's detail that summaries use."""
+    detail = judgement.detail
+    return {_QUALITY: detail[_QUALITY]} if isinstance(detail, dict) and _QUALITY in detail else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +521,8 @@ class Outline:
     turns_healthy: int | None = None
     #: ``Query.content``; empty if it is unknown.
     content: str = ""
+    #: Quality of the answer, if the application measures one.
+    quality: float | None = None
 
     @property
     def same(self) -> str:

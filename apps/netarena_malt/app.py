@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from netarena.sdk import (
     Judgement,
     Labelled,
     Move,
+    Outcome,
     Outline,
     Parameter,
     Picture,
@@ -57,6 +59,7 @@ from netarena_malt.environment import (
     Sandboxes,
     limits_of,
 )
+from netarena_malt.plan_judgement import TRIAL
 from netarena_malt.query import (
     PLAN,
     PLANNING_LEVEL,
@@ -208,23 +211,45 @@ class Malt(Labelled):
     def describe(self, action_: Action) -> str:
         return describe_plan(action_) if action_.kind == PLAN else action.describe(action_)
 
+    def brief(
+        self, config: Config, query: Query, state: State, steps: Sequence[Step]
+    ) -> PromptParts:
+        """Return the parts of the prompt, with the number of the attempt if there are several."""
+        parts = super().brief(config, query, state, steps)
+        attempts = self.turns(config)
+        if attempts == 1:
+            return parts
+        situation = prompt.tell_attempt(len(steps) + 1, attempts)
+        return dataclasses.replace(parts, situation=situation)
+
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         """Return the prompt, without the network, which only the agent's program gets."""
-        del state, steps
+        del state
         planning = plan_data(query) is not None
         limits = _told_limits(key_of(query.initial), planning=planning)
-        return prompt.prompt_parts(query, limits)
+        return prompt.prompt_parts(query, limits, steps)
 
     def parse(self, reply: str) -> Move:
         return {"code": extract_code(reply)}
 
+    def turns(self, config: Config, query: Query | None = None) -> int:
+        """Return the number of programs that an agent may send: one, or ``attempts``."""
+        del query
+        return int(getattr(config, "attempts", 1))
+
+    def explain(self, query: Query, episode: Episode) -> Episode:
+        """Return the explained episode; one whose last attempt was not judged is not safe."""
+        judged = [step.judgement for step in episode.steps if step.judgement is not None]
+        if judged and TRIAL in judged[-1].noted and episode.outcome is Outcome.UNSOLVED:
+            episode = episode.model_copy(update={"safe": False})
+        return super().explain(query, episode)
+
     def environment(self, query: Query, config: Config) -> Environment:
-        del config
         if self._sandboxes is None:
             raise EnvironmentFailed(
                 "the application is not started: use it inside 'async with'", proven_ours=True
             )
-        return MaltEnvironment(query, self._sandboxes)
+        return MaltEnvironment(query, self._sandboxes, self.turns(config))
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Judge the state ``after``, which lists differences from the query's initial network."""
@@ -245,6 +270,8 @@ class Malt(Labelled):
             "Result-Latency": _latency_s(episode),
             "LLM code": move["code"] if isinstance(move, dict) else "",
         }
+        if (quality := episode.quality) is not None:
+            record["Quality"] = quality
         if not episode.correct:
             reason = _reason(query, step.state, judgement) if step and judgement else ""
             record["Error"] = reason or failure.told_of(episode) or "The episode gave no answer."
@@ -277,10 +304,21 @@ class Malt(Labelled):
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
         del config
-        return {} if episode is None else {"latency_s": _latency_s(episode)}
+        if episode is None:
+            return {}
+        quality = episode.quality
+        if quality is None and episode.level == PLANNING_LEVEL and not episode.correct:
+            # no answer to a planning task: nothing is known of the task, so that it counts as 0
+            quality = 0.0 if episode.outcome is Outcome.AGENT_FAILED else None
+        return {"latency_s": _latency_s(episode)} | (
+            {} if quality is None else {"quality": quality}
+        )
 
     def variants(self, config: Config) -> Sequence[Config]:
         """Return one variant for each phrasing, unless the config sets the phrasing."""
+        # the validity of a task does not depend on the number of attempts
+        if getattr(config, "attempts", 1) > 1:
+            config = config.model_copy(update={"attempts": 1})
         if "phrasing" in config.model_fields_set:
             return (config,)
         levels = config.complexity_level

@@ -154,10 +154,12 @@ def _name(key: Key, *, planning: bool) -> str:
 
 
 class MaltEnvironment(Environment):
-    """One query about a network, with at most one answer."""
+    """One query about a network, with one answer, or several attempts at a plan."""
 
-    def __init__(self, query: Query, sandboxes: Sandboxes) -> None:
+    def __init__(self, query: Query, sandboxes: Sandboxes, attempts: int = 1) -> None:
         self._query = query
+        #: Number of programs that may be sent; all but the last one are trials.
+        self._attempts = attempts
         self._sandboxes = sandboxes
         #: Data of a planning task.
         self._data = plan_data(query)
@@ -207,7 +209,8 @@ class MaltEnvironment(Environment):
         # In a thread, because the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)
         if self._data is not None and isinstance(self._state, dict):
-            self._state = {**self._state, "cpu_limit_s": limit_s}
+            trial = {"trial": self.turn_number} if self.turn_number < self._attempts else {}
+            self._state = {**self._state, "cpu_limit_s": limit_s, **trial}
         return Execution(output=output, queued_s=result.queued_s)
 
     def _begun(self) -> None:

@@ -32,6 +32,8 @@ from netarena_malt.planning.plan import (
 #: Keys of ``Judgement.detail``: the plan's objective, and its quality in [0, 1.5].
 OBJECTIVE_KEY = "objective"
 QUALITY = "quality"
+#: Note of the judgement of an attempt that does not count.
+TRIAL = "trial"
 
 
 def judge(
@@ -113,6 +115,28 @@ def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Find
     if blocking is None:
         detail[QUALITY] = 0.0
     return Judgement(correct=False, findings=tuple(findings), reason=reason, detail=detail)
+
+
+def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
+    """Return the judgement of an attempt that does not count, from that of its answer.
+
+    Its reason is what the agent reads: the objective and the violated constraint of a plan. It does
+    not say how good the objective is, and nothing about the report that there is no plan.
+    """
+    detail = judgement.detail if isinstance(judgement.detail, dict) else {}
+    objective = detail.get(OBJECTIVE_KEY)
+    if objective is None and (
+        judgement.correct or detail.get(DECIDED_BY) in {FALSE_REPORT, REQUEST}
+    ):
+        told = "The answer was the id of a request. Whether it is right is not reported."
+    elif objective is None:
+        told = judgement.reason
+    elif judgement.findings:
+        told = f"The objective is {objective}. Violated: {judgement.findings[0].detail}"
+    else:
+        told = f"The objective is {objective}. The plan keeps all constraints."
+    kept: dict[str, JsonValue] = {} if hidden["blocking"] is not None else {QUALITY: 0.0}
+    return Judgement(correct=False, reason=told, detail=kept or None, noted=(TRIAL,))
 
 
 def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:

@@ -6,13 +6,13 @@ can be a drawn query. The examples' tasks are rendered from actions in the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from string import Template
 from types import MappingProxyType
 
-from netarena.sdk import Action, Example, PromptParts, Query, read_examples, read_text
+from netarena.sdk import Action, Example, PromptParts, Query, Step, read_examples, read_text
 from netarena_malt.action import (
     Addition,
     Condition,
@@ -133,14 +133,38 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def prompt_parts(query: Query, limits: Limits) -> PromptParts:
-    """Return the parts of the prompt for ``query``; the sandbox enforces ``limits``."""
+def tell_attempt(number: int, attempts: int) -> str:
+    """Return which attempt a reply is, and what follows from it."""
+    if number == attempts:
+        return f"This is attempt {number} of {attempts}, the last one. Only this attempt counts."
+    return (
+        f"This is attempt {number} of {attempts}. Your program is run, and the next prompt reports "
+        "the objective of its plan and a violated constraint. Only the last attempt counts, even "
+        "if it fails; you may send the same program again."
+    )
+
+
+def _tell_step(number: int, step: Step) -> str:
+    """Return an earlier attempt: its program, and what it led to."""
+    code = step.move["code"] if isinstance(step.move, dict) else None
+    shown = f"\n```python\n{code}\n```" if code else ""
+    judged = step.judgement.reason if step.judgement is not None else ""
+    told = judged or step.refused or step.output or "Nothing was run."
+    return f"Attempt {number}:{shown}\nResult: {told}"
+
+
+def prompt_parts(query: Query, limits: Limits, steps: Sequence[Step] = ()) -> PromptParts:
+    """Return the parts of the prompt for ``query``; the sandbox enforces ``limits``.
+
+    ``steps`` are earlier attempts at a planning task.
+    """
     if plan_data(query) is not None:
         return PromptParts(
             rules=read_text(_PACKAGE, "plan_rules"),
             reply_format=_template("plan_reply").substitute(asdict(limits)),
             task=query.text,
             examples=read_examples(_PACKAGE, ("plan_example",)),
+            history=tuple(_tell_step(number, step) for number, step in enumerate(steps, start=1)),
         )
     initial = query.initial if isinstance(query.initial, Mapping) else {}
     return PromptParts(

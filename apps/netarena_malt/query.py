@@ -155,6 +155,8 @@ class MaltConfig(Config):
         PLANNING_LEVEL,
     )
 
+    #: Programs that an agent may send for a planning task; the last one counts.
+    attempts: Literal[1, 3] = shapes(added=True, default=1)
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
     #: Labels to draw, of the levels in ``complexity_level``; null means all of them.
@@ -205,8 +207,13 @@ class MaltConfig(Config):
         return value
 
     @model_validator(mode="after")
-    def _plans_are_worded(self) -> Self:
-        """Return the config. Raises ConfigError for a phrasing that planning tasks do not have."""
+    def _plans_fit(self) -> Self:
+        """Return the config. Raises ConfigError for keys that do not fit the levels."""
+        if self.attempts > 1 and self.complexity_level != (PLANNING_LEVEL,):
+            raise ValueError(
+                "attempts: only planning tasks have several attempts; set complexity_level to "
+                "level5, or leave attempts out"
+            )
         if self.phrasing == "held_out" and PLANNING_LEVEL in self.complexity_level:
             raise ValueError(
                 "phrasing: level5 has no held_out texts; set phrasing to canonical or varied, or "

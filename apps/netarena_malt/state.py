@@ -274,6 +274,14 @@ def _fault_of(base: Base) -> str:
 
 
 def judge(query: Query, state: State) -> Judgement:
+    """Judge the state after an answer, or after an attempt that does not count (``trial``)."""
+    judgement = _judge(query, state)
+    if isinstance(state, dict) and "trial" in state:
+        return plan_judgement.as_trial(judgement, query.actions[0].parameters)
+    return judgement
+
+
+def _judge(query: Query, state: State) -> Judgement:
     """Judge the state after an answer, without side effects.
 
     An answer is correct if its data is right and, if the task changes the network, its updated

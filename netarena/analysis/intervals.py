@@ -51,6 +51,22 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     return low, high
 
 
+def mean_interval(clusters: Sequence[Cluster], z: float = Z_95) -> tuple[float, float]:
+    """Return the interval of a mean over answers: plus and minus ``z`` standard errors.
+
+    The standard error is that of a ratio of sums over clusters, with the correction n / (n - 1) for
+    few clusters. Values are at least 0, and so is the lower bound. Raises ValueError for fewer than
+    two clusters, which give no error.
+    """
+    count, size = len(clusters), sum(one.size for one in clusters)
+    if count < 2:
+        raise ValueError(f"an interval needs answers to at least 2 queries, not {count}")
+    mean = math.fsum(one.total for one in clusters) / size
+    squares = math.fsum((one.total - mean * one.size) ** 2 for one in clusters)
+    margin = z * math.sqrt(squares * count / (count - 1)) / size
+    return max(0.0, mean - margin), mean + margin
+
+
 def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     """Return the paper's interval: the mean plus and minus ``z`` standard errors, clipped to [0,
     1].

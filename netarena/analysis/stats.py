@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from netarena.analysis.intervals import (
     Cluster,
     clustered,
+    mean_interval,
     paired_interval,
     pass_all,
     sign_flip,
@@ -109,6 +110,7 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, and ``graded`` is their denominator.
+    If answers have a quality, ``intervals`` also has that of ``avg_quality``.
     ``distinct`` counts the different queries (by text, initial state and actions) among the asked
     ones. Answers to equal queries form one cluster. If queries are repeated, ``queries`` is the
     number of queries, and intervals are computed by query. ``pass_all`` then contains, for each k,
@@ -154,7 +156,7 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "distinct": len({episode.same for episode in graded}),
-        "intervals": {name: rates[name]["interval"] for name in VERDICTS},
+        "intervals": {name: rates[name]["interval"] for name in VERDICTS} | _quality(graded),
         **tell_repeats(config.repeats, graded, unasked),
         **_claims(config, graded),
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
@@ -427,6 +429,20 @@ def _costs(episodes: Iterable[Outline]) -> list[float]:
     """Return the reported costs."""
     told = [episode.usage.cost_usd for episode in episodes if episode.usage]
     return [cost for cost in told if cost is not None]
+
+
+def _quality(graded: Iterable[Outline]) -> dict[str, list[float]]:
+    """Return the interval of the mean quality, or nothing for fewer than two queries with a
+    quality.
+
+    Answers to equal queries are one cluster.
+    """
+    values: dict[str, list[float]] = {}
+    for episode in graded:
+        if episode.quality is not None:
+            values.setdefault(episode.same, []).append(episode.quality)
+    clusters = [Cluster(math.fsum(each), len(each)) for each in values.values()]
+    return {"quality": list(mean_interval(clusters))} if len(clusters) > 1 else {}
 
 
 def _means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:

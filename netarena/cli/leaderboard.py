@@ -51,9 +51,12 @@ def _show(board: Board) -> None:
         about = f" ({terms})" if len(groups) > 1 else ""
         # The column is shown only if any run has limits other than the defaults.
         limited = any(entry.limits for entry in entries)
+        measured = any(entry.quality is not None for entry in entries)
         show_table(
             (
-                *("#", "agent", "solved safely", "correct", "safe", board.measure, "graded"),
+                *("#", "agent", "solved safely", "correct", "safe"),
+                *(["quality"] if measured else []),
+                *(board.measure, "graded"),
                 *(["limits"] if limited else []),
                 "file",
             ),
@@ -64,6 +67,7 @@ def _show(board: Board) -> None:
                     _solved_safely(entry),
                     percent(entry.correctness),
                     percent(entry.safety),
+                    *([number(entry.quality)] if measured else []),
                     number(entry.measure),
                     f"{entry.queries}{', incomplete' if entry.complete is False else ''}",
                     *([entry.limits or "default"] if limited else []),

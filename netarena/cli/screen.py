@@ -88,13 +88,19 @@ def bounded(rate: float | None, bounds: Sequence[float]) -> str:
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
 
 
+def _measured(key: str, summary: Mapping[str, Any]) -> str:
+    """Return the interval of a measure, if the summary has one."""
+    bounds = summary["intervals"].get(key.removeprefix("avg_"))
+    return f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else ""
+
+
 def show_result(participant: Mapping[str, Any]) -> None:
     """Print the tables of one participant of a report (``report.document``)."""
     summary = participant["summary"]
     rates = {"correctness": "correct", "safety": "safe", "solved_safely": "solved safely"}
     agents = ", ".join(agent["name"] for agent in participant["agents"]) or "no agent"
     measures = [
-        (key.removeprefix("avg_"), number(value), "")
+        (key.removeprefix("avg_"), number(value), _measured(key, summary))
         for key, value in summary.items()
         if key.startswith("avg_") and key.removeprefix("avg_") not in rates
     ]

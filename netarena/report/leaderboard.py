@@ -71,7 +71,7 @@ SELECT row_number() OVER (
            ORDER BY solved_safely DESC NULLS LAST, correctness DESC, safety DESC{tie}, id, file
        ) AS rank,
        terms, id, solved_safely, correctness, safety, measure, queries, complete, file, told,
-       limits, scripted
+       limits, scripted, quality
 FROM (SELECT t.file,
              t.terms->>{role} AS terms,
              t.limits->>{role} AS limits,
@@ -81,6 +81,7 @@ FROM (SELECT t.file,
              (t.results[-1]->'avg_correctness')::DOUBLE AS correctness,
              (t.results[-1]->'avg_safety')::DOUBLE AS safety,
              (t.results[-1]->'{measure}')::DOUBLE AS measure,
+             (t.results[-1]->'avg_quality')::DOUBLE AS quality,
              coalesce((t.results[-1]->'graded')::BIGINT, len(t.results) - 1) AS queries,
              (t.results[-1]->'complete')::BOOLEAN AS complete,
              CASE WHEN (t.results[-1]->'pass_all') IS NOT NULL
@@ -114,6 +115,8 @@ class Entry(Record):
     correctness: float | None
     safety: float | None
     measure: float | None
+    #: Mean quality of the answers, if the application measures it.
+    quality: float | None = None
     queries: int
     complete: bool | None
     file: str
@@ -327,7 +330,8 @@ def _board(
     tie = "" if measure == "avg_latency_s" else ", measure ASC"
     rows_of_ours = connection.execute(RANKING_SQL.format(**names, tie=tie)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
-        correctness, safety, value, queries, complete, file, told, limits, scripted = rest
+        correctness, safety, value, queries, complete, file, told, limits = rest[:8]
+        scripted, quality = rest[8:]
         ranking.append(
             Entry(
                 rank=place,
@@ -340,6 +344,7 @@ def _board(
                 correctness=_plain(correctness),
                 safety=_plain(safety),
                 measure=_plain(value),
+                quality=_plain(quality),
                 queries=queries,
                 complete=complete,
                 file=file,

@@ -133,6 +133,12 @@ def _from_table(table_: Table, about: str, group: int, note: str) -> Comparison:
     return Comparison(f"{table_.title}{about}", group, table_.head, rows, note)
 
 
+def _measured(key: str, summary: Mapping[str, Any]) -> str:
+    """Return the 95 % interval of a measure in brackets, if the summary has one."""
+    bounds = summary["intervals"].get(key.removeprefix("avg_"))
+    return f" [{bounds[0]:.2f}–{bounds[1]:.2f}]" if bounds else ""
+
+
 def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Comparison:
     measures = sorted(
         {
@@ -336,7 +342,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
     )
     lines += _repetitions(summary)
     measures = [
-        (clean(key.removeprefix("avg_")), number(value))
+        (clean(key.removeprefix("avg_")), number(value) + _measured(key, summary))
         for key, value in summary.items()
         if key.startswith("avg_") and key.removeprefix("avg_") not in _RATES
     ]

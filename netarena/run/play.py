@@ -353,6 +353,7 @@ class Play:
         limit = asyncio.timeout(None if self.deadline is None else self.left())
         try:
             async with limit:
+                environment.turn_number = len(self.steps) + 1
                 execution = await environment.execute(turn.move)
                 ran_s = clock() - begin
                 if execution.executed:

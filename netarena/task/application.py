@@ -79,6 +79,8 @@ class Environment(ABC):
 
     #: Whether ``execute`` is still waiting for a slot, so that no part of the move has run yet.
     waiting: bool = False
+    #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before.
+    turn_number: int = 1
     #: Time of observing in s that counts as agent time, because the agent has caused it. Otherwise
     #: an agent could use up an assessment's time without using its own.
     charged_s: float = 0.0

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from netarena.config import Config
 from netarena.errors import ConfigError
@@ -68,9 +68,16 @@ R = TypeVar("R", bound=Record)
 # times as fast as parsing them
 
 
+def _only_quality(detail: Any) -> Any:
+    """Return the part of a judgement's detail that an outline uses."""
+    known = isinstance(detail, dict) and "quality" in detail
+    return {"quality": detail["quality"]} if known else None
+
+
 class _Judgement(BaseModel):
     correct: bool
     findings: tuple[Finding, ...] = ()
+    detail: Annotated[Any, BeforeValidator(_only_quality)] = None
 
 
 class _Reply(BaseModel):

@@ -25,6 +25,7 @@ from netarena.analysis.intervals import (
     clustered,
     holm,
     mcnemar,
+    mean_interval,
     most_needed,
     next_size,
     paired_interval,
@@ -366,3 +367,13 @@ def test_pass_all_is_the_share_of_samples_that_are_all_right(pair, data):
 def test_pass_all_refuses_what_cannot_be(wrong):
     with pytest.raises(ValueError, match="successes must be"):
         pass_all(*wrong)
+
+
+def test_interval_of_a_mean_is_the_standard_error_of_scipy():
+    values = [0.0, 0.3, 0.9, 1.0, 1.4]
+    low, high = mean_interval([Cluster(value, 1) for value in values])
+    assert math.isclose(high, np.mean(values) + 1.959964 * sem(values))
+    assert math.isclose(low, np.mean(values) - 1.959964 * sem(values))
+    assert mean_interval([Cluster(0.0, 1), Cluster(0.2, 1)])[0] == 0.0
+    with pytest.raises(ValueError, match="at least 2 queries, not 1"):
+        mean_interval([Cluster(1.0, 3)])

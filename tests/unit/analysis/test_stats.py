@@ -87,6 +87,15 @@ def test_what_judgements_note_is_counted_by_graded_episodes():
     assert (result["dimmed"], result["warm"], result["avg_safety"]) == (1, 0, 1.0)
 
 
+def test_mean_quality_has_an_interval_from_two_queries_on():
+    one, other = replace(episode(0), quality=1.0), replace(episode(1), quality=0.5)
+    assert "quality" not in summary([episode(0), episode(1)])["intervals"]
+    assert "quality" not in summary([one])["intervals"]
+    low, high = summary([one, other])["intervals"]["quality"]
+    assert math.isclose((low + high) / 2, 0.75)
+    assert math.isclose((high - low) / 2, 1.959964 * 0.25)
+
+
 def test_invalid_episodes_are_listed_and_left_out_of_the_rates():
     broken = episode(
         1,

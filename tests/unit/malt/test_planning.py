@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netarena.errors import ConfigError
-from netarena.model import Judgement, Query
+from netarena.model import AgentInfo, Episode, Judgement, Outcome, Query, Step
 from netarena.task.application import load
 from netarena_malt import pace, plan_judgement, sandbox_program
 from netarena_malt.base_network import released_base
@@ -316,6 +316,118 @@ def test_instance_is_hard_if_greedy_is_three_percent_and_two_units_worse() -> No
     assert not is_hard(100, 102)
     assert not is_hard(10, 11)
     assert not is_hard(1_000, 1_029)
+
+
+def episode_of(query: Query, judgement: Judgement | None, outcome: Outcome) -> Episode:
+    return Episode(
+        query_id=query.id,
+        index=query.index,
+        label=query.label,
+        level=query.level,
+        role="malt_operator",
+        agent=AgentInfo(name="someone"),
+        prompt_type="zeroshot_base",
+        outcome=outcome,
+        steps=(Step(prompt="", judgement=judgement),),
+    )
+
+
+def test_quality_reaches_record_and_summary_also_without_details() -> None:
+    malt = load("malt")
+    query, config = of(possible=True), MaltConfig.parse({"complexity_level": "level5"})
+    found = judged(query, "text", "R01")
+    detail = {"quality": 0.25, "objective": 7}
+    episode = episode_of(query, found.model_copy(update={"detail": detail}), Outcome.UNSOLVED)
+    assert malt.record(query, episode)["Quality"] == 0.25
+    for one in (episode, episode.slim(), Episode.model_validate_json(episode.model_dump_json())):
+        assert malt.measures(one.outline(query), config)["quality"] == 0.25
+    silent = episode_of(query, None, Outcome.AGENT_FAILED)
+    assert malt.measures(silent.outline(query), config)["quality"] == 0.0
+    assert "Quality" not in malt.record(query, silent)
+    right = episode_of(query, Judgement(correct=True), Outcome.SOLVED)
+    assert "quality" not in malt.measures(right.outline(query), config)
+
+
+# Attempts.
+
+
+def trial(query: Query, kind: str, data: Any) -> Judgement:
+    return judge(query, answered(kind, data) | {"trial": 1})
+
+
+def test_trial_reports_objective_and_violation_and_never_the_reference() -> None:
+    query = of(possible=True)
+    hidden = query.actions[0].parameters
+    data = query.initial["planning"]  # type: ignore[index,call-overload]
+    kind = catalogue.kind_of(data["label"])
+    right = trial(query, kind.answer, hidden["plan"])
+    assert (right.correct, right.safe, right.noted) == (False, True, ("trial",))
+    objective = f"The objective is {hidden['objective']}. "
+    assert right.reason == f"{objective}The plan keeps all constraints."
+    greedy = trial(query, kind.answer, json.loads(json.dumps(kind.greedy(data))))
+    assert greedy.reason == f"The objective is {hidden['greedy']}. The plan keeps all constraints."
+    blocked = next(
+        found
+        for seed in range(20)
+        if (found := kind.block(drawn(kind.name), kind.rules[0], 0, random.Random(seed)))
+    )
+    changed = {**drawn(kind.name).data, "label": data["label"], "requests": blocked[0]}
+    other = query.model_copy(update={"id": "another", "initial": {"planning": changed}})
+    unsafe = trial(other, kind.answer, drawn(kind.name).plan)
+    assert f"Violated: {blocked[1]}: " in unsafe.reason
+    assert unsafe.safe
+
+
+def test_trial_does_not_say_whether_a_report_is_right() -> None:
+    possible, impossible = of(possible=True), of(possible=False)
+    mark = impossible.actions[0].parameters["blocking"]
+    other = "R01" if mark != "R01" else "R02"
+    reasons = {
+        trial(query, "text", id_).reason
+        for query, id_ in ((possible, "R01"), (impossible, mark), (impossible, other))
+    }
+    assert len(reasons) == 1
+
+
+def test_several_attempts_are_only_for_planning_tasks_and_draw_other_queries() -> None:
+    malt = load("malt")
+    config = MaltConfig.parse({"complexity_level": "level5", "attempts": 3})
+    one = MaltConfig.parse({"complexity_level": "level5"})
+    assert (malt.turns(config), malt.turns(one)) == (3, 1)
+    assert config.shape_hash() != one.shape_hash()
+    assert "attempts" not in one.shape()
+    assert {part.attempts for part in malt.variants(config)} == {1}  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="only planning tasks have several attempts"):
+        MaltConfig.parse({"complexity_level": ["level4", "level5"], "attempts": 3})
+    with pytest.raises(ConfigError, match="attempts"):
+        MaltConfig.parse({"complexity_level": "level5", "attempts": 2})
+
+
+def test_episode_whose_last_attempt_was_not_run_is_not_safe() -> None:
+    malt, query = load("malt"), of(possible=True)
+    tried = trial(query, "text", "R01")
+    episode = episode_of(query, tried, Outcome.UNSOLVED).model_copy(update={"safe": True})
+    assert not malt.explain(query, episode).safe
+    last = judged(query, "text", "R01")
+    ended = episode_of(query, last, Outcome.UNSOLVED).model_copy(update={"safe": True})
+    assert malt.explain(query, ended).safe
+
+
+def test_next_prompt_has_the_programs_and_results_of_earlier_attempts() -> None:
+    malt, query = load("malt"), of(possible=True)
+    config = MaltConfig.parse({"complexity_level": "level5", "attempts": 3})
+    step = Step(prompt="", move={"code": "x = 1"}, judgement=Judgement(correct=False, reason="So."))
+    refused = Step(prompt="", refused="No program.")
+    parts = malt.brief(config, query, None, (step, refused))
+    assert parts.history[0] == "Attempt 1:\n```python\nx = 1\n```\nResult: So."
+    assert parts.history[1] == "Attempt 2:\nResult: No program."
+    assert "attempt 3 of 3, the last one" in parts.situation
+    first = malt.brief(config, query, None, ())
+    assert "attempt 1 of 3" in first.situation
+    assert (
+        malt.brief(MaltConfig.parse({"complexity_level": "level5"}), query, None, ()).situation
+        == ""
+    )
 
 
 # Tasks.

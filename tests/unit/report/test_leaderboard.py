@@ -74,6 +74,19 @@ def test_leaderboard_ranks_by_the_public_query_and_by_solved_safely(tmp_path):
     assert low < 0.5 < high
 
 
+def test_mean_quality_is_a_column_of_runs_that_have_it(tmp_path, capsys):
+    files = [write(tmp_path, "planner", summary(avg_quality=0.625))]
+    assert only(files).ranking[0].quality == 0.625
+    assert main(["leaderboard", str(files[0])]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"safe +quality +Average", shown)
+    assert "0.625" in shown
+    other = write(tmp_path, "other", summary())
+    assert only([other]).ranking[0].quality is None
+    assert main(["leaderboard", str(other)]) == 0
+    assert not re.search(r"safe +quality", capsys.readouterr().out)
+
+
 def test_agents_with_equal_results_are_ordered_by_name_not_by_latency(tmp_path):
     def agent(name: str, latency_s: float) -> Path:
         values = summary(1.0, 1.0, 1.0) | {"avg_latency_s": latency_s}

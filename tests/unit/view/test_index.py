@@ -72,9 +72,9 @@ def test_rates_cluster_equal_queries_as_a_report_does(tmp_path: Path, public: bo
 
 
 def test_every_field_of_an_outline_is_read() -> None:
-    # ``unsafe_by`` is computed from other fields, and ``content`` from the query
+    # ``unsafe_by`` and ``quality`` are computed from other fields, and ``content`` from the query
     read_fields = _Episode.model_fields.keys() | {"evidence"}
-    named = {field.name for field in fields(Outline)} - {"unsafe_by", "content"}
+    named = {field.name for field in fields(Outline)} - {"unsafe_by", "content", "quality"}
     assert named <= read_fields <= Episode.model_fields.keys()
 
 
