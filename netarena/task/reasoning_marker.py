@@ -41,6 +41,8 @@ TAGS = (
     "thinking_process",
     "reasoning_process",
     "reasoning_content",
+    # Reflection Llama 3.1 (SillyTavern/SillyTavern#2793)
+    "reflection",
     # Hermes, by NousResearch/hermes-agent
     "reasoning_scratchpad",
     "scratchpad",
@@ -75,6 +77,10 @@ PAIRS = (
     Pair("<|begin_of_thought|>", re.escape("<|end_of_thought|>")),
     # Gemma 4 (its model card; jundot/omlx#560)
     Pair("<|channel>thought", re.escape("<channel|>")),
+    # MedGemma (ollama/ollama#15754)
+    Pair("<unused94>thought", re.escape("<unused95>")),
+    # by the table of a Home Assistant agent (sbenodiz/ai_agent_ha#49)
+    Pair("<|thinking|>", re.escape("</|thinking|>")),
     # gpt-oss: channels of the harmony format (scouzi1966/maclocal-api#121). The token that ends a
     # message also ends answers, here and of Phi
     Pair("<|channel|>analysis", re.escape("<|end|>"), closes=False),
@@ -103,6 +109,10 @@ ANSWERS = (
     re.escape("<|START_RESPONSE|>"),
     # OpenThoughts
     re.escape("<|begin_of_solution|>"),
+    # Apriel, whose prompt template opens the thought (LLaMA-Factory, llama.cpp)
+    re.escape("[BEGIN FINAL RESPONSE]"),
+    # Hunyuan A13B (vLLM), ERNIE 4.5 and Reflection put the answer after a thought into a tag
+    r"(?<=>)\s{0,16}<(?:answer|output|response)>",
 )
 
 #: Markers at the end of an answer; they are not part of it.
@@ -114,11 +124,18 @@ ENDS = (
     "<|END_RESPONSE|>",
     # OpenThoughts
     "<|end_of_solution|>",
+    # Apriel
+    "[END FINAL RESPONSE]",
+    # Hunyuan A13B, ERNIE 4.5, Reflection
+    "</answer>",
+    "</response>",
+    "</output>",
 )
 
 #: Words that mark a thought: in the metadata of a part, an artifact or a message, and in the name
 #: of an artifact. They count as the last word of a key whose value is true. They also count as the
-#: last word of a value, if its key ends in a word of ``KINDS``. Both may be at any depth:
+#: last word of a value, if its key ends in a word of ``KINDS``. Both may be at any depth. In
+#: values and names, words of ``FORMS`` may follow:
 #:
 #: ==========================================  ===================================================
 #: ``adk_thought: true``                       Google ADK (google/adk-python#4242)
@@ -129,12 +146,15 @@ ENDS = (
 #: ``type: "reasoning"``                       the same word in blocks of LangChain and AI SDK
 #: ``shared.stream.block_type: "reasoning"``   opencode-a2a, on artifacts
 #: ``source_chunk_type: "llm_reasoning"``      openJiuwen, on messages
+#: ``type: "thinking_delta"``                  Anthropic's events (AstrBotDevs/AstrBot#10116)
+#: ``sessionUpdate: "agent_thought_chunk"``    bridges from ACP (tiann/hapi#520)
 #: artifact named ``reasoning``, ``thinking``  Intelligent-Internet/opencode-a2a#448 and others
 #: ==========================================  ===================================================
 #:
 #: Servers that remove thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
 WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
-KINDS = frozenset({"type", "kind"})
+KINDS = frozenset({"type", "kind", "update"})
+FORMS = frozenset({"delta", "chunk", "block", "part", "text", "content", "summary"})
 #: Depth of nested metadata that is searched.
 MAX_DEPTH = 5
 
@@ -142,16 +162,20 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def names_thought(text: str) -> bool:
-    """Return whether the last word of an identifier names a thought (``adk_thought``)."""
-    return _last_word(text) in WORDS
+    """Return whether an identifier names a thought (``adk_thought``, ``thinking_delta``)."""
+    words = _words(text)
+    while words and words[-1] in FORMS:
+        words.pop()
+    return bool(words) and words[-1] in WORDS
 
 
 def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
     """Return whether metadata, given as (key, value) pairs, marks its object as a thought."""
     for key, value in pairs:
-        if value is True and names_thought(key):
+        last = _words(key)[-1:]
+        if value is True and last and last[0] in WORDS:
             return True
-        if isinstance(value, str) and _last_word(key) in KINDS and names_thought(value):
+        if isinstance(value, str) and last and last[0] in KINDS and names_thought(value):
             return True
         if isinstance(value, dict) and depth < MAX_DEPTH:
             inner = ((str(name), one) for name, one in value.items())
@@ -160,6 +184,5 @@ def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
     return False
 
 
-def _last_word(text: str) -> str:
-    words = _WORD.findall(text[-64:])
-    return words[-1].lower() if words else ""
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text[-64:])]

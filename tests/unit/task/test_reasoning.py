@@ -87,6 +87,8 @@ BEGINNINGS = [
     "<|begin|>assistant<|content|>",
     "<|START_RESPONSE|>",
     "<|begin_of_solution|>",
+    "[BEGIN FINAL RESPONSE]",
+    "</b>\n<answer>",
 ]
 
 
