@@ -19,7 +19,7 @@ from netarena.sandbox.child import surroundings
 from netarena.sandbox.daemon import family
 from netarena_backbone.agent.attack_frr import FAMILIES, attacks
 from netarena_backbone.real.client import Warm
-from netarena_backbone.real.frr import LOGS
+from netarena_backbone.real.frr import LOGS, STDOUT_LOG, SYSLOG_LOG
 from netarena_backbone.world.lab_spec import Heard, Observation
 from netarena_network.attack import BREACH
 from netarena_network.real.client import Net
@@ -83,6 +83,7 @@ async def look(net: Net) -> Observation:
 
 
 _HELLOS = ("debug ospf packet hello recv",)
+_TARGETS = ("log stdout debugging", "log syslog debugging")
 _AREA = ("interface eth0", "no ip ospf area 0")
 _TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
@@ -98,9 +99,12 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
                 "r0",
                 (
                     "until vtysh -c 'show ip ospf neighbor' | grep Full; do sleep 0.1; done; "
-                    f"{configured(f'log file {LOGS}/ospfd.log debugging', *_HELLOS)}; "
-                    f"until grep OSPF: {LOGS}/ospfd.log; do sleep 0.1; done; "
-                    f"{configured('no log file', *(f'no {line}' for line in _HELLOS))}"
+                    f"{configured(f'log file {LOGS}/ospfd.log debugging', *_TARGETS, *_HELLOS)}; "
+                    f"for i in ospfd.log {STDOUT_LOG} {SYSLOG_LOG}; do "
+                    f"until grep Hello {LOGS}/$i; do sleep 0.1; done; done; "
+                    f"{configured('no log file', *(f'no {line}' for line in _TARGETS + _HELLOS))}; "
+                    f"{configured('log file /tmp/x.log')}; vtysh -c 'show logging' | grep /tmp/x; "
+                    f"{configured('no log file')}"
                 ),
             ),
             ("x0", "id"),
@@ -294,7 +298,10 @@ def test_agent_sees_neighbours_names_and_services() -> None:
 
 
 def test_agent_reads_the_log_written_by_a_daemon() -> None:
-    assert re.search(r"OSPF: .*Hello", course().said["none: r0"])
+    said = course().said["none: r0"]
+    assert len(re.findall(r"^20.* OSPF: .*Hello", said, re.MULTILINE)) >= 2  # of two files
+    assert re.search(r"^ospfd\[\d+\]: .*Hello", said, re.MULTILINE)
+    assert f"[refused log file: /tmp/x.log; FRR writes only files directly in {LOGS}," in said
 
 
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")

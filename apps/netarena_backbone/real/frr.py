@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import select
 import socket
 import subprocess
@@ -17,7 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from netarena.sdk import SHELL_ENVIRONMENT, Confined, EnvironmentFailed, ShellLimits, mount_memory
+from netarena.sdk import (
+    SHELL_ENVIRONMENT,
+    Confined,
+    EnvironmentFailed,
+    ShellLimits,
+    mount_memory,
+    one_line,
+)
 
 #: Daemons in starting order. zebra comes first, because the other daemons look for its socket only
 #: every ten seconds if the first attempt fails.
@@ -27,13 +35,28 @@ PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
 SOCKETS = "/run/frr"
 #: Folder for daemons' logs that commands can read, as in ``log file /var/log/frr/bgpd.log``.
 LOGS = "/var/log/frr"
+#: Files in ``LOGS`` with the messages of ``log stdout`` and of ``log syslog``.
+STDOUT_LOG, SYSLOG_LOG = "stdout.log", "syslog.log"
+#: Device to which the C library writes messages if no syslog daemon listens.
+_CONSOLE = "/dev/console"
+#: Copies messages from the console, where lines end with a carriage return, to a file. A full file
+#: system loses messages, but the loop reads on, because a daemon that cannot write would stop.
+_COPY = (
+    f"exec 9<>{_CONSOLE}\n"
+    f"while :; do (while IFS= read -r line; do printf '%s\\n' \"${{line%?}}\"; done) <&9"
+    f" >>{LOGS}/{SYSLOG_LOG} 2>/dev/null; done &"
+)
 #: Limits of a router's daemons. They run for one episode and use about 1 % of its duration as CPU
 #: time.
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: Time limit for starting, on a busy machine.
 _TRY_S = 20.0
+#: Maximum number of characters of the names of refused log files in a note.
+_NOTE_CHARS = 200
 #: Folder for zebra's own socket and other files that only daemons may access.
 _PRIVATE = "/run/private"
+_ZEBRA = f"{_PRIVATE}/zserv.api"
+_SLEEP = Path("/bin/sleep")
 
 #: First words of a block -> daemons that the block belongs to; all other blocks belong to every
 #: daemon
@@ -58,6 +81,33 @@ _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
 #: Message that vtysh prints after saving, and the mode of a saved file.
 _SAVED, _SAVED_MODE = b"configuration saved to", 0o640
+
+
+#: Names of log files in the output of ``show logging``, and in the message of a refused one.
+_LOG_FILE = re.compile(
+    r"^(?:File logging: level \w+, filename |can't open logfile )(?P<path>[^\r\n]+)", re.MULTILINE
+)
+
+
+def refused_logs(output: str, logs: Path) -> str:
+    """Return a note on the log files in a command's output that FRR cannot write, or "".
+
+    ``logs`` is the folder that commands see as ``LOGS``.
+    """
+    named = dict.fromkeys(match["path"].strip() for match in _LOG_FILE.finditer(output))
+    refused = [one for one in named if not _is_written(Path(one), logs)]
+    if not refused:
+        return ""
+    return (
+        f"refused log file: {one_line(', '.join(refused), _NOTE_CHARS)}; FRR writes only files "
+        f"directly in {LOGS}, for example {LOGS}/ospfd.log, 1 MiB in total; messages of "
+        f"'log stdout' and 'log syslog' are in {STDOUT_LOG} and {SYSLOG_LOG} there"
+    )
+
+
+def _is_written(path: Path, logs: Path) -> bool:
+    """Return whether FRR has opened the log file: it is a file of the folder ``logs``."""
+    return path.parent == Path(LOGS) and (logs / path.name).is_file()
 
 
 def missing() -> str:
@@ -111,11 +161,13 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
     hostname: str,
     sockets: Path,
     logs: Path | None = None,
+    console: Path | None = None,
     daemons: Sequence[str] = DAEMONS,
 ) -> Confined:
     """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
-    Logs go to the folder ``logs``.
+    Logs go to the folder ``logs``. ``console`` is a pipe (a FIFO) for the messages of
+    ``log syslog``; it needs ``logs``.
     """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
@@ -125,19 +177,27 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
     }
     texts |= {f"/etc/frr/{name}.conf": part for name, part in split(text).items()}
     first, *rest = (
-        f"{PROGRAMS / name} -d -u root -g root -A 127.0.0.1 -P 0 -f /etc/frr/{name}.conf"
-        f" -z {_PRIVATE}/zserv.api -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS}"
+        f"{PROGRAMS / name} -u root -g root -A 127.0.0.1 -P 0 -f /etc/frr/{name}.conf"
+        f" -z {_ZEBRA} -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS} &"
         for name in daemons
     )
-    # A daemon moves to the background when it is ready; other daemons can find it only then.
-    script = f"{first}\n{' & '.join(rest)} &\nwait"
+    # The option -d would close the standard output, so the script waits for zebra's socket itself.
+    wait = f"until [ -S {_ZEBRA} ] || ! kill -0 $! 2>/dev/null; do {_SLEEP} 0.02; done"
+    script = "\n".join((first, wait, *rest))
+    folders = {SOCKETS: sockets}
+    if logs is not None:
+        folders[LOGS] = logs
+        script = f"exec >>{LOGS}/{STDOUT_LOG}\n{script}"
+    if console is not None:
+        folders[_CONSOLE] = console
+        script += f"\n{_COPY}"
     return Confined(
         script,
         netns=netns,
         hostname=hostname,
-        programs=[PROGRAMS / name for name in daemons],
+        programs=[*(PROGRAMS / name for name in daemons), _SLEEP],
         texts=texts,
-        folders={SOCKETS: sockets, **({} if logs is None else {LOGS: logs})},
+        folders=folders,
         limits=LIMITS,
         # Logs in other folders are rejected, because no command could read them.
         private=[_PRIVATE],

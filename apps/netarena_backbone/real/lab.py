@@ -44,10 +44,12 @@ _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
 #: Limits on the total size and the number of logs that an agent configures.
-_LOGS_BYTES, _LOGS_FILES = 1 << 20, 16
+_LOGS_BYTES, _LOGS_FILES = 1 << 20, 18
 #: Subfolders of a machine's folder: the daemons' sockets, the daemons' logs, the services' files,
 #: and the files that vtysh's ``write`` saves.
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
+#: Pipe in a router's folder for its daemons' messages of ``log syslog``.
+_CONSOLE = "console"
 #: Time limit until all daemons listen, and interval of checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
@@ -162,6 +164,7 @@ class Lab(Worker):
             if recipe.frr is None:
                 continue
             daemons = frr.needed(recipe.frr)
+            os.mkfifo(_HOME / name / _CONSOLE, 0o600)
             self._wanted[name] = daemons
             held = frr.hold(
                 recipe.frr,
@@ -169,6 +172,7 @@ class Lab(Worker):
                 hostname=name,
                 sockets=_HOME / name / _SOCKETS,
                 logs=_HOME / name / _LOGS,
+                console=_HOME / name / _CONSOLE,
                 daemons=daemons,
             )
             self._daemons[name] = held
@@ -337,6 +341,10 @@ class Lab(Worker):
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
         self._changed |= self._settings.of(machine).digest != before.digest
+        if machine in self._daemons:
+            output = answer["output"]
+            if note := frr.refused_logs(output, _HOME / machine / _LOGS):
+                answer["output"] = f"{output.removesuffix(chr(10))}\n[{note}]\n"
         return answer
 
     def inject(self, commands: list[list[str]]) -> None:

@@ -161,3 +161,26 @@ def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
 
 def test_daemon_without_a_socket_is_not_reached(tmp_path: Path) -> None:
     assert not frr.Terminals().reach(WHO, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("output", "refused"),
+    [
+        ("can't open logfile /tmp/x.log\n", "/tmp/x.log"),
+        ("File logging: level debugging, filename /tmp/x.log\nProtocol name: BGP\n", "/tmp/x.log"),
+        (
+            f"File logging: level debugging, filename {frr.LOGS}/sub/x.log\n",
+            f"{frr.LOGS}/sub/x.log",
+        ),
+        (f"can't open logfile {frr.LOGS}/full.log\n", f"{frr.LOGS}/full.log"),
+        (f"File logging: level debugging, filename {frr.LOGS}/ospfd.log\n", ""),
+        ("Stdout logging: level debugging\nFile logging: disabled\n", ""),
+    ],
+)
+def test_note_names_a_refused_log_file_and_allowed_files(
+    output: str, refused: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ospfd.log").touch()
+    note = frr.refused_logs(output, tmp_path)
+    assert note.startswith(f"refused log file: {refused}; FRR writes only") == bool(refused)
+    assert (f"{frr.LOGS}/ospfd.log" in note) == bool(refused)
