@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,8 +15,9 @@ from netarena.config import SEED_BITS
 from netarena.errors import ConfigError
 from netarena.model import Query
 from netarena.run.assessment import QUERIES_NAME, load_queries
-from netarena.task.application import configured, load
+from netarena.task.application import Application, forwarded, load
 from netarena.training.arena import load_for
+from netarena.training.curriculum import read_curriculum
 from netarena.training.sft import (
     PAPER_SIZES,
     Told,
@@ -53,8 +55,9 @@ from netarena.training.sft import (
     "--from",
     "source",
     type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Use an agent's solved and safe episodes in this run instead of the reference solution.",
+    metavar="DIR|SCENARIO.toml",
+    help="Use an agent's solved and safe episodes in this run instead of the reference solution. "
+    "With a scenario file, such as that of 'netarena search', draw its kinds of query.",
 )
 @click.option(
     "--against",
@@ -90,9 +93,22 @@ def command(  # noqa: PLR0913 -- one argument per option
     values = read_pairs(pairs, seed=seed)
     if key := next((key for key in ("num_queries", "complexity_level") if key in values), None):
         raise ConfigError(f"config.{key}", "cannot be set here: use --sizes")
-    app, config = configured(app, values)
+    lessons = [values]
+    if source is not None and source.suffix == ".toml":
+        lessons = _read_lessons(source, app, values)
+        source = None
+    served = {one.name: one for one in (forwarded(app, lesson) for lesson in lessons)}
+    if len(served) > 1:
+        raise ConfigError("--from", f"has scenarios of several applications: {', '.join(served)}")
+    (app,) = served.values()
+    configs = [app.config_type.parse(lesson) for lesson in lessons]
     wanted = _read_sizes(sizes)
-    drawn = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
+    if lessons != [values]:
+        # levels that the paper does not have get as many queries as its highest one
+        highest = list(wanted.values())[-1]
+        wanted = {level: wanted.get(level, highest) for level in app.config_type.LEVELS}
+    seed = configs[0].seed
+    drawn = secrets.randbits(SEED_BITS) if seed is None else seed
     folder = out or Path(RUNS) / f"sft-{application}-{drawn}"
     known = None if against is None else {pair_of(one) for one in _queries(against)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,16 +117,30 @@ def command(  # noqa: PLR0913 -- one argument per option
     else:
         total = sum(wanted.values())
         click.echo(f"netarena: drawing and solving {total} queries of {application}", err=True)
-        app.check(config)  # the check may send requests to other machines
+        for config in configs:
+            app.check(config)  # the check may send requests to other machines
 
         async def write() -> Told:
             async with app:
-                return await write_sets(app, config, drawn, wanted, folder)
+                return await write_sets(app, configs, drawn, wanted, folder)
 
         told = run_until_stopped(write)
         if known is None:
-            known = evaluation_pairs(load(app.name), config, drawn, wanted)
+            known = evaluation_pairs(load(app.name), configs, drawn, wanted)
     _tell(told, folder, None if known is None else recurring(told, known))
+
+
+def _read_lessons(path: Path, app: Application, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the config keys of each scenario in a file; ``values`` take precedence.
+
+    Raises ConfigError if a scenario is of another application.
+    """
+    lessons = []
+    for name, config in read_curriculum(path):
+        if forwarded(load(name), config).name != forwarded(app, {**config, **values}).name:
+            raise ConfigError("--from", f"{path} has a scenario of {name}, not of {app.name}")
+        lessons.append({**config, **values})
+    return lessons
 
 
 def _read_sizes(text: str) -> dict[str, int]:

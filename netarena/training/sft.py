@@ -90,6 +90,19 @@ def draw_level(
     return islice(application.generate(one, seed), size)
 
 
+def _share(
+    application: Application, configs: Sequence[Config], level: str, size: int
+) -> list[tuple[Config, int]]:
+    """Return how many of ``size`` queries of a level each config draws, as evenly as possible."""
+    able = [
+        config
+        for config in configs
+        if level in config.complexity_level
+        and application.labels(config.model_copy(update={"complexity_level": (level,)}))
+    ]
+    return [(config, size // len(able) + (at < size % len(able))) for at, config in enumerate(able)]
+
+
 async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
     """Run the reference solution, with observations before repairs. ``application`` must be
     entered."""
@@ -158,26 +171,33 @@ async def _play(
 
 
 async def write_sets(
-    application: Application, config: Config, seed: int, sizes: Mapping[str, int], folder: Path
+    application: Application,
+    config: Config | Sequence[Config],
+    seed: int,
+    sizes: Mapping[str, int],
+    folder: Path,
 ) -> Told:
     """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all lines in a seeded order.
 
-    ``application`` must be entered and have ``training`` set. Raises ConfigError and OSError.
+    Several configs share the queries of each level evenly. ``application`` must be entered and
+    have ``training`` set. Raises ConfigError and OSError.
     """
+    configs = [config] if isinstance(config, Config) else config
     told = Told()
     #: File, offset and length of the lines of each query.
     places: list[tuple[Path, int, int]] = []
     for level, size in sizes.items():
         path = folder / f"{level}.jsonl"
         with path.open("wb") as file:
-            queries = draw_level(application, config, seed, level, size)
-            async for dialogue in _play(application, config, queries):
-                if dialogue.lost:
-                    told.lost[dialogue.lost] += 1
-                    continue
-                begin = file.tell()
-                _write(file, dialogue, level, told)
-                places.append((path, begin, file.tell() - begin))
+            for one, part in _share(application, configs, level, size):
+                queries = draw_level(application, one, seed, level, part)
+                async for dialogue in _play(application, one, queries):
+                    if dialogue.lost:
+                        told.lost[dialogue.lost] += 1
+                        continue
+                    begin = file.tell()
+                    _write(file, dialogue, level, told)
+                    places.append((path, begin, file.tell() - begin))
     random.Random(f"train-mix-{seed}").shuffle(places)  # noqa: S311 -- not for secrets
     with (folder / f"{MIXED}.jsonl").open("wb") as file:
         for path, begin, length in places:
@@ -225,7 +245,10 @@ def _write(file: BinaryIO, dialogue: Dialogue, name: str, told: Told) -> None:
 
 
 def evaluation_pairs(
-    application: Application, config: Config, seed: int, sizes: Mapping[str, int]
+    application: Application,
+    config: Config | Sequence[Config],
+    seed: int,
+    sizes: Mapping[str, int],
 ) -> set[Pair]:
     """Return the worlds with faults (``Pair``) of an assessment with the same keys, sizes and seed.
 
@@ -233,10 +256,12 @@ def evaluation_pairs(
     """
     if application.training:
         raise ConfigError("application", "must be opened for evaluation, not for training")
+    configs = [config] if isinstance(config, Config) else config
     return {
         pair_of(query)
         for level, size in sizes.items()
-        for query in draw_level(application, config, seed, level, size)
+        for one, part in _share(application, configs, level, size)
+        for query in draw_level(application, one, seed, level, part)
     }
 
 
