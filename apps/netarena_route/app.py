@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar, cast
 
 from netarena.sdk import (
+    COUNTED,
     EXTENDED,
     MAX_OUTPUT_CHARS,
     Baselines,
@@ -141,6 +142,13 @@ class Route(NetworkApplication):
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
         """Forward configurations of backbones, which were formerly a world of route."""
         return BACKBONE if values.get("world") == BACKBONE else None
+
+    def version_of(self, config: Config) -> str:
+        labels = cast("RouteConfig", config).error_types or ()
+        return query.COUNTED_VERSION if any(one in COUNTED for one in labels) else query.VERSION
+
+    def versions(self) -> Mapping[str, str]:
+        return {query.VERSION: "named kinds of faults", query.COUNTED_VERSION: "numbers of faults"}
 
     def variants(self, config: Config) -> Sequence[Config]:
         """Return the sizes, worlds and fault families to audit, except for keys that were set."""

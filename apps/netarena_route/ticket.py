@@ -26,6 +26,7 @@ from netarena_network.action import Fault, faults_of
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
 from netarena_route.declaration import WORDS
+from netarena_route.fault.local import hosts_of
 from netarena_route.fault.table import expected
 from netarena_route.prompt import PACKAGE, tell_intent, tell_plan
 from netarena_route.world.model import World
@@ -86,15 +87,36 @@ class _Sights(Sights[Pair]):
         self._place = {name: index for index, name in enumerate(world.endpoints)}
 
     def symptoms(self, rng: random.Random) -> list[Pair]:
-        """Return a pair for each fault, starting with faults that affect few pairs."""
+        """Return a pair for each fault, starting with faults that affect few pairs.
+
+        Faults between two ordinary hosts of one subnet come first: a pair with one of the two is
+        always among the symptoms.
+        """
         found: list[Pair] = []
-        shown = [self._wrong_by(fault) for fault in rng.sample(self._faults, len(self._faults))]
+        others = []
+        for fault in rng.sample(self._faults, len(self._faults)):
+            if hosts := hosts_of(self._world, fault):
+                found += self._naming(hosts, found, rng)
+            else:
+                others.append(fault)
+        shown = [self._wrong_by(fault) for fault in others]
         few, many = ([each for each in shown if (0 < len(each) <= _FEW) is rare] for rare in (1, 0))
-        number = rng.randint(1, MAX_SYMPTOMS)
-        for wrong in [*few[:MAX_SYMPTOMS], *filter(None, many[: max(0, number - len(few))])]:
+        room = MAX_SYMPTOMS - len(found)
+        number = rng.randint(1, MAX_SYMPTOMS) - len(found) - len(few)
+        for wrong in [*few[:room], *filter(None, many[: max(0, number)])]:
             if new := [pair for pair in wrong if pair not in found]:
                 found.append(rng.choice(new))
         return found
+
+    def _naming(
+        self, hosts: frozenset[str], found: Sequence[Pair], rng: random.Random
+    ) -> list[Pair]:
+        """Return a wrong pair with one of these hosts, unless ``found`` has one."""
+        if any(hosts & {*pair} for pair in found):
+            return []
+        named = [pair for pair in self.every() if self.is_wrong(pair) and hosts & {*pair}]
+        own = [pair for pair in named if hosts == {*pair}]
+        return [rng.choice(own or named)] if named else []
 
     def _wrong_by(self, fault: Fault) -> list[Pair]:
         """Return the pairs that are wrong now and would also be wrong with only this fault."""

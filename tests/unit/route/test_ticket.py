@@ -78,7 +78,8 @@ def test_ticket_reports_are_true_and_some_are_not_symptoms() -> None:
         world = world_of(query)
         parts = APP.brief(SMALL, query, None, ())
         assert parts == APP.brief(SMALL, query, None, ())
-        assert parts.situation == "Turn 1 of 12. A declaration uses up one turn, too."
+        turns = APP.turns(SMALL, query)
+        assert parts.situation == f"Turn 1 of {turns}. A declaration uses up one turn, too."
         names = [
             (name, {name, address})
             for name, address in zip(world.endpoints, world.addresses, strict=True)

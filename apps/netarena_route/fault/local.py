@@ -1,0 +1,45 @@
+"""Faults between two ordinary hosts of one subnet.
+
+Nothing but a probe of this pair shows such a fault. It is drawn only if a symptom can name one of
+the two hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netarena.sdk import MAX_SYMPTOMS
+from netarena_network.action import Fault
+from netarena_route.fault.table import expected
+from netarena_route.world.model import World
+
+Pair = tuple[str, str]
+
+
+def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
+    """Return the ordered pairs that these faults make wrong."""
+    names = world.endpoints
+    return [
+        (one, other)
+        for one, healthy, row in zip(names, world.intended, expected(world, faults), strict=True)
+        for other, wanted, works in zip(names, healthy, row, strict=True)
+        if one != other and wanted != works
+    ]
+
+
+def hosts_of(world: World, fault: Fault) -> frozenset[str]:
+    """Return the two hosts if a fault affects only two ordinary hosts of one subnet, else none."""
+    pairs = wrong_pairs(world, [fault])
+    hosts = frozenset(name for pair in pairs for name in pair)
+    subnets = {host.name: host.interfaces[0].subnet for host in world.hosts}
+    is_local = len(hosts) == 2 and len({subnets.get(name, -1) for name in hosts}) == 1
+    return hosts if is_local and hosts.isdisjoint(world.reserve) else frozenset()
+
+
+def is_reportable(world: World, faults: Sequence[Fault]) -> bool:
+    """Return whether the symptoms of a ticket can name a host of each fault between two hosts."""
+    local = [hosts for fault in faults if (hosts := hosts_of(world, fault))]
+    if not local:
+        return True
+    named = {name for pair in wrong_pairs(world, faults) for name in pair}
+    return len(local) <= MAX_SYMPTOMS and all(hosts & named for hosts in local)
