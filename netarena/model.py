@@ -289,11 +289,11 @@ class Step(Record):
     claim: Claim | None = None
     #: Time from the request to the complete reply.
     agent_s: float = 0.0
-    #: Time of executing the reply's action.
+    #: Time spent executing the reply's action.
     execution_s: float = 0.0
-    #: Time of NetArena's own work: prompting, parsing, observing, judging.
+    #: Time spent on NetArena's own work: prompting, parsing, observing, judging.
     own_s: float = 0.0
-    #: Time of waiting for a slot.
+    #: Time spent waiting for a slot.
     queue_s: float = 0.0
 
 
@@ -375,9 +375,9 @@ class Episode(Record):
     agent_time_s: float = 0.0
     execution_time_s: float = 0.0
     own_time_s: float = 0.0
-    #: Time of building, verifying and tearing down the world.
+    #: Time spent building, verifying and tearing down the world.
     world_s: float = 0.0
-    #: Time of waiting for slots, before the world was built and during the steps.
+    #: Time spent waiting for slots, before the world was built and during the steps.
     queue_s: float = 0.0
     #: Usage summed over the replies; null if no reply has a report.
     usage: Usage | None = None

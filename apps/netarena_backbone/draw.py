@@ -517,9 +517,9 @@ class _Draft:
         kinds: list[Kind] = ["upstream", *rng.sample(others, number - 1)]
         borders = rng.sample(self.names, min(len(self.names), number + 1))
         self.outsiders: list[Outsider] = []
-        #: Our routers that have a session with each other AS.
+        #: For each other AS, our routers that have a session with it.
         self.attached: list[list[str]] = []
-        #: Index of the session that our outbound traffic prefers, by the other AS's router.
+        #: Router of another AS -> index of the session that our outbound traffic prefers.
         self.outward: dict[str, int] = {}
         for index, kind in enumerate(kinds):
             block = next(self._blocks)
@@ -857,7 +857,8 @@ class _Draft:
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
             # The other AS now has a route to this loopback address. The rule drops ICMP packets
-            # from there, so that the address cannot be pinged, like those of our other routers.
+            # from that AS, so that it cannot ping this address, like all other loopback addresses
+            # of ours.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))
             near_peer = {"update_source": near_loop, **hops}
             far_peer = {"update_source": far_loop, **hops}

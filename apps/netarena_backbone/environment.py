@@ -24,7 +24,7 @@ from netarena_network.environment import Networked
 
 #: Time limit from the start of routing until the network is in the computed state.
 _AS_COMPUTED_S = 30.0
-#: Pause between observations until then.
+#: Pause between two observations of a network that is not yet in the computed state.
 _PAUSE_S = 0.1
 
 

@@ -74,7 +74,7 @@ def prompt_parts(
 
 
 def tell_misfits(world: World, wanted: Facts, state: State) -> str:
-    """Return the differences from the documentation, taking from each sort in turn."""
+    """Return the differences from the documentation, with the sorts of facts in turn."""
     now = facts_of(world, read(state))
     wrong = misfits(wanted, now)
     if not wrong:

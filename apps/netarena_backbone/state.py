@@ -143,7 +143,7 @@ def harms(world: World, wanted: Facts, before: Facts, after: Facts) -> list[tupl
     Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
     traffic that opens, a forbidden announcement, or an undocumented session. Other facts that a
     step makes wrong are ``moved``. Traffic that only a forbidden announcement or an opened filter
-    carried may be lost in the step that withdraws it.
+    carried may be lost in the step that removes it.
     """
     step = _Step(world, wanted, before, after)
     found = []
@@ -213,7 +213,7 @@ class _Step:
     def is_forbidden(self, fact: Fact, value: str | None) -> bool:
         """Return whether we announce a route to an AS that must not have it.
 
-        Peers and upstreams must not have a route that another peer or upstream told us, whatever
+        Peers and upstreams must not have a route that another peer or upstream sent us, whatever
         the prefix. No AS must have a prefix that it is not documented to receive from us.
         """
         prefix, _, sender = fact.target.partition(" from ")
@@ -238,7 +238,7 @@ class _Step:
         """Return whether a withdrawn announcement or a closed filter may have carried traffic.
 
         An announcement carries traffic between its prefix and other ASes. An opened filter carries
-        traffic between the zone and the machine that it opened to each other.
+        traffic between the zone and the machine that it connects.
         """
         if not self._withdrawn and not self._closed:
             return False

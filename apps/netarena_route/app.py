@@ -49,7 +49,7 @@ from netarena_route.fault import mask
 from netarena_route.query import world_of
 from netarena_route.real import client
 
-#: The world, and the entry point, of the application for backbones.
+#: Name of the backbone application, as a value of ``world`` and as an entry point.
 BACKBONE = "backbone"
 #: Sizes and families of faults that an audit covers unless the configuration sets them.
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
@@ -75,7 +75,7 @@ class _Baselines(NetworkBaselines):
         return guess.distract(world_of(query), rng)
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        # Machines of a larger network do not exist in a smaller network.
+        # The largest network has the machines of all networks.
         return guess.blanket(max(map(world_of, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
@@ -225,7 +225,7 @@ class Route(NetworkApplication):
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # A missing lock has no form.
+            # A fault that removes a lock leaves no setting on the machine.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(

@@ -103,7 +103,7 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the numbers of subnets and of hosts on each subnet; ranges are drawn from."""
+        """Return the number of subnets and of hosts per subnet, drawn if they are ranges."""
         return (
             _draw(self.num_switches, DRAWN_SWITCHES, rng),
             _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),
@@ -111,12 +111,12 @@ class RouteConfig(FaultConfig):
 
 
 def ends_of(size: Size, drawn: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest and largest number of a size; ``drawn`` is the range for None."""
+    """Return the smallest and largest number within a size; ``drawn`` is the range for None."""
     if size is None:
         return drawn
     return (size, size) if isinstance(size, int) else size
 
 
 def _draw(size: Size, drawn: tuple[int, int], rng: random.Random) -> int:
-    """Return a number within the size; an integer does not use ``rng``."""
+    """Return a random number that the size allows; an integer does not use ``rng``."""
     return size if isinstance(size, int) else rng.randint(*ends_of(size, drawn))

@@ -30,8 +30,8 @@ from netarena_route.state import Pair, count_pings, fields, lost, opened
 from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
-#: Maximum size of a table of pings, which is otherwise replaced by its wrong pairs, and maximum
-#: number of named pairs.
+#: Maximum size of a table of pings, and maximum number of listed pairs. A larger table is replaced
+#: with a list of the pairs that are wrong.
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
 
@@ -60,7 +60,7 @@ def prompt_parts(
 
 
 def tell_intent(world: World) -> str:
-    """Return the text about intended connectivity and about the router's means of separation."""
+    """Return the text about intended connectivity and about how the router separates subnets."""
     if not world.apart:
         return "- Each machine reaches each other machine."
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
@@ -150,7 +150,7 @@ def tell_plan(world: World) -> str:
 def pingall(world: World, state: State) -> str:
     """Return the results of all pings in the form of Mininet's pingall, the router last.
 
-    A table beyond ``MAX_TABLE_CHARS`` is replaced by its wrong pairs.
+    A table beyond ``MAX_TABLE_CHARS`` is replaced with a list of the pairs that are wrong.
     """
     matrix = fields(state)["matrix"]
     number = len(world.endpoints)

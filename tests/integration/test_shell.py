@@ -454,7 +454,7 @@ def test_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
 
 
 def test_parsing_of_a_hostile_command_is_bounded() -> None:
-    """Hostile text ends the parser, not the sandbox."""
+    """A hostile command can crash the parser, but not the sandbox."""
     command = "echo ran\n" + "$(" * 40_000
     result = run(command, limits=ShellLimits(wall_s=5.0, memory_bytes=64 << 20))
     assert "ran\n" not in result.output

@@ -180,7 +180,7 @@ def _drops_service(world: World) -> Iterator[Change]:
 
 
 def _accept_missing(world: World) -> Iterator[Change]:
-    """Yield missing ACCEPT rules."""
+    """Yield changes that remove an ACCEPT rule."""
     for router in world.routers:
         forward = [rule for rule in router.rules if rule.chain == "FORWARD"]
         for number, rule in enumerate(forward, start=1):

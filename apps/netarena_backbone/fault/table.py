@@ -75,7 +75,7 @@ class Room:
         self._seen: dict[_Left, Facts | None] = {_NOTHING: self.wanted}
         self._wedged: dict[_Left, bool] = {}
         self._harms: dict[tuple[_Left, _Left], bool] = {}
-        #: Sets of changes in which a repair does harm in some orders of its parts only.
+        #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
 
     def options(self, method: Method) -> Sequence[Change]:
@@ -85,7 +85,7 @@ class Room:
         return self._options[method]
 
     def seen(self, places: Iterable[int]) -> Facts | None:
-        """Return the facts with the changes at these indices, or None if a tie decides on them."""
+        """Return the facts with the changes at these indices, or None if they depend on a tie."""
         return self._see((frozenset(self.changes[place] for place in places), frozenset()))
 
     def _see(self, left: _Left) -> Facts | None:
@@ -243,10 +243,11 @@ def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ..
 def _draw_waiting(
     room: Room, kinds: Sequence[str], number: int, rng: random.Random
 ) -> list[tuple[str, Method]]:
-    """Add ``number`` changes of these kinds (one or two) to a room such that one change waits.
+    """Add one or two changes (``number``) of these kinds to a room, such that one must wait.
 
-    Of two changes, one waits for the other. A single change is related to a change that is already
-    in the room. Returns their kinds and methods, or an empty list if none are found quickly.
+    The repair of one of two changes must wait for the repair of the other. A single change is
+    related to a change that is already in the room. Returns the kinds and methods, or an empty list
+    if no such changes are found quickly.
     """
     others = len(room.changes)
     for _ in range(_TRIES_OF_PAIR):
@@ -277,7 +278,7 @@ def has_room(world: World, kinds: Iterable[str]) -> bool:
 def _draw_each(
     room: Room, kinds: Sequence[str], rng: random.Random
 ) -> list[tuple[str, Method]] | None:
-    """Draw a change of each kind into the room and return their kinds and methods."""
+    """Fill the room with a change of each kind; return (kind, method) pairs, or None on failure."""
     room.changes = []
     drawn = []
     for kind in kinds:

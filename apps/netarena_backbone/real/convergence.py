@@ -63,8 +63,8 @@ MEET_S = 1.1
 _BUILD_S = 1.0
 #: Delay before one of two ends that have closed each other's connection is cleared.
 _APART_S = 0.3
-#: Maximum number of losses of a session after which its next try is awaited, because some sessions
-#: flap forever.
+#: After more losses of a session than this, its next try is no longer awaited, because some
+#: sessions flap forever.
 _LOSSES = 2
 #: A session is cleared if its next try is later than this.
 _SOON_S = 4.0
@@ -500,7 +500,7 @@ class Settling:
 
 
 def _ran_s(before: Look, now: Look) -> float:
-    """Return the time between two observations, without waiting times for a processor.
+    """Return the time between two observations, without time that daemons waited for a processor.
 
     The waiting times of the two daemons that waited longest are subtracted, because a session has
     two daemons. At most ``STARVED_S`` is subtracted.
@@ -647,7 +647,7 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             # report the loss, or the other end has not yet received the last packet.
             kind = look.halves if state == _ESTABLISHED else look.failing
             kind.append((router, name))
-            # The routes of an ended session are still to be removed.
+            # The routes of a closed session have not been removed yet.
             look.waiting |= bool(_number(row.get("pfxRcd")))
 
 

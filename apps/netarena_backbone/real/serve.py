@@ -295,7 +295,7 @@ class Servers:
         self._poll.close()
 
     def update(self) -> None:
-        """Make exactly the servers that the files list listen."""
+        """Start the servers that the files list, and stop all others."""
         for machine, folder in self._files.items():
             self._zones[machine] = addresses(read(folder / "zone"))
             text = read(folder / "services")

@@ -112,7 +112,7 @@ def _head(network: str) -> int:
 
 
 def resolve(table: Table, address: Address) -> Hop | None:
-    """Return how to reach a next hop without a default route, or None if it is unreachable."""
+    """Return the hop to a next-hop address, ignoring default routes, or None if unreachable."""
     route = table.look_up(address, default=False)
     if route is None:
         return None

@@ -63,7 +63,8 @@ class _Course(NamedTuple):
     """The path of a packet according to routing tables only.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
-    lost. ``stages`` are the machines on the path at which more than routes matters.
+    lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
+    matter.
     """
 
     stages: tuple[_Stage, ...]

@@ -54,7 +54,7 @@ _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
-#: Blocks with the addresses of absent ASes, which have left or have not joined yet.
+#: Block with the addresses of absent ASes, which have left or have not joined yet.
 _ABSENT = IPv4Network("198.19.0.0/16")
 #: Block from which networks of absent ASes are drawn.
 _OTHERS = IPv4Network("172.16.0.0/12")
@@ -186,7 +186,7 @@ def _with_peers(router: Router, change: Callable[[Peer], Peer]) -> Router:
 
 
 def _add_passwords(world: World, rng: random.Random) -> World:
-    """Add passwords to some sessions between our routers, and vary the end that initiates."""
+    """Add passwords to some sessions between our routers, and vary which end initiates them."""
     chosen: dict[frozenset[str], tuple[str, str]] = {}
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -637,7 +637,7 @@ def _add_peer(router: Router, peer: Peer) -> Router:
 def _absent_peer(
     world: World, router: Router, address: str, far: str, rng: random.Random, **update: Any
 ) -> Peer:
-    """Return a session with an absent router, which is ours unless ``update`` is given."""
+    """Return a session with an absent router of ours; ``update`` replaces fields of the session."""
     first = bare(router.ports[0].address)
     return Peer(
         address=address,

@@ -740,7 +740,7 @@ class _Speakers:
         return not near or _is_connected(self._base[name], path.next_hop)
 
     def _best(self, name: str, paths: Sequence[Path]) -> Path:
-        """Return the best path: the best of the paths that are best from one neighbouring AS.
+        """Return the best path among the best paths of each neighbouring AS.
 
         The metric (MED) is compared only between paths from the same neighbouring AS.
         """

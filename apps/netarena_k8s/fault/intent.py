@@ -255,7 +255,7 @@ class _Source:
         self._now = shown.matrix.sides(shown.effects)
         self._states: dict[frozenset[tuple[str, str]], Sides] = {}
 
-    # Choice of the wrong policies
+    # Choosing the policies that become faulty
 
     def choose(self, number: int, *, masked: bool, ordered: bool) -> list[Policy]:
         """Choose ``number`` policies with equal chances. With ``masked``, the first two are
@@ -371,8 +371,7 @@ class _Source:
         )
 
     def _kind_of(self, policy: Policy) -> str | None:
-        """Return the kind of fault whose form a policy has, or None if the policy has no such
-        form."""
+        """Return the kind of fault that a policy looks like, or None if it looks like none."""
         if (known := self._altered.get(policy.name)) is not None:
             return known.kind
         return "pod_selector" if self._selecting(policy) is not None else None

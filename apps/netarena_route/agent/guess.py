@@ -2,7 +2,7 @@
 
 None of these agents uses the query. ``distract`` draws a command that an operator might enter.
 ``blanket`` enters the paper's standard configuration, the same on all networks of a size. ``reset``
-undoes all settings of a machine that look like a fault of any method.
+undoes all settings of a machine that could be the result of a fault.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
 ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
 iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
 """
-#: For a port ``$d``: resets of link, queue, settings, too narrow mask, and route of its subnet.
+#: Resets for a port ``$d``: link, queue, settings, a too narrow mask, and its subnet's route.
 _PORT = r"""
 ip link set $d up mtu 1500 arp on
 tc qdisc del dev $d root
@@ -183,16 +183,16 @@ _HOST = (
     + _ENTRIES
 )
 _ALL_PORTS = "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do" + _ROUTER_PORT + "done\n"
-#: Numbers of hosts and ports that a text covers, because the actual numbers are unknown.
+#: Number of hosts and of ports that a fixed text covers; the actual numbers are unknown.
 _MOST = 9
 
 
 def reset(*, by_the_piece: bool) -> Sequence[str]:
     """Return a fixed text per machine, the router first, that undoes all fault-like settings.
 
-    With ``by_the_piece``, return ten turns instead: first resets that open no pairs, then the
-    router's ports one by one, then hosts. The episode ends as soon as the query is solved, so later
-    turns cannot open any pair.
+    With ``by_the_piece``, return ten turns instead: first the resets that open no blocked pair,
+    then the router's ports one by one, then the hosts. The episode ends as soon as the query is
+    solved, so later turns cannot open any pair.
     """
     if not by_the_piece:
         router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES

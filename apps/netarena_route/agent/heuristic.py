@@ -137,7 +137,7 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """Return the router, then the hosts in decreasing order of missing pings."""
+        """Return the router, then the hosts, starting with the host with most failed pings."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -183,7 +183,7 @@ class View:
 
 
 def reset_links(view: View) -> Iterator[str]:
-    """Yield resets so that every port is up, uses ARP and has the usual MTU."""
+    """Yield resets that bring up every port, enable ARP and set the usual MTU."""
     for name, flags, mtu in _LINK.findall(view.links):
         if name not in view.own or not view.plan.serves(name):
             continue
@@ -196,7 +196,7 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Yield resets so that each port has its planned address, and the loopback no other address."""
+    """Yield resets after which each port has its planned address, and the loopback no other."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [
@@ -210,7 +210,7 @@ def reset_addresses(view: View) -> Iterator[str]:
 
 
 def reset_rules(view: View) -> Iterator[str]:
-    """Yield resets so that only the three default rules and the intended separations exist."""
+    """Yield resets after which only the three default rules and intended separations exist."""
     usual = {"0": "lookup local", "32766": "lookup main", "32767": "lookup default"}
     seen = dict.fromkeys(usual, False)
     for preference, text in _RULE.findall(view.rules):
@@ -245,7 +245,7 @@ def _is_meant(view: View, rule: str) -> bool:
 
 
 def reset_routes(view: View) -> Iterator[str]:
-    """Yield resets so that the router has one route per subnet, and hosts can reach all subnets."""
+    """Yield resets after which the router has one route per subnet, and hosts reach all subnets."""
     right: set[IPv4Network] = set()
     for line in filter(None, view.routes.splitlines()):
         target = _target(line)
@@ -303,7 +303,7 @@ def _gateway(view: View) -> str:
 
 
 def reset_filters(view: View) -> Iterator[str]:
-    """Yield resets so that only rules for tcp, udp and the intended separations drop packets."""
+    """Yield resets after which only rules for tcp, udp and intended separations drop packets."""
     denies = view.routes_traffic and view.plan.denies
     accepts = view.filters.count(" -j ACCEPT")
     for line in view.filters.splitlines():
@@ -340,7 +340,7 @@ def _is_kept(view: View, words: list[str]) -> bool:
 
 
 def reset_sysctls(view: View) -> Iterator[str]:
-    """Yield resets so that the router forwards and every machine answers pings."""
+    """Yield resets that make the router forward packets and every machine answer pings."""
     wanted = {"net.ipv4.icmp_echo_ignore_all": "0"}
     if view.routes_traffic:
         wanted["net.ipv4.ip_forward"] = "1"

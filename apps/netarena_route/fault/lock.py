@@ -31,7 +31,7 @@ from netarena_route.world.path import Plan
 #: Groups of kinds from which methods are drawn, with the weight of each group.
 Sources = Sequence[tuple[Sequence[str], int]]
 
-#: Value for networks whose faults have all been drawn.
+#: Value of ``change`` if all faults of the network have been drawn.
 NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
 #: Number of settings on the router, and maximum number of settings on hosts.
 _ON_ROUTER, _ON_HOSTS = 3, 8
@@ -51,7 +51,7 @@ _TRIES = 24
 #: Probability that the router ignores pings as an intended setting.
 _SILENT_CHANCE = 0.7
 
-#: Fault -> method of locks that the fault's repair also resets; the network gets such a lock
+#: Fault -> lock that the fault's repair also resets; networks with the fault get such a lock
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
@@ -171,7 +171,7 @@ class Locks:
     def choose(
         self, sources: Sources, scope: Scope, there: Sequence[tuple[str, str]]
     ) -> tuple[str, str]:
-        """Draw the kind and method of the next setting after the settings ``there``."""
+        """Draw the kind and method of the next setting; ``there`` are the settings so far."""
         if self.rng.random() * (len(there) + _VARIETY) < len(there):
             return self.rng.choice(there)
         groups = [kinds for kinds, _ in sources]
@@ -247,7 +247,7 @@ class Locks:
         )
 
     def alone(self, number: int) -> list[tuple[str, str]]:
-        """Return the pairs that only one lock of ``found``, given by its index, closes."""
+        """Return the pairs that no lock closes except the lock with index ``number``."""
         count = Counter(pair for each in self._closed for pair in each)
         return sorted(pair for pair in self._closed[number] if count[pair] == 1)
 
@@ -260,7 +260,7 @@ class Locks:
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)
         if self.passage:
-            # The passage is added last, because it must precede all other entries.
+            # The passage's entries are inserted last, so that they come before all other entries.
             commands.setdefault(healthy.router.name, []).append(self.passage.inject)
         closed = frozenset[tuple[str, str]]().union(*self._closed)
         place = {name: index for index, name in enumerate(healthy.endpoints)}

@@ -181,12 +181,12 @@ class _Draw:
         self.parts: list[Part] = []
         self._lost: Scope | None = None
         self._held: set[str] = set()
-        #: Two subnets whose separation is missing, and the router without it.
+        #: Two subnets whose separation is missing, and the router without this separation.
         self._ends = (0, 0)
         self._unguarded = self.plan.router
 
     def part(self) -> None:
-        """Separate two more subnets. Without this separation, the router has its drawn settings."""
+        """Add a separation of two more subnets to the plan."""
         self._ends = self.rng.choice(pairs_to_part(self.plan.world))
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
@@ -241,7 +241,7 @@ class _Draw:
         return self._finish(world, locks, wanted, bypass)
 
     def _draw_passage(self, number: int) -> Passage | None:
-        """Draw a passage by design that does not affect the faults, or return None."""
+        """Draw an intended passage that does not affect the faults, or return None."""
         share = _PASSAGE_SHARE
         if number > 1:
             share = (share - _BYPASS_SHARE) / (1 - _BYPASS_SHARE)
@@ -334,7 +334,7 @@ class _Draw:
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Return whether a fault would break all pairs of two subnets if they were connected."""
+        """Return whether a fault would break all pairs of two subnets without their separation."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
             for pair in _between(self.plan, *ends)
@@ -382,9 +382,9 @@ class _Draw:
     def _lose_lock(
         self, world: World, faults: list[Fault], locks: Locks, name: str
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return the network, and the faults with a missing lock that another fault hides.
+        """Return the network, and the faults plus a missing lock that another fault hides.
 
-        Without other faults, only the missing lock is returned. Returns None if no lock fits.
+        If there are no other faults, returns only the missing lock. Returns None if no lock fits.
         """
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]
@@ -439,11 +439,11 @@ def _between(plan: Plan, one: int, other: int) -> list[Pair]:
 
 
 def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the network, and the faults with a missing guard that only one of ``faults`` hides.
+    """Return the network, and ``faults`` plus a missing guard that only one of them hides.
 
     The hiding fault breaks all pairs that the missing guard opens, and the other faults together do
-    not break all of them. Returns None if there is no such fault. Without other faults, only the
-    missing guard is returned.
+    not break all of them. Returns None if there is no such fault. If ``faults`` is empty, returns
+    only the missing guard.
     """
     if not faults:
         return world, (gone,)

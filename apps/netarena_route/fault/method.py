@@ -47,7 +47,7 @@ NARROW_MASKS = (30, 31, 32)
 class Scope(Enum):
     """The kind of site at which a method is drawn."""
 
-    ROUTER = "router"  # the router; other: any other subnet; peer: a host of the first
+    ROUTER = "router"  # the router; other: any other subnet; peer: a host on ``subnet``
     HOST = "host"  # a host; other: another subnet; peer: a host there
     TWIN = "twin"  # a host; peer: a host on the same subnet
 
@@ -217,8 +217,8 @@ class Site:
             "metric": str(1 + number % 200),
             "worse_metric": str(201 + number % 500),
             "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
-            # Position of an inserted rule. It is anywhere among the locks' rules in its chain, so
-            # that a fault's rule is not always the first.
+            # Position of an inserted rule among the locks' rules in its chain, so that a fault's
+            # rule is not always the first.
             **{
                 f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
                 if chain in inserted

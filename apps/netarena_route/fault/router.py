@@ -67,7 +67,7 @@ def _between(site: Site, packet: Packet) -> bool:
 
 
 def _translated(site: Site, packet: Packet) -> bool:
-    """Return whether DNAT applies to a packet to the peer, that is to entering requests."""
+    """Return whether DNAT applies to a packet: a request to the peer that enters the router."""
     return packet.dst == site.peer.name and not packet.reply and packet.enters is not None
 
 
@@ -88,9 +88,9 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """Return whether the main table sends a packet to the peer's half, or the packet is from there.
+    """Return whether a packet from or to the peer's half of the subnet uses the main table.
 
-    A packet from there counts only if the router uses the main table for it or is its target.
+    A packet from that half also counts if the router is its target.
     """
     return half_by_main(site, packet) or (
         packet.enters == site.subnet

@@ -18,7 +18,7 @@ from netarena_route.world.path import Plan
 
 #: Kind of fault -> its methods, beginning with the paper's five kinds
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, **HOST})
-#: The same, with the kinds that are drawn only if the configuration gives a number of faults.
+#: ``KINDS``, and the kinds that are drawn only if the configuration gives a number of faults.
 ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
@@ -68,7 +68,7 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault in a network whose intended state has grown since the fault's draw."""
+    """Return the same fault in a network that has got more intended settings since it was drawn."""
     return apply(fault.kind, *read(plan, fault))
 
 

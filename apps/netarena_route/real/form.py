@@ -275,7 +275,7 @@ def _plain_route(machine: Machine, target: str, gateway: str) -> Item:
 
 
 def read(netlink: Netlink, listed: str) -> Form:
-    """Return the form of the machine of the socket ``netlink``, without sysctls.
+    """Return the form, without sysctls, of the machine in whose namespace ``netlink`` is.
 
     ``listed`` is the output of ``LISTING`` on that machine.
     """

@@ -256,7 +256,7 @@ def _rule(content: bytes) -> str:
     words.append(_RULE_ACTIONS.get(action, str(action)))
     if action == 1:
         words.append(_TABLES.get(table, str(table)))
-    # The origin, and "suppress nothing", are in each dump.
+    # Each dump contains the origin and the default of the suppress options.
     found.pop(_FRA_PROTECTED, None)
     words += [
         f"{kind}={value.hex()}"
@@ -307,6 +307,6 @@ def _filters(machine: Machine) -> Iterator[Entry]:
 def _sysctls(machine: Machine) -> Iterator[Entry]:
     set_by_locks = (name for text in machine.commands for name in _SET.findall(text))
     for name in dict.fromkeys((*(name for name, _ in machine.sysctls), *set_by_locks)):
-        with contextlib.suppress(OSError):  # the sysctl is missing if its interface is
+        with contextlib.suppress(OSError):  # the sysctl is missing if its interface is missing
             value = Path("/proc/sys", *name.split(".")).read_text(encoding="ascii").strip()
             yield "sysctl", f"{name}={value}"

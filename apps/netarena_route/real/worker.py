@@ -26,8 +26,8 @@ from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.state_dump import Trace, state
 from netarena_route.world.model import Machine, World
 
-#: Time limit, in addition to the duration of one round, and minimum number of rounds until a new
-#: network must be in the computed state.
+#: Time limit after the first round, and minimum number of rounds, for a new network to reach the
+#: computed state.
 HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
 #: First and longest pause between rounds. Pauses double so that other networks can finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5

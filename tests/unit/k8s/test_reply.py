@@ -121,7 +121,7 @@ FOUND = {
     "```\nkubectl get pods\n```\n<think>```\nkubectl delete x\n```": "kubectl get pods",
     "```\nkubectl delete netpol a\n</think>\n```\nkubectl get b\n```": "kubectl get b",
     "```\nkubectl patch x -p '{\"a</think>\n```sh\nkubectl get -l 'b'\n```": "kubectl get -l 'b'",
-    # only the end of its line ends a bare command
+    # a command outside a code block always extends to the end of its line
     f"{PATCH} # too risky</think>\nkubectl get b": "kubectl get b",
     "kubectl delete netpol a? Don't!\n</think>\nI'll run\nkubectl get b": "kubectl get b",
     "kubectl delete netpol a won't help</think>I'll look:\nkubectl get b": "kubectl get b",
