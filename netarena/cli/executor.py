@@ -61,8 +61,10 @@ class Placement:
         """Return whether this process plays the episodes."""
         return self.executor == LOCAL
 
-    def check(self, *, verbose: bool, limits_cost: bool, over_a2a: bool = False) -> None:
-        """Raise ConfigError for options that exclude each other."""
+    def check(
+        self, *, verbose: bool, limits_cost: bool, over_a2a: bool = False, starts: bool = False
+    ) -> None:
+        """Raise ConfigError for options that exclude each other; ``starts`` is ``--agent-cmd``."""
         if self.is_local:
             for option, value in (("--ray-address", self.ray_address), ("--workers", self.workers)):
                 if value is not None:
@@ -71,10 +73,13 @@ class Placement:
         for name, given in (("--verbose", verbose), ("--max-cost", limits_cost)):
             if given:
                 raise ConfigError(name, "cannot be combined with --executor ray")
-        if over_a2a and self.ray_address is not None:
-            raise ConfigError(
-                "--over-a2a", "serves on loopback, which workers on other nodes cannot reach"
-            )
+        for name, given in (("--over-a2a", over_a2a), ("--agent-cmd", starts)):
+            if given and self.ray_address is not None:
+                raise ConfigError(
+                    name,
+                    "serves the agent on 127.0.0.1, which workers on other nodes cannot reach: "
+                    "start the agent yourself, and give its URL with --agent",
+                )
 
     @asynccontextmanager
     async def open(

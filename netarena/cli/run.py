@@ -168,7 +168,12 @@ def command(  # noqa: PLR0913 -- one argument per option
     )
     plan = Plan.of(**planned)
     placement = Placement(executor, ray_address, workers)
-    placement.check(verbose=verbose, limits_cost=plan.limits_cost, over_a2a=over_a2a)
+    placement.check(
+        verbose=verbose,
+        limits_cost=plan.limits_cost,
+        over_a2a=over_a2a,
+        starts=agent_cmd is not None,
+    )
     shard = None if part is None else Shard.parse(part)
     if shard is not None and (query_id or points or plan.estimate):
         raise ConfigError(

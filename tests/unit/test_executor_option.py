@@ -1,0 +1,59 @@
+"""Options of ``netarena run`` that choose the executor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from netarena.cli import main
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "2"], "--workers: needs --executor ray"),
+        (["--ray-address", "auto"], "--ray-address: needs --executor ray"),
+        (["--executor", "ray", "--verbose"], "--verbose: cannot be combined with --executor ray"),
+        (
+            ["--executor", "ray", "--max-cost", "1"],
+            "--max-cost: cannot be combined with --executor ray",
+        ),
+        (
+            ["--executor", "ray", "--ray-address", "a:1", "--agent-cmd", "x {port}"],
+            "--agent-cmd: serves the agent on 127.0.0.1, which workers on other nodes cannot reach",
+        ),
+        (
+            ["--executor", "ray", "--ray-address", "a:1", "--over-a2a"],
+            "--over-a2a: serves the agent on 127.0.0.1",
+        ),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "toy", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_ray_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = ["--executor", "ray", "--seed", "1", "--out", str(tmp_path / "run")]
+    assert main(["run", "toy", *options]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert '--executor: ray needs ray, which is not installed: pip install "netarena[ray]"' in told
+
+
+def test_cluster_without_a_token_of_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = ["--executor", "ray", "--ray-address", "127.0.0.1:6379", "--seed", "1"]
+    assert main(["run", "toy", *options, "--out", str(tmp_path / "run")]) == 2
+    assert "--ray-address: there is no token of the cluster" in capsys.readouterr().err
