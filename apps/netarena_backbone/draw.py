@@ -857,8 +857,7 @@ class _Draft:
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
             # The other AS now has a route to this loopback address. The rule drops ICMP packets
-            # from that AS, so that it cannot ping this address, like all other loopback addresses
-            # of ours.
+            # from that AS, which must not be able to ping any loopback address of ours.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))
             near_peer = {"update_source": near_loop, **hops}
             far_peer = {"update_source": far_loop, **hops}

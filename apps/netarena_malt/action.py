@@ -177,7 +177,7 @@ class Operation(Generic[P]):
     """One kind of action: its parameters, description, effect, and form of answer."""
 
     parameters: type[P]
-    #: Returns an imperative sentence that states everything on which the effect depends.
+    #: Returns an imperative sentence with everything on which the effect depends.
     describe: Callable[[P], str]
     #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]

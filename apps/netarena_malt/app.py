@@ -238,7 +238,7 @@ class Malt(Labelled):
         return int(getattr(config, "attempts", 1))
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """Return the explained episode; one whose last attempt was not judged is not safe."""
+        """Return the episode with explanations; it is unsafe if only trial attempts were judged."""
         judged = [step.judgement for step in episode.steps if step.judgement is not None]
         if judged and TRIAL in judged[-1].noted and episode.outcome is Outcome.UNSOLVED:
             episode = episode.model_copy(update={"safe": False})
@@ -308,7 +308,7 @@ class Malt(Labelled):
             return {}
         quality = episode.quality
         if quality is None and episode.level == PLANNING_LEVEL and not episode.correct:
-            # no answer to a planning task: nothing is known of the task, so that it counts as 0
+            # a planning task without a judged answer has quality 0 if the agent failed
             quality = 0.0 if episode.outcome is Outcome.AGENT_FAILED else None
         return {"latency_s": _latency_s(episode)} | (
             {} if quality is None else {"quality": quality}

@@ -191,7 +191,7 @@ class _Edits:
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return hand-written rules; in an earlier version the first found 53 % of the targets."""
+        """Return values of hand-written rules; the first rule once found 53 % of the targets."""
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),

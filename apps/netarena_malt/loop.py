@@ -212,7 +212,7 @@ def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
         raise _UnfitError
 
 
-# Which nodes.
+# Selections of nodes.
 
 
 def _draw_members(

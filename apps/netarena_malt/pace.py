@@ -29,7 +29,7 @@ def _measure() -> float:
 
 
 def _work() -> int:
-    """Do what planning programs do: integers, lists and dictionaries."""
+    """Run operations typical of planning programs, on integers, lists and dictionaries."""
     seed, total = 12345, 0
     table = dict.fromkeys(range(512), 0)
     for _ in range(200_000):

@@ -51,13 +51,13 @@ from netarena_malt.topology import (
 
 #: Probability that a node is named rather than described, by number of enclosing descriptions.
 _NAMED = (0.1, 0.6, 1.0)
-#: Probability of 'that switch' for the only switch mentioned so far, and so for other kinds.
+#: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
 _AGAIN = 0.7
 _CONTEXT = 0.45
 #: Minimum number of held-out productions in a held-out text; a text with fewer is written again.
 _HELD_OUT = 3
-#: Probabilities: of short names for ports of one switch, and of 'like' another switch to describe a
-#: new switch's parents.
+#: Probability of short names for the ports of one switch, and probability of giving a new switch's
+#: parents as those of another switch.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
@@ -204,9 +204,10 @@ class Writer:
         )
 
     def _expand_alike(self, symbol: str, **operands: Operand) -> str:
-        """Return a text for ``symbol`` with the same draws wherever this text needs the symbol.
+        """Return a text for ``symbol``, which is the same throughout the text of one task.
 
-        Symbols that differ in their last part only, as singular and plural, share their draws.
+        Symbols that differ only in their last part, such as singular and plural, share random
+        draws.
         """
         group = symbol.rpartition(".")[0] or symbol
         if group not in self._seeds:
@@ -482,8 +483,8 @@ class Writer:
         """Return a plan to mention ``name`` in descriptions of the nodes ``around``, or None.
 
         The plan uses no name that contains the name of a node in ``around``, and no reference to
-        such a node. ``family`` is that of the innermost description; ``name`` is described with
-        another one, since the sibling of a sibling, or the second of the third, is hard to read.
+        such a node. ``family`` is the family of the innermost description. ``name`` is described
+        with another family, because 'the sibling of a sibling' is hard to read.
         """
         if name in around:
             return None
@@ -586,7 +587,7 @@ class Writer:
         return self._expand(f"{many}.{form}", name=lambda: self._names(shown))
 
     def _names(self, names: Sequence[str]) -> str:
-        """Return names in quotes, possibly only the first and the last for consecutive numbers."""
+        """Return names in quotes; consecutive numbers may be shortened to 'first to last'."""
         first, last = names[0], names[-1]
         stem = first.rstrip("0123456789")
         start = int(first[len(stem) :] or 0)

@@ -2,7 +2,7 @@
 
 A plan is safe if it keeps every rule and every request, also in the states between waves. A safe
 plan is correct if its objective is at most one hundredth above the reference. The report that a
-task is impossible is right only with the id of the request that is to blame.
+task is impossible is right only if it names the request that makes the task impossible.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def judge(
     *,
     cut: bool,
 ) -> Judgement:
-    """Judge an answer of a type with data; ``findings`` are about the network.
+    """Judge an answer, given by its type and data; ``findings`` are about the network.
 
     ``hidden`` are the parameters of the query's action. ``cut`` is set for data above the limits.
     """
@@ -110,7 +110,7 @@ def _judge_plan(
 
 
 def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Finding]) -> Judgement:
-    """Return the judgement of an answer without a plan; its quality is 0 where a plan exists."""
+    """Return the judgement of an answer without a plan; its quality is 0 if a plan exists."""
     detail: dict[str, JsonValue] = {DECIDED_BY: rule}
     if blocking is None:
         detail[QUALITY] = 0.0
@@ -118,10 +118,10 @@ def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Find
 
 
 def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
-    """Return the judgement of an attempt that does not count, from that of its answer.
+    """Return the judgement of a trial attempt, made from the judgement of its answer.
 
-    Its reason is what the agent reads: the objective and the violated constraint of a plan. It does
-    not say how good the objective is, and nothing about the report that there is no plan.
+    The agent reads its reason, which has the plan's objective and violated constraint. The reason
+    does not rate the objective, and does not say whether the report of an impossible task is right.
     """
     detail = judgement.detail if isinstance(judgement.detail, dict) else {}
     objective = detail.get(OBJECTIVE_KEY)

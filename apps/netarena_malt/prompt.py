@@ -134,7 +134,7 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 
 def tell_attempt(number: int, attempts: int) -> str:
-    """Return which attempt a reply is, and what follows from it."""
+    """Return a text about the number of an attempt and whether the attempt counts."""
     if number == attempts:
         return f"This is attempt {number} of {attempts}, the last one. Only this attempt counts."
     return (
@@ -145,7 +145,7 @@ def tell_attempt(number: int, attempts: int) -> str:
 
 
 def _tell_step(number: int, step: Step) -> str:
-    """Return an earlier attempt: its program, and what it led to."""
+    """Return a text about an earlier attempt: its program and its result."""
     code = step.move["code"] if isinstance(step.move, dict) else None
     shown = f"\n```python\n{code}\n```" if code else ""
     judged = step.judgement.reason if step.judgement is not None else ""

@@ -538,7 +538,7 @@ def _edited(base: Base, places: list[str]) -> list[str]:
 def _draw_step(
     kind: str, before: Draft, after: Draft, focus: str, rng: random.Random
 ) -> Action | None:
-    """Draw one action; loops are applied to ``after``; later questions should depend on loops."""
+    """Draw one action; loops change ``after``, and questions should depend on that change."""
     if kind in SHAPES:
         return draw_loop(kind, after, focus, rng)
     action = _DRAW[kind](after, focus, rng)

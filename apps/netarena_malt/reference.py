@@ -216,7 +216,7 @@ def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
 
 
 def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
-    """Return ``reference`` with the position of ``name``; None among one node or too many nodes."""
+    """Return ``reference`` with the position of ``name``; None for one or too many candidates."""
     assert reference.anchor is not None
     names = _inside(draft, reference.anchor, reference.kind)
     if not 1 < len(names) <= _MAX_NAMES:
@@ -301,7 +301,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 _RANKS = ("largest", "smallest", "named")
 _IN_SOMETHING = frozenset({*_RANKS, "only", "most_ports"})
 _BESIDE = ("next", "previous", "sibling")
-#: Form of reference -> its family, where several forms are much alike.
+#: Form of reference -> name of its family of similar forms.
 FAMILIES: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(_BESIDE, "sibling") | dict.fromkeys((*_RANKS, "of_all", "most_ports"), "order")
 )

@@ -204,8 +204,8 @@ def program(actions: Sequence[Action]) -> str:
 
 # Wrong replies.
 
-#: Answer type -> lines after the reference solution, each of which makes any right answer wrong.
-#: ``port`` and ``number`` are drawn.
+#: Answer type -> lines to append to the reference solution; each of them makes a right answer
+#: wrong. ``port`` and ``number`` are drawn.
 _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "graph": (

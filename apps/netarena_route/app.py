@@ -225,7 +225,7 @@ class Route(NetworkApplication):
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # A fault that removes a lock leaves no setting on the machine.
+            # With this fault, a lock is missing, so the machine has one setting less.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(

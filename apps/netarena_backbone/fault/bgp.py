@@ -297,7 +297,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield peers' or upstreams' routes that are marked as a customer's and so go to all ASes."""
+    """Yield marks of peers' or upstreams' routes as a customer's, which all ASes then receive."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":

@@ -1,1 +1,1 @@
-"""Planning tasks (level 5): plans for the network at a size where search decides."""
+"""Planning tasks (level 5): optimisation problems that are large enough to require a search."""

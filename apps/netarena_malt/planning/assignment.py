@@ -1,12 +1,13 @@
-"""Assignments of items to bins: switches to waves, depots or racks, with requests on top.
+"""Assignments of items to bins: switches to waves, depots or racks, subject to requests.
 
-A ``Model`` is an instance without the words of its kind. Requests are objects with ``id``, ``rule``
-and ``items`` (numbers), and depending on the rule ``bins`` (numbers), ``gap`` or ``limit``:
+A ``Model`` is an instance in terms of items and bins, whatever the kind of task. Requests are
+objects with ``id``, ``rule`` and ``items`` (numbers), and depending on the rule ``bins`` (numbers),
+``gap`` or ``limit``:
 
 - ``only``: the items are in these bins.
 - ``apart``: the numbers of the bins of any two items differ by at least ``gap``.
 - ``together``: all items are in one bin.
-- ``order``: each item's bin is at least ``gap`` numbers after the bin of the item before it.
+- ``order``: each item's bin number is at least ``gap`` above that of the previous item's bin.
 - ``at_most``: at most ``limit`` of the items are in these bins.
 """
 
@@ -34,7 +35,7 @@ class Model:
     room: tuple[tuple[int, ...], ...]
     #: Cost of an item in a bin.
     cost: Callable[[int, int], int | None]
-    #: Cost of a bin that holds anything.
+    #: Cost of each bin that holds at least one item.
     opening: tuple[int, ...] = ()
     #: Group of each item, and the maximum number of items of a group in one bin (0 for no limit).
     groups: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ def _key(value: Any) -> Any:
 
 
 def judge(model: Model, place: Sequence[int]) -> Verdict:
-    """Return the cost of an assignment and its first violation: rooms, groups, then requests."""
+    """Return the cost of an assignment, and its first violation of rooms, groups or requests."""
     cost = 0
     violation: Violation | None = None
     for item, bin_ in enumerate(place):
@@ -247,7 +248,7 @@ class Filling:
         return [tuple(unit) for unit in units.values()]
 
     def choices(self, unit: Iterable[int]) -> set[int]:
-        """Return the bins in which every item of ``unit`` may be, without looking at loads."""
+        """Return the bins in which every item of ``unit`` may be, ignoring loads."""
         return set.intersection(*(self.allowed[item] for item in unit))
 
     def fits(self, unit: Sequence[int], bin_: int) -> bool:
@@ -304,7 +305,7 @@ def fill(
     rank: Callable[[Sequence[int]], Any],
     prefer: Callable[[Filling, Sequence[int], int], Any],
 ) -> list[int] | None:
-    """Place unit after unit in the best bin that takes it; return None if no bin does.
+    """Place each unit in the best bin that has room for it; return None if no bin has.
 
     Units of requests come first, in the order of ``_FIRST``, then the others by ``rank``; the best
     bin has the smallest value of ``prefer``.
@@ -348,9 +349,9 @@ def numbered(requests: Iterable[dict[str, Any]], rng: random.Random) -> list[dic
 def replaced(
     requests: Sequence[dict[str, Any]], rule: str, place: int, blocking: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the requests with ``blocking`` in place of one with its rule, and the id.
+    """Return the requests after ``blocking`` has replaced one of the same rule, and the id.
 
-    ``place`` chooses among the requests of this rule, so that positions are even.
+    ``place`` is the index, modulo their number, of the replaced request among those of ``rule``.
     """
     same = [number for number, request in enumerate(requests) if request["rule"] == rule]
     number = same[place % len(same)]

@@ -1,7 +1,7 @@
 """The kinds of planning tasks by label, and the drawing of a task.
 
 An instance is drawn again until a greedy program finds a plan that is enough worse than the planted
-one. In one of ``_IMPOSSIBLE`` tasks, one request is replaced by another that no plan can keep.
+one. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with one that no plan can satisfy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Drain schedules: which switch is drained and upgraded in which wave.
+"""Drain schedules, which assign each switch to the wave in which it is drained and upgraded.
 
 The planted waves use up nearly all technician minutes. For the fewest waves, the bound is the total
 of the minutes divided by the minutes of a wave, rounded up. For weighted urgency, the bound is the
-cost of the schedule that may split switches: it takes them by weight per minute.
+cost of the best schedule that may split switches, in order of weight per minute.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _rows(data: Data, place: Sequence[int] | None) -> Plan | None:
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Place large or urgent switches first, in the earliest wave that takes them."""
+    """Place large or urgent switches first, in the earliest wave that has room."""
     switches, urgent = data["switches"], data["objective"] == "urgency"
 
     def rank(unit: Sequence[int]) -> Any:
@@ -93,7 +93,7 @@ def _greedy(data: Data) -> Plan | None:
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Place the switches in the order of the list, in the earliest wave that takes them."""
+    """Place the switches in the order of the list, in the earliest wave that has room."""
     return _rows(data, fill(_model(data), tuple, lambda _filling, _unit, bin_: bin_))
 
 
@@ -117,7 +117,7 @@ def _draw(
     switches: list[dict[str, Any]] = []
     planted: dict[str, int] = {}
     for number, members in enumerate(waves, start=1):
-        # on average two thirds of a hundredth stays free, so that fewer waves cannot suffice
+        # on average 0.67 % of the minutes stays free, too little to save a wave
         minutes = _split(_MINUTES - rng.randrange(_MINUTES // 75), len(members), 18, rng)
         benches = _split(_BENCHES - rng.randrange(5), len(members), 12, rng)
         for place, need, bench in zip(members, minutes, benches, strict=True):
@@ -242,7 +242,7 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` by one that contradicts the rules of all waves."""
+    """Replace a request of ``rule`` with one that the limits of waves make impossible."""
     data = instance.data
     waves, minutes = data["waves"], {e["name"]: e["minutes"] for e in data["switches"]}
     names = list(minutes)

@@ -63,7 +63,7 @@ class _Network:
         return found
 
     def paths(self, demand: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of links that a demand may use, without looking at requests."""
+        """Yield the pairs of links that a demand may use, ignoring requests."""
         for spine in self.spine_block:
             for up in self.between.get((demand["from"], spine), ()):
                 for down in self.between.get((demand["to"], spine), ()):
@@ -222,7 +222,7 @@ def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan
 
 
 def _common(network: _Network) -> dict[int, set[str]]:
-    """Return the spine switches that all demands of a request to be together can use."""
+    """Return the spine switches that all demands of a ``together`` request can use."""
     found: dict[int, set[str]] = {}
     for request in network.requests:
         if request["rule"] == "together":
@@ -333,7 +333,7 @@ def _named(
 
 
 def _draw_utilisation(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw paths, then capacities: those of a few blocks are used evenly, others less."""
+    """Draw paths, then capacities; links of a few blocks are used evenly, all other links less."""
     links, spines = _draw_links(places, "utilisation", rng)
     at: dict[str, list[int]] = {}
     for number, link in enumerate(links):
@@ -466,7 +466,7 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` by one that contradicts the links of one or two blocks."""
+    """Replace a request of ``rule`` with one that the links of some blocks make impossible."""
     data = instance.data
     network = _Network(data)
     demands = network.demands
@@ -487,7 +487,7 @@ def _block(
         elif len(local) > _LISTED:
             chosen = rng.sample(local, _LISTED)
             most = 0 if rule == "through" else rng.randrange(1, 4)
-            # even without the largest ones, the demands exceed the links to these spine switches
+            # even without the largest demands, the rest exceeds the links to these spine switches
             load = sum(sorted(demand["size"] for demand in chosen)[: len(chosen) - most])
             listed: list[str] = []
             for spine in rng.sample(names, len(names)):
@@ -517,7 +517,7 @@ _LISTED = 7
 def _split_up(
     network: _Network, local: Sequence[Mapping[str, Any]], most: int, rng: random.Random
 ) -> dict[str, Any] | None:
-    """Return demands that no spine switch can carry together, because of links or capacity."""
+    """Return demands that no single spine switch can carry, because it lacks links or capacity."""
     if network.utilisation:
         pair = rng.sample(network.demands, 2)
         reached = [{network.links[up]["spine"] for up, _ in network.paths(one)} for one in pair]

@@ -1,9 +1,9 @@
-"""Upgrade offers: which of many bundles to buy, so that every target gets the units it needs.
+"""Upgrade offers: a choice of bundles to buy, so that every target gets the units it needs.
 
-The prices come from a value of each target's units, so that linear programming duality gives the
-bound: the needs at these values. The planted offers cost exactly their values and cover the needs
-exactly. The price of an offer in a rebate also has a share of the rebate, so that a complete set of
-offers costs its values.
+Prices are computed from a drawn value of each target's units. By linear programming duality, the
+bound is the total value of all needs. The planted offers cost exactly their values and cover the
+needs exactly. The price of an offer in a rebate also has a share of the rebate, so that a complete
+set of offers costs its values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TARGETS = 40
 _LEAST_NEED = 10
 _SUPPLIERS = 12
 _PAIRS = 140
-#: Sets of offers with a rebate, and how many of them are planted.
+#: Number of sets of offers with a rebate, and number of planted sets.
 _REBATES = 45
 _PLANTED_REBATES = 15
 _COUNTS = {"at_most": 7, "at_least": 7, "share": 7}
@@ -156,7 +156,7 @@ class _Basket:
                 self.missing[target] -= number
 
     def drop(self) -> None:
-        """Remove offers that nothing needs, the dearest first."""
+        """Remove unneeded offers, the most expensive first."""
         for offer in sorted(self.chosen, key=lambda one: (-one["price"], one["name"])):
             rest = [one for one in self.chosen if one is not offer]
             names = self.names - {offer["name"]}
@@ -180,7 +180,7 @@ def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Bask
                 basket.add(min(open_, key=lambda offer: (rank(basket, offer), offer["name"])))
     left = basket.offers
     while any(number > 0 for number in basket.missing.values()):
-        # an offer that is useless or excluded once stays so
+        # an offer that has become useless or excluded remains so
         left = [offer for offer in left if basket.useful(offer) and basket.takes(offer)]
         if not left:
             return None
@@ -189,7 +189,7 @@ def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Bask
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Buy the offer with the lowest price per useful unit, then drop what nothing needs."""
+    """Buy the offers with the lowest price per useful unit, then drop unneeded offers."""
     basket = _buy(
         data, lambda found, offer: offer["price"] * 1000 // max(1, 100 * found.useful(offer))
     )
@@ -302,7 +302,7 @@ def _requests(data: Data, planted: set[str], rng: random.Random) -> list[dict[st
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` by one that contradicts a need or the incompatible pairs."""
+    """Replace a request of ``rule`` with one that needs or incompatible pairs make impossible."""
     data = instance.data
     offers = data["offers"]
     target = rng.choice(sorted(data["needs"]))

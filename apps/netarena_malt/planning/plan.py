@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-#: The data of an instance, as it stands in ``graph_data.graph["planning"]``: a JSON object.
+#: The data of an instance: a JSON object, as stored in ``graph_data.graph["planning"]``.
 Data: TypeAlias = Mapping[str, Any]
 #: A plan in the form of an answer: rows of a table, or the elements of a list.
 Plan: TypeAlias = Sequence[Any]
 
-#: A correct plan is at most this much worse than the reference, in hundredths.
+#: Maximum excess of a correct plan's objective over the reference, in percent.
 TOLERANCE_PCT = 1
-#: A reference is at most this much above its bound, in hundredths.
+#: Maximum excess of a reference over its bound, in percent.
 GAP_PCT = 1
-#: A greedy plan is at least this much worse than the reference, in hundredths and in units.
+#: Minimum excess of a greedy plan's objective over the reference, in percent and in units.
 GREEDY_PCT = 3
 GREEDY_UNITS = 2
 #: Largest quality; a plan that is better than the reference can exceed 1.
@@ -24,7 +24,7 @@ MOST_QUALITY = 1.5
 
 
 class PlanError(Exception):
-    """A plan that cannot be read as a plan; the message names the first error in one sentence."""
+    """An answer that cannot be read as a plan; the message states the first error."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Kind:
     name: str
     #: Type of the answer: ``table`` (rows) or ``list``.
     answer: str
-    #: Rules of requests, each of which can be the one that blocks.
+    #: Rules of requests; a request of any of these rules can be the blocking one.
     rules: tuple[str, ...]
     #: Whether the network has enough elements for an instance.
     fits: Callable[[Sequence[Place]], bool]

@@ -28,9 +28,10 @@ from netarena_malt.planning.wording import Brief, compose, pick
 
 _SWITCHES = 320
 _DEPOTS = 60
-#: Depots that are open in the planted plan.
+#: Number of depots that are open in the planted plan.
 _OPEN = 24
-#: Depots that may serve a switch; racks and dear racks that may hold a new switch.
+#: Number of depots that may serve a switch; numbers of racks and of expensive racks that may hold a
+#: new switch.
 _NEAR = 12
 _NEAR_RACKS = 10
 _NEAR_SPARE = 2
@@ -94,7 +95,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # depots that stay closed have room for random switches, so that sizes show nothing
+        # a depot that stays closed has room for random switches, so that its size does not reveal
+        # this
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
@@ -127,7 +129,7 @@ def _window(ring: Sequence[str], name: str, size: int, rng: random.Random) -> li
 
 
 def _excess(price: int, rng: random.Random) -> int:
-    """Return how much a pair that is not planted costs above its price: often hardly anything."""
+    """Return the cost of an unplanted pair above its price, which is often nearly 0."""
     tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
     return price * tenths // 1000 + rng.randrange(3)
 
@@ -177,7 +179,7 @@ _KEYS = ("watts", "units", "uplinks")
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw new switches that nearly fill most racks, and some dear racks with much room."""
+    """Draw new switches that nearly fill most racks, and some expensive racks with much room."""
     racks = sorted(rng.sample(sorted({place.rack for place in places}), _RACKS))
     names = [f"new{number:03d}" for number in range(1, _NEW_SWITCHES + 1)]
     needs = {
@@ -236,7 +238,7 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
 
 
 def _greedy_racks(data: Data) -> Plan | None:
-    """Place large switches first, in the cheapest rack that takes them."""
+    """Place large switches first, in the cheapest rack that has room for them."""
     model = _rack_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -301,7 +303,7 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` by one that the bins offered to its switches cannot satisfy."""
+    """Replace a request of ``rule`` with one that the bins of its switches cannot satisfy."""
     data = instance.data
     word = "depots" if "depots" in data else "racks"
     offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
@@ -350,7 +352,7 @@ def _crowd(offered: Mapping[str, set[str]], start: str) -> dict[str, Any] | None
     return None
 
 
-#: Largest blocking request of switches that must not share a bin.
+#: Maximum number of switches in a blocking request for separate bins.
 _MOST_CROWD = 24
 
 
@@ -365,7 +367,7 @@ def _judge_racks(data: Data, value: Any) -> Verdict:
 
 
 def _first_depot(data: Data) -> Plan | None:
-    """Take the switches in the order of the list, each to the first depot in use with room."""
+    """Take the switches in the order of the list, each to the first used depot with room."""
     model = _depot_model(data)
     return _rows(model, fill(model, tuple, lambda found, _unit, bin_: not any(found.loads[bin_])))
 

@@ -14,11 +14,11 @@ class Brief:
     """The parts of a task's text. Lists become one line per element."""
 
     goal: str
-    #: Keys of the data, and what they hold.
+    #: Keys of the data, and descriptions of their values.
     data: Sequence[str]
     #: Rules that no request can change.
     rules: Sequence[str]
-    #: Rules of requests, and what they mean.
+    #: Rules of requests, and their meanings.
     requests: Sequence[str]
     objective: str
     #: The form of an answer with a plan.

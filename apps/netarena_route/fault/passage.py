@@ -159,7 +159,7 @@ class Passage:
 
     @cached_property
     def _moved(self) -> list[tuple[Packet, Packet]]:
-        """Packets whose table the entries change: as (packet without, packet with the entries)."""
+        """Packets that the entries move to another table, as (packet without, packet with them)."""
         if not by_rules(self.plan):
             return []
         return [

@@ -68,7 +68,7 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault in a network that has got more intended settings since it was drawn."""
+    """Return the same fault for a network that got more intended settings after the draw."""
     return apply(fault.kind, *read(plan, fault))
 
 
