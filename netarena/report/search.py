@@ -36,12 +36,12 @@ def write_report(told: Mapping[str, Any]) -> str:
             "give unbiased rates."
         )
         lines += ["## Kinds of query", "", note, ""]
-        lines += [*table(["kind of query", "failure rate", "failed"], rows), ""]
+        lines += [*table(["kind of query", "failure rate", "failed"], rows)]
     rows = [
         [name, _rate(told[key]), f"{told[key]['failed']} of {told[key]['graded']}"]
         for key, name in (("fresh_found", "found"), ("fresh_uniform", "uniform"))
     ]
-    lines += ["## Fresh queries", "", *table(["drawn from", "failure rate", "failed"], rows), ""]
+    lines += ["## Fresh queries", "", *table(["drawn from", "failure rate", "failed"], rows)]
     if told["invalid"]:
         lines += [f"{told['invalid']} queries were invalid and are left out of all rates.", ""]
     if told["scenario"]:
