@@ -463,7 +463,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _extends(entry: Any, attributes: Any, surplus: int) -> bool:
-    """Return whether ``entry`` has all of ``attributes`` and ``surplus`` more members."""
+    """Return whether ``entry`` has all of ``attributes`` and exactly ``surplus`` other members."""
     return len(entry) == len(attributes) + surplus and attributes.items() <= entry.items()
 
 

@@ -39,7 +39,7 @@ def intensity(base: Base) -> float:
 
 
 def spread(draft: Draft, rng: random.Random) -> None:
-    """Remove, add and change switches and ports everywhere in ``draft``, still without edits."""
+    """Remove, add and change switches and ports everywhere in ``draft``, which has no edits yet."""
     base = draft.base
     switches = base.index.names[EK_PACKET_SWITCH]
     share = intensity(base) * len(switches)

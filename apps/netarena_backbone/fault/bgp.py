@@ -297,7 +297,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield marks of peers' or upstreams' routes as a customer's, which all ASes then receive."""
+    """Yield changes that mark routes of peers or upstreams as a customer's routes."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
@@ -437,7 +437,7 @@ def _admits_less(world: World) -> Iterator[Change]:
 
 
 def _tells_not(world: World) -> Iterator[Change]:
-    """Yield route maps towards other ASes that lack an entry."""
+    """Yield changes that remove an entry from a route map towards another AS."""
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
             yield simple(

@@ -24,9 +24,9 @@ from netarena_network.action import Command, Fault
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
 #: Maximum number of draws of all faults, and of one fault, until a world counts as having no room.
 _TRIES, _TRIES_OF_ONE = 6, 16
-#: Maximum number of draws in a search for two faults of which one waits for the other.
+#: Maximum number of draws to find two faults, one of which waits for the other.
 _TRIES_OF_PAIR = 60
-#: Changes that are not fully repaired: indices of whole changes, and single parts of changes.
+#: Changes that are not fully repaired: whole changes, and single parts (change, index).
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
 
@@ -366,7 +366,7 @@ def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return descriptions of required properties that the faults lack."""
+    """Return a description of each required property that the faults lack."""
     room = Room(world)
     room.changes = [read(world, fault) for fault in faults]
     found = [

@@ -305,7 +305,7 @@ def fill(
     rank: Callable[[Sequence[int]], Any],
     prefer: Callable[[Filling, Sequence[int], int], Any],
 ) -> list[int] | None:
-    """Place each unit in the best bin that has room for it; return None if no bin has.
+    """Place each unit in the best bin that has room for it; return None if a unit fits in no bin.
 
     Units of requests come first, in the order of ``_FIRST``, then the others by ``rank``; the best
     bin has the smallest value of ``prefer``.

@@ -101,7 +101,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _split(total: int, parts: int, least_pct: int, rng: random.Random) -> list[int]:
-    """Return ``parts`` positive whole numbers with this sum, each at least ``least_pct`` of it."""
+    """Return ``parts`` positive whole numbers with this sum, each at least ``least_pct`` %."""
     least = total * least_pct // 100
     cuts = sorted(rng.randrange(total - parts * least + 1) for _ in range(parts - 1))
     edges = [0, *cuts, total - parts * least]
@@ -117,7 +117,7 @@ def _draw(
     switches: list[dict[str, Any]] = []
     planted: dict[str, int] = {}
     for number, members in enumerate(waves, start=1):
-        # on average 0.67 % of the minutes stays free, too little to save a wave
+        # on average about 0.6 % of the minutes stays free, too little to save a wave
         minutes = _split(_MINUTES - rng.randrange(_MINUTES // 75), len(members), 18, rng)
         benches = _split(_BENCHES - rng.randrange(5), len(members), 12, rng)
         for place, need, bench in zip(members, minutes, benches, strict=True):

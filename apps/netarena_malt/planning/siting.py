@@ -95,8 +95,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # a depot that stays closed has room for random switches, so that its size does not reveal
-        # this
+        # a closed depot has room for random switches, so that its size does not mark it as closed
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}

@@ -224,7 +224,7 @@ class Locks:
         return [name for name in every if name not in covered] or every
 
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
-        """Return whether a further lock that closes these pairs is possible.
+        """Return whether the network has room for a further lock that closes these pairs.
 
         For each lock, there must be a pair that no other lock closes. Each fault must stay visible.
         """

@@ -57,14 +57,15 @@ _GENERAL = frozenset(
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: Groups of kinds for locks. Three of four faults on the router are of its wide kinds, because
-#: interactions need them. Locks of these kinds have a high weight, because few sites have room.
+#: Groups of kinds for locks. Three of four faults on the router are of the first group, because
+#: interactions need them. Locks of that group have a high weight, because few sites have room for
+#: them.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
 #: Shares of faults on the router, and of faults about one pair, that involve a reserve host, like
-#: all locks. Faults that close all pairs of a host never involve a reserve host: no other setting
-#: names a reserve host with such a lock, but other settings might name a host with such a fault.
+#: all locks. Faults that close all pairs of a host never involve a reserve host. No other setting
+#: names a host with such a lock, so a setting that names the host would reveal the fault.
 _ROUTER_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
 #: Maximum number of faults on the router among the faults that are drawn one by one.
 _MOST_ON_ROUTER = 2
@@ -116,7 +117,7 @@ def draw_number(
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return descriptions of required properties that the faults lack."""
+    """Return a description of each required property that the faults lack."""
     healthy = world.intended
     names = world.endpoints
     found = [
@@ -171,7 +172,7 @@ def _worse(
 
 @dataclass
 class _Draw:
-    """The faults of one query while they are drawn."""
+    """The faults of one query during drawing."""
 
     plan: Plan
     rng: random.Random

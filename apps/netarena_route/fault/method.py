@@ -328,7 +328,8 @@ class Method:
     #: Resources that the method changes. Faults that change the same resource are never combined. A
     #: resource after ``~`` is only used and must stay unchanged, so two faults may share it.
     holds: tuple[str, ...] = ()
-    #: Function that returns whether the method has its effect at a site with an exact repair.
+    #: Function that returns whether the method works at a site and its repair restores all
+    #: settings.
     fits: Callable[[Site], bool] = always
     #: Whether the method affects address resolution, which permanent ARP entries replace.
     resolves: bool = False

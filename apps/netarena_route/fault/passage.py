@@ -132,7 +132,7 @@ class Passage:
         return not (by_rules(self.plan) and kind in _OF_RULES and site.preference <= _FIRST)
 
     def covers(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether the entries let all packets pass that a method would lose."""
+        """Return whether the entries let through all packets that a method would lose."""
         return self.comes_first(kind, site) and all(
             self.passes(packet) for packet in self._lost(method, site, broken)
         )

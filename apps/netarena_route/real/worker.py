@@ -55,8 +55,7 @@ class RouteWorker(worker.Worker):
         super().__init__(turns)
         #: In tickets: finds remains of faults or, in false alarms, changes by commands.
         self._trace: Trace | None = None
-        #: Machine with commands -> settings that, before the commands, already expired or took
-        #: effect later.
+        #: Machine -> settings before its first command that expire or take effect later.
         self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
