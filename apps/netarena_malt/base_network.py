@@ -345,7 +345,7 @@ def growth_of(key: Key) -> int:
 def base_of(initial: Any) -> Base:
     """Return the base of a query with this initial state.
 
-    Raises ConfigError if the base's model file is missing, broken, or changed, and as ``key_of``.
+    Raises ConfigError like ``key_of``, and if the base's model file is missing, broken or changed.
     """
     key = key_of(initial)
     if key is None:

@@ -441,7 +441,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 )
 
 
-# On the draft.
+# # Effects on the draft.
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:

@@ -53,7 +53,7 @@ class Draft:
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these lists are changed in place
         return other
 
-    # Queries.
+    # # Look-ups.
 
     def names(self, kind: str) -> Sequence[str]:
         """Return the names of the base's nodes of ``kind``."""

@@ -333,7 +333,7 @@ class Answer:
     #: The updated graph, the graph in data for type ``graph``, or the initial network.
     network: Network
     changes: Changes
-    #: Whether the answer contains such a graph.
+    #: Whether ``network`` is a graph of the answer and not the initial network.
     gave_graph: bool
 
     @classmethod

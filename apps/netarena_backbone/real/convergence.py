@@ -68,7 +68,7 @@ _APART_S = 0.3
 _LOSSES = 2
 #: A session is cleared if its next try is later than this.
 _SOON_S = 4.0
-#: Intervals of observations.
+#: Intervals between observations.
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: A session of this age counts as having sent its whole table, even without an end-of-RIB marker.
 _TELLING_S = 4.0
@@ -419,7 +419,7 @@ class Settling:
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Clear missing sessions at both ends.
 
-        bgpd then retries the sessions after a second, as for the first time, and no end waits on a
+        bgpd then retries the sessions after a second, as on the first try, and no end waits on a
         connection that the other end has closed.
         """
         orders: dict[Who, list[str]] = {}
@@ -630,7 +630,7 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             lasting=up or state in {"Idle", "Active"} or state in _SHUT,
             up=up,
             shut=state in _SHUT,
-            # Reported in whole elapsed seconds.
+            # bgpd reports these times in whole elapsed seconds.
             next_s=1.0 + max(due),
             lost=_number(more.get("connectionsDropped")),
             low=here < there,

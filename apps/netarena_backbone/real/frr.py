@@ -51,7 +51,7 @@ _COPY = (
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: Time limit for starting, on a busy machine.
 _TRY_S = 20.0
-#: Maximum number of characters of the names of refused log files in a note.
+#: Maximum number of characters of the list of refused log files in a note.
 _NOTE_CHARS = 200
 #: Folder for zebra's own socket and other files that only daemons may access.
 _PRIVATE = "/run/private"

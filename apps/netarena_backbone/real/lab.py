@@ -50,7 +50,7 @@ _LOGS_BYTES, _LOGS_FILES = 1 << 20, 18
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
 #: Pipe in a router's folder for its daemons' messages of ``log syslog``.
 _CONSOLE = "console"
-#: Time limit until all daemons listen, and interval of checks.
+#: Time limit until all daemons listen, and interval between checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56

@@ -154,7 +154,7 @@ def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> byt
 
 @cache
 def _curl() -> str:
-    """Return the user agent of ``curl`` with the version of this machine."""
+    """Return the user agent of the ``curl`` that is installed on this machine."""
     program = shutil.which("curl") or ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run([program, "-V"], capture_output=True, timeout=_MOST_S, check=True)
@@ -250,7 +250,7 @@ def answer(packet: bytes, number: int) -> str:
 
 
 def response(body: bytes, tag: bytes) -> bytes:
-    """Return an HTTP response of ``RESPONSE_BYTES``: a short body, and a header that fills it."""
+    """Return an HTTP response with ``body``, padded with a header to ``RESPONSE_BYTES``."""
     start = b'HTTP/1.0 200 OK\r\nContent-Length: %d\r\nETag: "%b"\r\nX-Filling: ' % (len(body), tag)
     end = b"\r\n\r\n" + body
     return start + b"x" * (RESPONSE_BYTES - len(start) - len(end)) + end

@@ -70,7 +70,7 @@ def reached(world: World, follower: Follower) -> Iterator[str]:
 
 
 def _reached_by_large(world: World, follower: Follower, small: Iterable[str]) -> Iterator[str]:
-    """Return the same rows for pings of the world's full packet size."""
+    """Return the rows of ``reached`` for pings of the world's full packet size."""
     if not _is_narrow(world):
         yield from small
         return

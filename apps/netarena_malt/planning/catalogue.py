@@ -1,6 +1,6 @@
 """The kinds of planning tasks by label, and the drawing of a task.
 
-An instance is drawn again until a greedy program finds a plan that is enough worse than the planted
+An instance is drawn again until the plan of a greedy program is sufficiently worse than the planted
 one. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with one that no plan can satisfy.
 """
 

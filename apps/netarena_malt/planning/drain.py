@@ -101,7 +101,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _split(total: int, parts: int, least_pct: int, rng: random.Random) -> list[int]:
-    """Return ``parts`` positive whole numbers with this sum, each at least ``least_pct`` %."""
+    """Split ``total`` into ``parts`` whole numbers, each at least ``least_pct`` % of ``total``."""
     least = total * least_pct // 100
     cuts = sorted(rng.randrange(total - parts * least + 1) for _ in range(parts - 1))
     edges = [0, *cuts, total - parts * least]

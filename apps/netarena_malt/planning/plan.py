@@ -96,7 +96,7 @@ def most_allowed(reference: int) -> int:
 
 
 def is_hard(reference: int, greedy: int) -> bool:
-    """Return whether a greedy plan is enough worse than the reference."""
+    """Return whether a greedy plan exceeds the reference by the required minimum."""
     worse = greedy - reference
     return worse >= GREEDY_UNITS and worse * 100 >= GREEDY_PCT * reference
 

@@ -1,9 +1,9 @@
 """Siting: spare-part depots for switches, and racks for new switches, at least cost.
 
-Both kinds assign items to bins with room. The costs are drawn from prices of an item and of a unit
-of room, so that linear programming duality gives the bound: no plan costs less than the prices of
-all items minus the prices of all room. The planted pairs cost exactly their prices, and the planted
-bins are nearly full, so that the planted plan costs hardly more than the bound.
+Both kinds assign items to bins with room. The costs are computed from drawn prices of items and of
+units of room, so that linear programming duality gives the bound: no plan costs less than the
+prices of all items minus the prices of all room. The planted pairs cost exactly their prices, and
+the planted bins are nearly full, so that the planted plan costs hardly more than the bound.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _excess(price: int, rng: random.Random) -> int:
 
 
 def _greedy_depots(data: Data) -> Plan | None:
-    """Place large switches first, where the cost and the share of a new rent are least."""
+    """Place large switches first, where the cost plus a share of a new depot's rent is lowest."""
     model = _depot_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -341,7 +341,7 @@ _TRIES = 2_000
 
 
 def _crowd(offered: Mapping[str, set[str]], start: str) -> dict[str, Any] | None:
-    """Return switches near ``start``, one more than the bins that are offered to any of them."""
+    """Return switches near ``start``, one more than the bins offered to at least one of them."""
     ranked = sorted(offered, key=lambda name: (-len(offered[name] & offered[start]), name))
     union: set[str] = set()
     for count, name in enumerate(ranked, start=1):

@@ -1,6 +1,6 @@
 """Kinds of faults that affect few pairs of machines, often only one pair; tickets use them.
 
-They are drawn only if the configuration gives a number of faults, and not by name. The label
+They are drawn only if the configuration gives a number of faults instead of their kinds. The label
 ``extended`` does not include them, so that its meaning stays the same.
 """
 
