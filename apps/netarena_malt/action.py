@@ -207,7 +207,7 @@ def act(kind: str, parameters: Record) -> Action:
     return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
 
 
-# The parts of the effects.
+# # Helpers of the effects.
 
 
 def total_port_capacity(graph: Graph, name: str) -> float:

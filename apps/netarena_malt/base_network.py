@@ -193,8 +193,8 @@ class Base:
         #: The structural rule that the network breaks, in words; None if not yet checked.
         self.fault = fault
         self._topology = topology
-        #: Whether edits are spread over the network -> label -> whether queries with this label
-        #: can be drawn from the network. Labels that were not yet checked are missing.
+        #: Cached results, by whether edits are spread over the network and by label: whether the
+        #: network has queries of this label. Labels that were not yet checked are missing.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -406,8 +406,9 @@ def _check_sums(graph: Graph) -> None:
     nodes = graph._node.values()  # noqa: SLF001 -- as in Index
     bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
     step = math.gcd(*map(int, set(bps)))
-    # All capacities are multiples of the step's largest power of two, or of half of that power
-    # after a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that power are exact.
+    # All capacities are multiples of the largest power of two that divides ``step``, or of half of
+    # that power after a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that power are
+    # exact.
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",

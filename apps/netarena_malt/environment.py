@@ -183,7 +183,8 @@ class MaltEnvironment(Environment):
             if planning:
                 await asyncio.to_thread(pace.scale)
             self._taken = base.key, await self._sandboxes.take(base, planning=planning)
-            # Started here, because the time of ``execute`` counts as the agent's.
+            # The sandbox is started here, because the duration of ``execute`` counts as the agent's
+            # time.
             await self._taken[1].start()
         return self._state
 
@@ -206,7 +207,7 @@ class MaltEnvironment(Environment):
             told = {key: value for key, value in self._data.items() if key != "label"}
             request |= {"planning": told, "cpu_limit_s": limit_s}
         result = await sandbox.run(request, self._begun)
-        # In a thread, because the agent's result may be large.
+        # This runs in a thread, because the agent's result may be large.
         self._state, output = await asyncio.to_thread(_observed, result)
         if self._data is not None and isinstance(self._state, dict):
             trial = {"trial": self.turn_number} if self.turn_number < self._attempts else {}

@@ -23,7 +23,8 @@ from netarena_malt.overlay import changes_of
 from netarena_malt.query import initial_graph, plan_data
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: Maximum number of candidates of one query; more of the hundreds of switches would only take time.
+#: Maximum number of candidates of one query; checking more of the hundreds of switches would only
+#: take longer.
 _MOST_CANDIDATES = 24
 
 #: Kinds of edits.

@@ -358,7 +358,7 @@ def _checked(model: _Model) -> Graph:
                 raise _Wrong(f"edges join nodes: there is no entity {end!r:.80}", offset)
         if rows[source].get(target, relations[kind]) is not relations[kind]:
             raise _Wrong(f"edge kinds: {source!r} -> {target!r} has two kinds", offset)
-        # equal names are one object
+        # equal names share one string object
         above, below = nodes[source]["name"], nodes[target]["name"]
         rows[above][below] = columns[below][above] = relations[kind]
     model.edges.clear()

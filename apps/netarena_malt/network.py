@@ -213,7 +213,7 @@ def short(value: Any, limit: int = 80) -> str:
         text = repr(value[:limit])
     else:
         shown = reprlib.Repr()
-        # Only the elements that can be shown.
+        # More elements than these would not fit into the limit.
         shown.maxlist = shown.maxdict = limit // 3
         shown.maxstring = limit
         text = shown.repr(value)

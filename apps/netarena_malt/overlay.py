@@ -52,7 +52,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
         for name in self.base:
             if name not in self.gone:
                 yield name
-        # A list, because lookups during iteration add rows.
+        # The names are listed first, because lookups during iteration add rows.
         yield from [name for name in self.own if name not in self.base]
 
     def __len__(self) -> int:

@@ -7,16 +7,16 @@ from functools import lru_cache
 
 #: Processor time of ``_work`` on the reference machine, in s.
 REFERENCE_S = 0.135
-#: Limits of the scale: a wrong measurement cannot make a limit meaningless.
+#: Bounds of the scale, so that a wrong measurement cannot make a time limit meaningless.
 _LEAST, _MOST = 0.5, 4.0
 _REPETITIONS = 5
 
 
 @lru_cache(maxsize=1)
 def scale() -> float:
-    """Return the processor time of a program here, as a multiple of that on the reference machine.
+    """Return how many times the processor time of the reference machine a program takes here.
 
-    Measured once per process, as the fastest of several repetitions, in steps of a twentieth.
+    The fastest of several repetitions counts, rounded to 0.05. It is measured once per process.
     """
     fastest = min(_measure() for _ in range(_REPETITIONS))
     return min(_MOST, max(_LEAST, round(20 * fastest / REFERENCE_S) / 20))

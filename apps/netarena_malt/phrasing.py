@@ -62,7 +62,8 @@ _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
 _RANGE = 0.5
-#: Limits of capacities in words, in Gbps, and of capacities in Mbps: larger ones are hard to read.
+#: Maximum capacities in Gbps that are written in words, and maximum capacity that is written in
+#: Mbps; larger numbers are hard to read.
 _MAX_SHORT_WORDS = 12
 _MAX_WORDS = 100
 _MAX_MEGA = 100_000

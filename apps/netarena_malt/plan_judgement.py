@@ -32,7 +32,7 @@ from netarena_malt.planning.plan import (
 #: Keys of ``Judgement.detail``: the plan's objective, and its quality in [0, 1.5].
 OBJECTIVE_KEY = "objective"
 QUALITY = "quality"
-#: Note of the judgement of an attempt that does not count.
+#: Note on the judgement of an attempt that does not count.
 TRIAL = "trial"
 
 

@@ -504,7 +504,8 @@ def _draw(
         if loops and draft.original(focus):
             if not untouched.switches(focus):
                 continue
-            # On the unedited network, so that the choice does not depend on the edits.
+            # The focus is narrowed on the unedited network, so that it does not depend on the
+            # edits.
             focus = _narrow(untouched, focus, rng, listed="list" in kinds)
         if not draft.switches(focus):
             continue

@@ -242,7 +242,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
 
 def _parse(code: str) -> ast.Module | None:
     """Return the syntax tree; None for invalid Python or nesting too deep for Python's parser."""
-    # a lock, because warning filters are global and replies are parsed in threads
+    # the lock is needed because warning filters are global and replies are parsed in threads
     with _filters, warnings.catch_warnings():
         # warnings about invalid escapes are irrelevant here
         warnings.simplefilter("ignore")

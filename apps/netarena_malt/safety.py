@@ -66,7 +66,7 @@ def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
     """Return the frame of a query; ``initial`` is the network of ``base`` with a few changes."""
     first = compare(base.network, initial, *touched(initial))
-    # Not copied, because a large network has thousands of containers.
+    # The totals are not copied, because a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
     return Frame(
         initial=initial,

@@ -69,7 +69,7 @@ def spread(draft: Draft, rng: random.Random) -> None:
     others = {bps: [other for other in speeds if other != bps] for bps in speeds}
     for switch in chosen:
         port = rng.choice(draft.contents(switch))
-        # A value that differs from the base, even if the same port is drawn again.
+        # The new value differs from the base, even if the same port is drawn again.
         was = capacity(port) if draft.original(port) else 0.0
         draft.set_capacity(port, rng.choice(others.get(was, speeds)))
 

@@ -147,8 +147,8 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
     This takes a third less memory, but the graph must then not be changed.
     """
     graph: Graph = nx.DiGraph()
-    # Written directly into the DiGraph's internal dicts, because add_nodes_from and add_edges_from
-    # copy every attribute dict and take three times as long.
+    # The code writes directly into the DiGraph's internal dicts, because add_nodes_from and
+    # add_edges_from copy every attribute dict and take three times as long.
     nodes, successors, predecessors = graph._node, graph._succ, graph._pred  # noqa: SLF001
     types: dict[str, list[str]] = {}
     relations: dict[str, dict[str, str]] = {}
@@ -211,7 +211,7 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _node(switch, EK_PACKET_SWITCH, switch_loc={"stage": float(stage)})
         for switch, _ in switches:
             for port in _ports(topology, switch):
-                # Not built with _node, because this runs thousands of times per graph.
+                # _node is not used here, because this code runs thousands of times per graph.
                 yield (
                     port,
                     {

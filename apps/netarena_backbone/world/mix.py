@@ -818,7 +818,7 @@ def _add_services(world: World, rng: random.Random) -> World:
             protocol: Protocol = "tcp"
             address = rng.choice((_LOCAL, bare(host.port.address)))
         else:
-            # A service with the name of services that other hosts offer.
+            # The service has the same name as services that other hosts offer.
             name, protocol, ports = rng.choice([one for one in SERVICES if one[0] not in names])
             port = rng.choice([one for one in range(ports[0], ports[0] + 9) if one not in taken])
             address = _LOCAL

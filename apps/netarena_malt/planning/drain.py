@@ -158,7 +158,7 @@ def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> 
     for size in order:
         waves.append(chosen[start : start + size])
         start += size
-    # exchange switches until no wave has two of one block
+    # exchange switches until no wave has two switches of one block
     again = True
     while again:
         again = False
@@ -260,7 +260,8 @@ def _block(
         left = rng.randrange(3, 6)
         most = rng.randrange(3, 7)
         chosen = _exceeding(names, minutes, left * _MINUTES, rng)
-        # even without the ``most`` largest, the switches need more than the remaining waves have
+        # even without the ``most`` largest, the switches need more minutes than remaining waves
+        # have
         while sum(sorted(map(minutes.__getitem__, chosen))[:-most]) <= left * _MINUTES:
             chosen.append(rng.choice([name for name in names if name not in chosen]))
         blocking = {

@@ -30,9 +30,9 @@ from netarena_malt.planning.wording import Brief, compose, pick
 
 _BLOCKS = 16
 _SPINES = 64
-#: Switches of a block that have links to spine switches.
+#: Number of switches of a block that have links to spine switches.
 _SWITCHES = 8
-#: Links of a block, for each objective.
+#: Objective -> number of links of a block.
 _LINKS = {"utilisation": 24, "links": 80}
 _DEMANDS = 600
 #: Smallest and largest planted maximum utilisation, in hundredths of a percent.

@@ -118,7 +118,7 @@ class _Basket:
             self._rivals.setdefault(one, set()).add(other)
             self._rivals.setdefault(other, set()).add(one)
         self.requests: list[Mapping[str, Any]] = data["requests"]
-        #: For each offer, the counters that it adds to, and by how much.
+        #: Offer -> list of (counter, amount that the offer adds to it).
         self._adds: dict[str, list[tuple[tuple[str, str], int]]] = {}
         self._limits: dict[tuple[str, str], int] = {}
         self._used: dict[tuple[str, str], int] = {}
