@@ -581,7 +581,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # Only original ports, because new ports must stay.
+        # Only original ports are removed, because new ports must stay.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))

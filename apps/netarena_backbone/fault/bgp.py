@@ -196,7 +196,7 @@ def _duplicate_id(world: World) -> Iterator[Change]:
 
 
 def _no_clients(world: World) -> Iterator[Change]:
-    """Yield route reflectors without any client.
+    """Yield changes that remove all clients of a route reflector.
 
     Removing only one client would have no effect, because the remaining clients and the reflector
     still exchange all routes with that router.

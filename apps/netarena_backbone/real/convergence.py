@@ -428,7 +428,7 @@ class Settling:
         self._terminals.ask(orders)
 
     def _missing(self, start: Look, now: Look, tries: _Tries) -> str:
-        """Return a description of a neighbour that may still appear or be lost, or "".
+        """Return a description of a neighbour that may still be found or lost, or "".
 
         A packet from each existing neighbour must have arrived since the last change of known
         state, which may have rerouted its packets. A missing session must also have been tried

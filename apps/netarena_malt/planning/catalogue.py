@@ -32,7 +32,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 LABELS: tuple[str, ...] = tuple(KINDS)
 _IMPOSSIBLE = 6
-#: Attempts to draw an instance, of which about half succeed.
+#: Maximum number of attempts to draw an instance; about half of the attempts succeed.
 _TRIES = 200
 
 

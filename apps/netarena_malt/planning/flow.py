@@ -509,7 +509,7 @@ def _block(
     return None
 
 
-#: Attempts to find a blocking request, and the number of its demands.
+#: Maximum number of attempts to find a blocking request, and number of its demands.
 _TRIES = 500
 _LISTED = 7
 

@@ -314,7 +314,7 @@ def _block(
         left = need - sum(offer["units"][target] for offer in outside)
         inside = [offer for offer in about if offer not in outside]
         supply, most = 0, 0
-        # the largest of the listed offers do not suffice
+        # even the ``most`` largest of the listed offers do not meet the need
         for number in sorted((offer["units"][target] for offer in inside), reverse=True):
             if supply + number >= left:
                 break

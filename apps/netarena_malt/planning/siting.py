@@ -336,7 +336,7 @@ def _block(
     return None
 
 
-#: Attempts to find a blocking request.
+#: Maximum number of attempts to find a blocking request.
 _TRIES = 2_000
 
 
