@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -192,17 +193,20 @@ class Conduct:
         played = 0
         while played < budget:
             draws: list[Draw] = []
-            work: list[asyncio.Task[bool | None]] = []
-            while len(draws) < min(BATCH, budget - played) and (draw := search.ask()) is not None:
-                task = await self._draw(SEARCHED, draw.number, draw.cell)
-                if isinstance(task, str):
-                    search.skip(draw)
-                    continue
-                draws.append(draw)
-                work.append(asyncio.ensure_future(self._play(SEARCHED, draw.number, task)))
+            async with _together() as work:
+                while len(draws) < min(BATCH, budget - played):
+                    if (draw := search.ask()) is None:
+                        break
+                    task = await self._draw(SEARCHED, draw.number, draw.cell)
+                    if isinstance(task, str):
+                        search.skip(draw)
+                        continue
+                    draws.append(draw)
+                    work.append(asyncio.ensure_future(self._play(SEARCHED, draw.number, task)))
+                results = await asyncio.gather(*work)
             if not draws:
                 break
-            for draw, failed in zip(draws, await _all(work), strict=True):
+            for draw, failed in zip(draws, results, strict=True):
                 if failed is not None:
                     search.tell(draw, failed=failed)
             played += len(draws)
@@ -215,22 +219,22 @@ class Conduct:
         empty: set[Cell] = set()
         vain = at = 0
         results: list[bool | None] = []
-        work: list[asyncio.Task[bool | None]] = []
-        for cell in cells:
-            if len(results) + len(work) >= number or vain > 4 * number + 100:
-                break
-            at += 1
-            task = "empty" if cell in empty else await self._draw(stage, at, cell)
-            if isinstance(task, str):
-                vain += 1
-                if task == "empty":
-                    empty.add(cell)
-                continue
-            work.append(asyncio.ensure_future(self._play(stage, at, task)))
-            if len(work) == BATCH:
-                results += await _all(work)
-                work = []
-        results += await _all(work)
+        while len(results) < number and vain <= 4 * number + 100:
+            async with _together() as work:
+                while len(work) < min(BATCH, number - len(results)) and vain <= 4 * number + 100:
+                    if (cell := next(cells, None)) is None:
+                        break
+                    at += 1
+                    task = "empty" if cell in empty else await self._draw(stage, at, cell)
+                    if isinstance(task, str):
+                        vain += 1
+                        if task == "empty":
+                            empty.add(cell)
+                        continue
+                    work.append(asyncio.ensure_future(self._play(stage, at, task)))
+                if not work:
+                    break
+                results += await asyncio.gather(*work)
         graded = [failed for failed in results if failed is not None]
         return Count(sum(graded), len(graded)), empty
 
@@ -311,13 +315,17 @@ def _in_turn(cells: Sequence[Cell]) -> Iterator[Cell]:
         yield from cells
 
 
-async def _all(work: Iterable[asyncio.Task[bool | None]]) -> list[bool | None]:
-    """Await all tasks in order; if one fails, cancel the others first."""
-    tasks = [*work]
+@asynccontextmanager
+async def _together() -> AsyncIterator[list[asyncio.Future[bool | None]]]:
+    """Context manager: a list of tasks, all of which have ended when the body has ended.
+
+    If the body raises, the tasks are cancelled first.
+    """
+    work: list[asyncio.Future[bool | None]] = []
     try:
-        return [*await asyncio.gather(*tasks)]
+        yield work
     except BaseException:
-        for task in tasks:
+        for task in work:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
         raise

@@ -97,6 +97,38 @@ def test_a_resumed_search_plays_only_what_is_missing_and_ends_the_same(tmp_path)
     assert made[0].made == played - sum('"result": "used"' not in line for line in lines[:17])
 
 
+def test_a_cancelled_search_tears_all_worlds_down_and_can_be_resumed(tmp_path):
+    whole = search(tmp_path / "whole", weak_at_three, budget=24, fresh=4)
+    toy = Fragile(fail_at("open", tries=0))
+    count = [0]
+
+    def make(app):
+        weak = weak_at_three(app)
+
+        def stop(config):
+            count[0] += 1
+            if count[0] == 11:
+                asyncio.get_running_loop().call_soon(task[0].cancel)
+            return weak(config)
+
+        return stop
+
+    task = []
+
+    async def work():
+        scope = Scope.of(toy, toy.config_type.parse({}))
+        async with toy:
+            log = Log(tmp_path / LOG_NAME)
+            run = Conduct(scope, make(toy), tmp_path, 3, 4, log).run(24, 4)
+            task.append(asyncio.ensure_future(run))
+            with pytest.raises(asyncio.CancelledError):
+                await task[0]
+            assert toy.live == 0
+
+    asyncio.run(work())
+    assert search(tmp_path, weak_at_three, budget=24, fresh=4) == whole
+
+
 def test_a_changed_log_is_refused(tmp_path):
     search(tmp_path, weak_at_three, budget=8, fresh=0)
     path = tmp_path / LOG_NAME
