@@ -208,9 +208,12 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
                     return await conduct.run(asked["budget"], asked["fresh"])
 
     again = f"netarena search {asked['application']} --out {folder} --resume"
-    outcome = run_until_stopped(
-        work, hint=lambda: f"results are kept; {again} continues the search"
-    )
+
+    def hint() -> str:
+        kept = (folder / LOG_NAME).exists()
+        return f"graded queries are kept; {again} continues the search" if kept else ""
+
+    outcome = run_until_stopped(work, hint=hint)
     seeded = choice.agent is not None and asks_no_model(choice.agent)
     fresh_seed = derive_seed(asked["seed"], FOUND, "scenario") if seeded else None
     files = write_scenarios(scope, outcome, _participant(choice, app), fresh_seed)
