@@ -9,7 +9,8 @@ from typing import Any
 from netarena.sdk import Change, Difference, JsonValue, Picture, Query, State
 from netarena_malt.correctness import differences, wrong_data, wrong_form
 from netarena_malt.network import Changes, Network, equal
-from netarena_malt.state import Answer, Case, case_of
+from netarena_malt.query import plan_data
+from netarena_malt.state import Answer, Case, case_of, judge
 
 #: Maximum number of nodes and edges in a picture.
 MAX_NAMED = 200
@@ -27,6 +28,8 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
         return ()
     case = case_of(query)
     answer = Answer.read(case, state)
+    if plan_data(query) is not None:
+        return (_draw_plan(query, answer, state),)
     pictures: list[Picture] = []
     if case.truth.type != "graph":
         kind, truth_data = case.truth.type, case.truth.data
@@ -58,6 +61,36 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
         title = "Where the network is not as the task asks"
         pictures.append(Difference(title=title, titles=("answered", "right"), changes=wrong))
     return tuple(pictures)
+
+
+def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Picture:
+    """Return the objective of a plan next to that of the reference, and the first violation."""
+    judgement = judge(query, {key: value for key, value in state.items() if key != "trial"})
+    hidden = query.actions[0].parameters
+    detail = judgement.detail if isinstance(judgement.detail, dict) else {}
+    safe = judgement.safe
+    if hidden["blocking"] is not None:
+        told = answer.data if answer.type == "text" else "a plan"
+        first = Change(
+            element="the request that leaves no plan",
+            before=_text(told),
+            after=_text(hidden["blocking"]),
+            right=judgement.correct,
+        )
+    else:
+        first = Change(
+            element="objective",
+            before=_text(detail.get("objective")),
+            after=_text(hidden["objective"]),
+            right=judgement.correct,
+        )
+    changes = [first]
+    if not safe:
+        finding = judgement.findings[0]
+        changes.append(
+            Change(element=finding.element, before=finding.detail, after=None, right=False)
+        )
+    return Difference(title="The plan", titles=("answered", "reference"), changes=tuple(changes))
 
 
 def _made(case: Case, network: Network, truth: Network, changes: Changes) -> Iterator[Change]:

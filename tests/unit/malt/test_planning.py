@@ -12,8 +12,10 @@ import pytest
 from netarena.errors import ConfigError
 from netarena.model import AgentInfo, Episode, Judgement, Outcome, Query, Step
 from netarena.task.application import load
+from netarena.task.picture import Difference
 from netarena_malt import pace, plan_judgement, sandbox_program
 from netarena_malt.base_network import released_base
+from netarena_malt.picture import draw
 from netarena_malt.planning import assignment, catalogue
 from netarena_malt.planning.plan import Instance, Kind, Place, PlanError, is_hard, quality_of
 from netarena_malt.query import MaltConfig, places_of, version_of
@@ -346,6 +348,24 @@ def test_quality_reaches_record_and_summary_also_without_details() -> None:
     assert "Quality" not in malt.record(query, silent)
     right = episode_of(query, Judgement(correct=True), Outcome.SOLVED)
     assert "quality" not in malt.measures(right.outline(query), config)
+
+
+def test_picture_shows_the_objective_and_the_first_violation() -> None:
+    query, impossible = of(possible=True), of(possible=False)
+    hidden = query.actions[0].parameters
+    kind = "table" if isinstance(hidden["plan"][0], list) else "list"  # type: ignore[index]
+    (picture,) = draw(query, answered(kind, hidden["plan"]))
+    assert isinstance(picture, Difference)
+    assert [(one.before, one.after, one.right) for one in picture.changes] == [
+        (str(hidden["objective"]), str(hidden["objective"]), True)
+    ]
+    (picture,) = draw(query, answered("text", "R01"))
+    assert isinstance(picture, Difference)
+    assert [one.right for one in picture.changes] == [False, False]
+    blocking = impossible.actions[0].parameters["blocking"]
+    (picture,) = draw(impossible, answered("text", blocking))
+    assert isinstance(picture, Difference)
+    assert [one.right for one in picture.changes] == [True]
 
 
 # Attempts.
