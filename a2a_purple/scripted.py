@@ -213,7 +213,7 @@ class Heuristic(_Scripted):
         try:
             return operator(prompt)
         except ValueError as error:
-            return f"This prompt is none that the checklist is for: {error}"
+            return f"The checklist does not apply to this prompt: {error}"
 
 
 class Parser(_Scripted):

@@ -219,7 +219,7 @@ class Config(Record):
     def _levels(cls, value: Any) -> Any:
         levels = [value] if isinstance(value, str) else value
         if not isinstance(levels, list | tuple) or not levels:
-            raise ValueError(f"must be a list of {', '.join(cls.LEVELS)}")
+            raise ValueError(f"must be a list of one or more of {', '.join(cls.LEVELS)}")
         if unknown := [level for level in levels if level not in cls.LEVELS]:
             raise ValueError(not_one_of(unknown[0], cls.LEVELS))
         return tuple(level for level in cls.LEVELS if level in levels)
@@ -269,7 +269,10 @@ class Config(Record):
             and config.end_index is not None
             and config.end_index <= config.start_index
         ):
-            raise ConfigError("config.end_index", "must be greater than start_index (exclusive)")
+            raise ConfigError(
+                "config.end_index",
+                "must be greater than start_index; the query at end_index is not included",
+            )
         return config
 
     @classmethod

@@ -588,7 +588,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if depth == MAX_DEPTH:
-        raise ValueError(f"more than {MAX_DEPTH} levels")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     # most values in a state are short ASCII texts; these are copied without a call
     if isinstance(value, list | tuple):
         return [

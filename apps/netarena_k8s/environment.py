@@ -52,7 +52,7 @@ class KubernetesEnvironment(Environment):
     async def execute(self, move: Move) -> Execution:
         """Run a command line in the sandbox. Raises EnvironmentFailed if it could not run."""
         if not isinstance(move, str):
-            raise TypeError("a move of k8s must be a command line as text")
+            raise TypeError("a move in k8s must be a command line, given as a str")
         if self._deployed is None or self._kubectl is None:
             raise EnvironmentFailed(
                 "the environment is not open: call open() first", proven_ours=True

@@ -240,7 +240,7 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
     texts = [text for line in lines for text in line.texts]
     for fence in _INNER_FENCE.finditer(command):
         if not any(begin <= fence.start() and fence.end() <= end for begin, end in texts):
-            raise ReplyRefused(f"the command contains a code block: {_FORM}")
+            raise ReplyRefused(f"the command itself contains a code block: {_FORM}")
     if command and all(command[line.start :].lstrip().startswith("#") for line in lines):
         raise ReplyRefused(f"the command is a comment: {_FORM}")
     return command

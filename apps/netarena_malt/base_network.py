@@ -299,7 +299,7 @@ class Parameters(Record):
         """
         if self.size > MAX_NODES:
             raise ConfigError(
-                "topology", f"{self.size} nodes; a network has at most {MAX_NODES} of them"
+                "topology", f"has {self.size} nodes; a network may have at most {MAX_NODES}"
             )
         return Topology(**dict(self))
 

@@ -191,7 +191,7 @@ class MaltEnvironment(Environment):
     async def execute(self, move: Move) -> Execution:
         """Run the program. Raises EnvironmentFailed if the sandbox failed, and not the program."""
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
-            raise TypeError('a move of malt must be {"code": text}')
+            raise TypeError('a move in malt must be {"code": text}')
         request: dict[str, Any] = {
             "code": move["code"],
             "edits": initial_changes(self._query),

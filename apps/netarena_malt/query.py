@@ -468,7 +468,7 @@ def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
     if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
         problem = f"the network cannot carry the labels {', '.join(left)}"
         if not carried:
-            raise ConfigError("topology", f"{problem}, because no part of the network fits them")
+            raise ConfigError("topology", f"{problem}, because the network has no suitable part")
         if unknown:
             _log.warning("topology: %s; no queries of these labels are drawn", problem)
     return carried

@@ -193,7 +193,9 @@ class Diagnosis:
         remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
         for name, remedy in remedies.items():
             if name in failed:
-                raise ConfigError("", f"this machine cannot run routing: {failed[name]}; {remedy}")
+                raise ConfigError(
+                    "", f"this machine cannot run virtual networks: {failed[name]}; {remedy}"
+                )
         for need in self._needs:
             if need.name in failed and (need.asks is None or need.asks(config)):
                 raise ConfigError(

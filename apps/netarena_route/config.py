@@ -77,8 +77,8 @@ class RouteConfig(FaultConfig):
         numbers = all(type(end) is int for end in ends)
         if not numbers or len(ends) != 2 or not least <= ends[0] <= ends[1] <= most:
             raise ValueError(
-                f"must be {least} to {most}, a range such as [{max(2, least)}, 4], or null for "
-                "drawn sizes"
+                f"must be {least} to {most}, a range such as [{max(2, least)}, 4], or null to "
+                "draw sizes at random"
             )
         # An integer and a range of one number draw the same queries.
         return ends[0] if ends[0] == ends[1] else tuple(ends)

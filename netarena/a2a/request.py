@@ -90,7 +90,9 @@ def _parse_participants(value: Any) -> dict[str, str]:
             "participants", 'must be a JSON object {"<role>": "<url>"} with at least one role'
         )
     if len(value) > MAX_PARTICIPANTS:
-        raise ConfigError("participants", f"must be at most {MAX_PARTICIPANTS}, not {len(value)}")
+        raise ConfigError(
+            "participants", f"must have at most {MAX_PARTICIPANTS} roles, not {len(value)}"
+        )
     for role, url in value.items():
         if not ROLE.fullmatch(role):
             raise ConfigError("participants", f"the role {role[:80]!r} must match {ROLE.pattern}")

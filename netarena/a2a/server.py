@@ -182,7 +182,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         if check.severity is Severity.SANDBOX and not application.unsandboxed:
             raise ConfigError(
                 "sandbox",
-                f"{check.name}: {check.detail}; {check.remedy or 'not on this machine'}, "
+                f"{check.name}: {check.detail}; {check.remedy or 'use another machine'}, "
                 "or start the service with --allow-unsandboxed",
             )
     credentials = load_credentials(environ)
@@ -338,7 +338,7 @@ class AssessmentExecutor(AgentExecutor):
         except ConfigError as error:
             return TaskState.TASK_STATE_REJECTED, str(error)
         if config.agent_client_configs is not None:
-            log.warning("agent_client_configs is ignored: it comes from old local files")
+            log.warning("agent_client_configs is ignored: this release does not use the key")
         seed = derive_seed(self._seed_secret, task_id) if self._seed_secret is not None else None
         await updater.start_work()
         reporter = ArtifactReporter(

@@ -70,7 +70,7 @@ Examples:
     "--orders",
     callback=_orders,
     metavar="N|all",
-    help="Number of repair orders that are tried: the first ones, and the last.  "
+    help="Number of repair orders to try: the first N-1 and the last one.  "
     "[default: the application's]",
 )
 @click.option(
@@ -126,7 +126,10 @@ def command(  # noqa: PLR0913 -- one argument per option
     app = load(application)
     values = read_pairs(pairs, seed=seed)
     if "num_queries" in values:
-        raise ConfigError("--set", "num_queries is per label; give --num-queries, the total here")
+        raise ConfigError(
+            "--set",
+            "num_queries counts the queries of each label; use --num-queries, the total of the audit",
+        )
     if not traces and (out is not None or evidence is not None):
         raise ConfigError(
             "--out" if evidence is None else "--evidence", "is allowed only with --traces"

@@ -281,8 +281,8 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         )
         sample = told["sample"]
         click.echo(
-            f"Harness: about {duration(told['harness_s'])} without the agents' replies, from "
-            f"{sample['episodes']} episodes in {sample['wall_s']:.1f} s on this machine. "
+            f"Harness: about {duration(told['harness_s'])} without the agents' replies, measured "
+            f"with {sample['episodes']} episodes in {sample['wall_s']:.1f} s on this machine. "
             f"Disk: about {_size(told['disk_bytes'])}."
         )
         click.echo(_assumptions(told) + "\n")

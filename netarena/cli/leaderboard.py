@@ -40,7 +40,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         _show(board)
     _show_overall(standings.overall)
     for name in standings.ungraded:
-        click.echo(f"no graded query from: {plain(name)}")
+        click.echo(f"no graded query in: {plain(name)}")
 
 
 def _show(board: Board) -> None:
@@ -81,8 +81,8 @@ def _show(board: Board) -> None:
     missing = sorted(set(floors_of(board.role)) - {entry.scripted for entry in board.ranking})
     if missing:
         click.echo(
-            f"no results of the baselines {' and '.join(missing)} among the files (netarena run "
-            "--agent)\n"
+            f"no results of the baselines {' and '.join(missing)} among the files; "
+            "'netarena run --agent NAME' creates them\n"
         )
     show_table(
         board.public_columns,

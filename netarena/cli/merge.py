@@ -37,7 +37,7 @@ Examples:
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
 )
-@json_option("what was merged, or what is missing,")
+@json_option("the merged run, or the missing queries,")
 def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
     """Write to OUT the folder that one run without --shard would have written.
 

@@ -57,13 +57,14 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
     if _title(name) in {*sdk.__all__, *typing.__all__, *dir(builtins)}:
         raise ConfigError(
             "NAME",
-            f"{name!r} needs a class {_title(name)!r}, a name that netarena.sdk or Python has: "
-            "choose another name",
+            f"{name!r} needs a class {_title(name)!r}, but netarena.sdk or Python already uses "
+            "this name: choose another name",
         )
     if find_spec(f"netarena_{name}") is not None:
         raise ConfigError(
             "NAME",
-            f"{name!r} needs a module 'netarena_{name}', which is installed: choose another name",
+            f"{name!r} needs a module 'netarena_{name}', which is already installed: choose another "
+            "name",
         )
     folder = out or Path(f"netarena-{name}")
     texts = {file.format(name): _fill(template or kind, name) for file, template in _FILES.items()}

@@ -103,7 +103,8 @@ def wait_option(command: F) -> F:
         "wait_s",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="Seconds to wait for the agent to start.  [default: 20 at a URL, 120 for a command]",
+        help="Seconds to wait for the agent to start.  [default: 20 for an agent at a URL, 120 for "
+        "one started by a command]",
     )(command)
 
 

@@ -126,7 +126,7 @@ class Plan:
             return False
         self.spent_usd += purse.spent_usd
         if not purse.spent_up:
-            tell(f"the replies cost {self.spent_usd:.4f} USD so far, of {self.limit_usd:g}")
+            tell(f"the replies cost {self.spent_usd:.4f} USD so far; limit: {self.limit_usd:g}")
             return False
         self.ended = True
         tell(

@@ -71,7 +71,7 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
         role, _, known = pair.partition("=")
         if role not in roles or not known:
             told = ", ".join(roles)
-            raise ConfigError("--id", f"must be ROLE=ID with a ROLE of {told}, not {pair!r}")
+            raise ConfigError("--id", f"must be ROLE=ID, with {told} as ROLE, not {pair!r}")
         ids[role] = known
     return ids
 

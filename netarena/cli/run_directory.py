@@ -131,7 +131,9 @@ def choose_query(
     if asked.seed is not None:
         secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
         if seed != (seed if found.seed is None else found.seed):
-            raise ConfigError("--query", f"{query_id} has the seed {seed}, not {found.seed}")
+            raise ConfigError(
+                "--query", f"{query_id} has the seed {seed}, but the given seed is {found.seed}"
+            )
     else:
         secrecy = Secrecy.SEALED
         found, seed, index = _unseal(query_id, shapes)

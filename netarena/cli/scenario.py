@@ -152,10 +152,14 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
             placement=placement,
         )
     if not placement.is_local:
-        raise ConfigError("--executor", "can be used only if the green agent is an application")
+        raise ConfigError(
+            "--executor", "is allowed only if the green agent is an application, not a service"
+        )
     refuse_with_service(plan)
     if shard is not None:
-        raise ConfigError("--shard", "can be used only if the green agent is an application")
+        raise ConfigError(
+            "--shard", "is allowed only if the green agent is an application, not a service"
+        )
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",

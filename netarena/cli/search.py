@@ -65,8 +65,8 @@ BUDGET, FRESH = 400, 100
     "--fresh",
     type=click.IntRange(0, 10_000),
     metavar="N",
-    help="Number of fresh queries of the found kinds, and as many of all kinds, in addition to "
-    f"the budget.  [default: {FRESH}]",
+    help="Number of fresh queries of the found kinds; the same number of all kinds is asked too. "
+    f"--budget does not count them.  [default: {FRESH}]",
 )
 @click.option(
     "--seed", type=SEED, metavar="S", help="Seed of the search; drawn at random if not given."
@@ -90,7 +90,11 @@ BUDGET, FRESH = 400, 100
     metavar="DIR",
     help=f"Folder of the search.  [default: {RUNS}/search-APP-SEED]",
 )
-@click.option("--resume", is_flag=True, help="Continue the search in --out with its own options.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the search in --out, with the options that it was started with.",
+)
 @wait_option
 @json_option("the report")
 def command(  # noqa: PLR0913 -- one argument per option
@@ -162,7 +166,9 @@ def _read_asked(folder: Path, application: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError("--resume", f"{ASKED_NAME} cannot be read: {error!r}") from None
     if asked["application"] != application:
-        raise ConfigError("--resume", f"the search in {folder} is of {asked['application']}")
+        raise ConfigError(
+            "--resume", f"the search in {folder} is for {asked['application']}, not {application}"
+        )
     return asked
 
 
@@ -182,11 +188,15 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
     if not resume and (folder / ASKED_NAME).exists():
         raise ConfigError("--out", f"{folder} has a search: add --resume, or choose another folder")
     if resume and _read_asked(folder, asked["application"])["version"] != asked["version"]:
-        raise ConfigError("--resume", "the search was started by a release with other queries")
+        raise ConfigError(
+            "--resume",
+            "this release draws other queries than the one that started the search: continue it "
+            "with that release",
+        )
     name = choice.command or choice.program or str(choice.agent)
     tell(
         f"{len(scope.settings)} settings and {len(scope.space.labels)} labels; {asked['budget']} "
-        f"queries to search and {2 * asked['fresh']} fresh ones"
+        f"queries to search and {2 * asked['fresh']} fresh queries"
     )
 
     async def work() -> Outcome:

@@ -100,7 +100,7 @@ def _show(app: Application, seed: int, report: Report) -> None:
         title=f"{app.name} {app.version}, seed {seed}: {report.queries:,} queries "
         f"({report.false_alarms:,} false alarms), {report.candidates:,} candidates, {counts}",
     )
-    click.echo(f"chance: top-1 {report.chance:.1%}, AUC 0.5, anything wrong 50 %")
+    click.echo(f"chance level: top-1 {report.chance:.1%}, AUC 0.5, 'is anything wrong' 50 %")
     for power, seen in (
         (report.power_top1, "twice chance in top-1"),
         (report.power_anything, "60 % balanced accuracy in anything wrong"),
@@ -127,7 +127,7 @@ def _show(app: Application, seed: int, report: Report) -> None:
                 title=f"most informative features: {kind}",
             )
     for words in report.missed:
-        click.echo(f"missed: {words}")
+        click.echo(f"goal missed: {words}")
     click.echo("" if report.missed else "all goals are met")
 
 

@@ -274,12 +274,15 @@ def _read_run(folder: Path, told: Mapping[str, Any], of: int) -> Run:
         )
     if told.get("version") != application.version_of(config):
         why = explain_version(application, str(told.get("version")))
-        raise ConfigError("SHARD", f"{folder} {why}: merge with the release that ran it")
+        raise ConfigError(
+            "SHARD", f"{folder} {why}: run 'netarena merge' of the release that created this folder"
+        )
     if told.get("prompt_version", 1) != application.prompt_version:
         raise ConfigError(
             "SHARD",
             f"{folder} has prompt_version {told.get('prompt_version', 1)}, but this release has "
-            f"{application.prompt_version}: merge with the release that ran it",
+            f"{application.prompt_version}: run 'netarena merge' of the release that created "
+            "this folder",
         )
     names = {str(role): str(name) for role, name in told["participants"].items()}
     if strange := [role for role in names if not ROLE.fullmatch(role)]:

@@ -124,8 +124,8 @@ class RayPool:
         elif not _has_token():
             raise ConfigError(
                 "--ray-address",
-                f"there is no token of the cluster: set {_TOKEN_PATH} to a file with the token "
-                f"with which its nodes were started ({_MODE}=token)",
+                f"the cluster's token is missing: set {_TOKEN_PATH} to a file that contains the "
+                f"token of its nodes (started with {_MODE}=token)",
             )
         self._ray = _import()
         shared = {

@@ -251,8 +251,8 @@ class Conduct:
             if known["cell"] != list(cell):
                 raise ConfigError(
                     "--resume",
-                    f"{LOG_NAME} has another query {number} of {stage}: continue the search with "
-                    "the release that started it",
+                    f"query {number} of {stage} in {LOG_NAME} is not the query that this release "
+                    "draws: continue the search with the release that started it",
                 )
             self._contents.add(known["content"])
             if known["result"] in {"empty", "used"}:

@@ -97,8 +97,8 @@ def _compare(own: dict[str, str], wanted: dict[str, str]) -> None:
     if different:
         raise ConfigError(
             "versions",
-            f"{platform.node()} has {'; '.join(different)}, as the head: install the same release "
-            "of NetArena on all nodes",
+            f"{platform.node()} differs from the head: it has {'; '.join(different)}; install the "
+            "same release of NetArena on all nodes",
         )
 
 

@@ -239,7 +239,9 @@ class Forker:
         """
         async with self._starting:
             if self._child is not None and not self._alive:
-                _log.warning("a child process has exited and is restarted (%s)", self._failing)
+                _log.warning(
+                    "a child process has exited and is being restarted (%s)", self._failing
+                )
                 await self._stop()
             if self._child is None:
                 await self._start()

@@ -157,9 +157,9 @@ def test_call_without_a_command_shows_the_help(capsys):
             ["new", "vlan_"],
             "NAME: must be lower-case letters, digits and _ between them, such as vl",
         ),
-        (["new", "cell"], "NAME: 'cell' needs a class 'Cell', a name that netarena.sdk or Python"),
+        (["new", "cell"], "NAME: 'cell' needs a class 'Cell', but netarena.sdk or Python"),
         (["new", "class_var"], "NAME: 'class_var' needs a class 'ClassVar', a name that netarena"),
-        (["new", "true"], "NAME: 'true' needs a class 'True', a name that netarena.sdk or Python"),
+        (["new", "true"], "NAME: 'true' needs a class 'True', but netarena.sdk or Python"),
         (
             ["new", "network"],
             "NAME: 'network' needs a module 'netarena_network', which is installed",
@@ -180,7 +180,7 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["run", "lamp", "--set", "complexity_level=level9"], "'level9' is not one of level1"),
         (
             ["request", "http://x/", '{"participants": {"r": "http://x/"}}', "--id", "s=7"],
-            "--id: must be ROLE=ID with a ROLE of r, not 's=7'",
+            "--id: must be ROLE=ID, with r as ROLE, not 's=7'",
         ),
         (["run", "lamp", "--name", " "], "--name: must be one line of at most 200 characters"),
         (["run", "lamp", "--name", "a\nb"], "--name: must be one line of at most 200 characters"),
@@ -932,7 +932,7 @@ def test_query_option_asks_one_query_of_an_earlier_run_again(fake, capsys):
     given = ["--num-queries", "3", "--set", "lamps=7"]
     assert run_lamp("--query", first["id"], *given, "--out", "one") == 0
     assert run_lamp("--query", first["id"], *given, "--seed", "8") == 2
-    assert "has the seed 7, not 8" in capsys.readouterr().err
+    assert "has the seed 7, but the given seed is 8" in capsys.readouterr().err
 
 
 def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, capsys):
@@ -1182,7 +1182,7 @@ def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
     arguments = ["audit", "lamp", "--traces", "--num-queries", "24", "--seed", "1"]
     assert main([*arguments, "--out", str(saved)]) == 1
     out, err = capsys.readouterr()
-    assert "missed: trace, logistic regression: top-1 is 100.0%, above chance" in out
+    assert "goal missed: trace, logistic regression: top-1 is 100.0%, above chance" in out
     assert "audit lamp --traces: 24/24 in " in err
     assert len(saved.read_text().splitlines()) == 24
     assert main([*arguments, "--evidence", str(saved), "--json"]) == 1
@@ -1311,7 +1311,7 @@ def test_leaderboard_ranks_runs(fake, capsys):
     assert main(["leaderboard", *files]) == 0
     out = capsys.readouterr().out
     assert out.index("sweeper") < out.index("idler")
-    assert "no graded query from: empty.json" in out
+    assert "no graded query in: empty.json" in out
     assert "no results of the baselines noop and random" in out
     assert main(["leaderboard", *files, "--json"]) == 0
     standings = json.loads(capsys.readouterr().out)

@@ -343,7 +343,8 @@ async def clean(context: str) -> Cleaned:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
         if any(one.endswith(LISTENING) for one in done.kept):
             log.warning(
-                "other services have stopped reporting: waiting %.0f s for their reports", LISTEN_S
+                "other NetArena services have stopped renewing their leases: waiting %.0f s for a renewal",
+                LISTEN_S,
             )
             await asyncio.sleep(LISTEN_S)
             more = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))

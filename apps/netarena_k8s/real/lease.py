@@ -261,8 +261,8 @@ async def _free(api: Api, namespace: str) -> Claim | None:
             raise _taken(namespace)
         if first is None:
             log.warning(
-                "namespace %s is leased; %s: waiting for the next renewal of the lease (every "
-                "%.0f s) or for %.0f s without a renewal",
+                "namespace %s is leased; %s: waiting until the lease is renewed (normally every "
+                "%.0f s) or has not been renewed for %.0f s",
                 *(namespace, why, RENEW_S, SILENT_S),
             )
             first = there.notes

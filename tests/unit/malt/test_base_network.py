@@ -126,7 +126,7 @@ def test_wrong_parameters_are_named(value: object, says: str) -> None:
 
 
 def test_invalid_combination_of_parameters_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\d nodes; a network has at most 1000000"):
+    with pytest.raises(ConfigError, match=r"has \d+ nodes; a network may have at most 1000000"):
         draw({"superblocks": 10_000, "agg_blocks": 1_000})
     with pytest.raises(ConfigError, match=r"the network has no port 'ju1\.x'"):
         draw({"exceptions_bps": {"ju1.x": 1e9}})

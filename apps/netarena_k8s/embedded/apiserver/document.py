@@ -120,7 +120,7 @@ def count_values(value: Any, most: int) -> tuple[int, str]:
 
 
 def _too_many(most: int) -> ValueError:
-    return ValueError(f"more than {most} values, those of aliases counted")
+    return ValueError(f"more than {most} values, counting the values that aliases expand to")
 
 
 def _tell(value: Any) -> str:
