@@ -128,7 +128,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     if "num_queries" in values:
         raise ConfigError(
             "--set",
-            "num_queries counts the queries of each label; use --num-queries, the total of the audit",
+            "num_queries counts the queries of each label; use --num-queries, the audit's total",
         )
     if not traces and (out is not None or evidence is not None):
         raise ConfigError(

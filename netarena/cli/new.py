@@ -63,8 +63,8 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
     if find_spec(f"netarena_{name}") is not None:
         raise ConfigError(
             "NAME",
-            f"{name!r} needs a module 'netarena_{name}', which is already installed: choose another "
-            "name",
+            f"{name!r} needs a module 'netarena_{name}', which is already installed: choose "
+            "another name",
         )
     folder = out or Path(f"netarena-{name}")
     texts = {file.format(name): _fill(template or kind, name) for file, template in _FILES.items()}

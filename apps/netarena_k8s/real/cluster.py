@@ -343,7 +343,7 @@ async def clean(context: str) -> Cleaned:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
         if any(one.endswith(LISTENING) for one in done.kept):
             log.warning(
-                "other NetArena services have stopped renewing their leases: waiting %.0f s for a renewal",
+                "other NetArena services have stopped renewing their leases: waiting %.0f s",
                 LISTEN_S,
             )
             await asyncio.sleep(LISTEN_S)

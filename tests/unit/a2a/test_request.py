@@ -106,7 +106,7 @@ def test_refused_url_is_not_repeated():
 
 
 def test_number_of_participants_is_limited():
-    with pytest.raises(ConfigError, match="at most 16, not 17"):
+    with pytest.raises(ConfigError, match="at most 16 roles, not 17"):
         parse({f"role{i}": URL for i in range(17)})
 
 

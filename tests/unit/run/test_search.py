@@ -134,7 +134,7 @@ def test_a_changed_log_is_refused(tmp_path):
     path = tmp_path / LOG_NAME
     line = json.loads(path.read_text().splitlines()[0])
     path.write_text(json.dumps({**line, "number": 1, "cell": [99, 0]}) + "\n")
-    with pytest.raises(ConfigError, match="query 1 of draws in .*: continue the search with"):
+    with pytest.raises(ConfigError, match="continue the search with the release that started it"):
         search(tmp_path, weak_at_three, budget=8, fresh=0)
     path.write_text("no JSON\n")
     with pytest.raises(ConfigError, match=r"search.jsonl, line 1 cannot be read"):
