@@ -40,6 +40,7 @@ EXTRAS = MappingProxyType(
         "verifiers": ("verifiers", "training"),
         "otel": ("opentelemetry.exporter.otlp.proto.http", "traces"),
         "audit": ("sklearn", "audit --traces"),
+        "ray": ("ray", "run --executor ray"),
     }
 )
 _WORDS = {
