@@ -20,6 +20,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,8 @@ from ray._raylet import GcsClient
 GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
 """
 _PROBE_S = 60.0
+#: Time limit for a connection with the cluster's head node, in s.
+_CONNECT_S = 10.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -127,6 +130,8 @@ class RayPool:
                 f"the cluster's token is missing: set {_TOKEN_PATH} to a file that contains the "
                 f"token of its nodes (started with {_MODE}=token)",
             )
+        else:
+            _check_address(self._address)
         self._ray = _import()
         shared = {
             "log_to_driver": False,
@@ -258,6 +263,24 @@ def _write_token(folder: Path) -> Path:
 def _has_token() -> bool:
     path = Path(os.environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token")
     return bool(os.environ.get(_TOKEN)) or path.is_file()
+
+
+def _check_address(address: str) -> None:
+    """Raise ConfigError if no service listens at ``address``, which Ray would await for long."""
+    if address == "auto":  # Ray looks for a cluster on this machine, and reports if there is none
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError("--ray-address", f"must be HOST:PORT or auto, not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or f"no answer within {_CONNECT_S:g} s"
+        raise ConfigError(
+            "--ray-address",
+            f"cannot connect to {address} ({why}): give the address of the cluster's head node, "
+            "as 'ray start --head' prints it",
+        ) from None
 
 
 def _refuse_open(address: str) -> None:
