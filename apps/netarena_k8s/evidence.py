@@ -70,8 +70,10 @@ def forms_of(shown: World) -> dict[str, Features]:
 
 
 def _total(features: Mapping[str, Features]) -> Features:
-    """Return the mean and maximum of each feature that compares no policies, and the number of
-    candidates."""
+    """Return the number of policies, and the mean and maximum of each of their features.
+
+    Features that compare policies with each other (with ``~`` in the key) are left out.
+    """
     values: dict[str, list[float]] = {}
     for own in features.values():
         for key, value in own.items():

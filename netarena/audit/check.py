@@ -399,7 +399,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
                     break
             else:
                 told(None, why)
-            await asyncio.sleep(0)  # lets other tasks run if evidence is only computed
+            await asyncio.sleep(0)  # lets other tasks run: evidence() may never suspend
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

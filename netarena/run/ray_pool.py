@@ -37,8 +37,9 @@ from netarena.run.remote import LinkLostError
 
 #: Variables that choose Ray's authentication.
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-#: Variables of a local Ray: use the loopback address only (the name is about other systems), and do
-#: not lower the priority of workers, whose time limits count.
+#: Variables of a local Ray instance. The first makes Ray listen only on the loopback address (its
+#: name refers to other systems). The second keeps the normal priority of workers, which have time
+#: limits.
 _LOOPBACK, _NICENESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.

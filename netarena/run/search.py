@@ -169,7 +169,9 @@ class Conduct:
         self._invalid = self._in_a_row = 0
 
     async def run(self, budget: int, fresh: int) -> Outcome:
-        """Search with ``budget`` queries, then play ``fresh`` ones of each kind.
+        """Search with ``budget`` queries, then play fresh queries.
+
+        ``fresh`` queries are drawn from the found strata, and ``fresh`` from all strata.
 
         Raises AssessmentFailed if the agent does not answer, or if no world can be built.
         """

@@ -279,7 +279,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Return whether a process exists and is no zombie, which would hold no namespaces."""
+    """Return whether a process exists and is not a zombie; a zombie holds no namespaces."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Limits, expected outputs and leftovers of the attacks on routing's sandbox, in any world."""
+"""Limits, expected outputs and leftover processes of the attacks on the route sandbox."""
 
 from __future__ import annotations
 

@@ -197,14 +197,16 @@ class Look:
     delayed_s: Sequence[float] = ()
     waiting: bool = False
     #: Time until the last timer that triggers a change expires, in s, or None if timers were not
-    #: queried; and whether a default route is advertised conditionally.
+    #: queried.
     acts_s: float | None = None
+    #: Whether a default route is advertised conditionally.
     defaults: bool = False
     digest: str = ""
-    #: (router, area) -> its database; router ID -> routers; and (router, area, ID) of neighbours
-    #: with unacknowledged LSAs
+    #: (router, area) -> the router's link-state database of the area
     databases: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: router ID -> the routers that use it
     routers: dict[str, list[str]] = field(default_factory=dict)
+    #: (router, area, router ID of a neighbour that has not acknowledged all LSAs)
     owed: list[tuple[str, str, str]] = field(default_factory=list)
     facts: list[object] = field(default_factory=list)
 

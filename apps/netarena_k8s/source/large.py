@@ -47,7 +47,7 @@ _WITHIN = ((FRONTEND, WORKER), (WORKER, STORE), (JOB, STORE))
 #: (calling role, called role) between teams
 _ACROSS = ((WORKER, WORKER), (JOB, STORE), (FRONTEND, WORKER), (WORKER, STORE))
 _METRICS, _ADMIN = 9464, 15020
-#: maximum number of draws of decoys, until the decoys do not change the intended state
+#: maximum number of attempts to draw decoys that leave the intended state unchanged
 _TRIES = 40
 #: forms in which the egress rules of a group can be written
 _LEAVING: Sequence[Leaving] = ("open", "shared", "own")

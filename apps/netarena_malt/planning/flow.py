@@ -333,7 +333,10 @@ def _named(
 
 
 def _draw_utilisation(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw paths, then capacities; links of a few blocks are used evenly, all other links less."""
+    """Draw paths, then capacities.
+
+    The links of three blocks get nearly the same utilisation, all other links a lower one.
+    """
     links, spines = _draw_links(places, "utilisation", rng)
     at: dict[str, list[int]] = {}
     for number, link in enumerate(links):
