@@ -423,6 +423,11 @@ def _requirement() -> Callable[[str], None]:
     return requirement
 
 
+@pytest.fixture(name="lacking", scope="session")
+def _lacking() -> Callable[[str], str]:
+    return lacking
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder ../shared/data; skip the test if it is missing."""
