@@ -96,10 +96,10 @@ def results(folder: Path) -> list[Any]:
 
 
 async def kill(pool: RayPool, out: Path) -> dict[str, Any]:
-    """Kill one of two workers in mid-run; the agent's program notes its variables."""
+    """Kill one of two workers while its agent thinks; the agent's program notes its variables."""
     toy = load("toy")
     config = toy.config_type.parse({"num_queries": 4, "seed": 7, "concurrency": 2})
-    program = f'env > {out}/environ; sleep 0.4; cat > {out}/prompt; echo "open v1"'
+    program = f'env > {out}/environ; sleep 1; cat > {out}/prompt; echo "open v1"'
     source = ProgramSource(["sh", "-c", program], "--agent-exec")
     agents = {toy.role: source.make(toy, config, toy.role)}
     folder = out / "killed"
@@ -107,12 +107,23 @@ async def kill(pool: RayPool, out: Path) -> dict[str, Any]:
         run = asyncio.ensure_future(conduct(toy, config, agents, out=folder, executor=remote))
         journal = folder / JOURNAL_NAME
         async with asyncio.timeout(120):
-            while not await asyncio.to_thread(_has_episode, journal):  # noqa: ASYNC110 -- a file
+            while not await asyncio.to_thread(_has_episode, journal):  # noqa: ASYNC110 -- waits for a file
                 await asyncio.sleep(0.05)
-        victim = next(pid for pid in descendants() if b"netarena.run.worker" in words(pid))
+            while not (victim := await asyncio.to_thread(_worker_with_agent)):  # noqa: ASYNC110 -- /proc
+                await asyncio.sleep(0.05)
         os.kill(victim, signal.SIGKILL)
         await run
     return {"episodes": results(folder), "environ": (out / "environ").read_text()}
+
+
+def _worker_with_agent() -> int | None:
+    """Return a worker whose agent's program runs; None if there is none at the moment."""
+    for pid in descendants():
+        if b"netarena.run.worker" in words(pid) and any(
+            b"open v1" in words(child) for child in descendants(pid)
+        ):
+            return pid
+    return None
 
 
 def tell(text: str) -> None:
@@ -126,14 +137,15 @@ def words(pid: int) -> bytes:
         return b""
 
 
-def descendants() -> list[int]:
+def descendants(of: int | None = None) -> list[int]:
+    """Return a process, by default this one, and all processes below it."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = [os.getpid()]
+    found = [of or os.getpid()]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found

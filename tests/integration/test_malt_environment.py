@@ -139,7 +139,7 @@ async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
     forge = program(
         "import sys\n"
         "claim = {'type': 'list', 'data': ['x' * 1000] * 1015}\n"
-        "sys.modules['guest']._read = lambda *a: claim"
+        "sys.modules['guest']._read = lambda *a, **k: claim"
     )
     played = await play(malt, queries["count"], forge)
     assert "more than 1000000 bytes" in played.execution.output

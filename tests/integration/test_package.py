@@ -15,9 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# test_training_framework.py tests the extras of training with their frameworks
-TRAINING = {"gymnasium", "openenv", "trl", "verifiers"}
-EXTRAS = sorted(set(PROJECT["project"]["optional-dependencies"]) - TRAINING)
+# pinned together with all applications; test_training_framework.py and test_ray.py test them
+WITH_APPLICATIONS = {"gymnasium", "openenv", "ray", "trl", "verifiers"}
+EXTRAS = sorted(set(PROJECT["project"]["optional-dependencies"]) - WITH_APPLICATIONS)
 #: top-level packages of the wheel, and the folders of their sources
 PACKAGES = {
     Path(package).name: ROOT / package
