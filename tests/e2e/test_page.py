@@ -139,12 +139,13 @@ def test_page_of_results_lists_each_key_of_records_and_summary(name, keys, tmp_p
     told = {key for record in records for key in record}
     assert told <= keys_of(own) | keys_of(shared)
     # only some episodes have these keys
-    some = {"Error", "Verifier-Error", "failure_type", "failure_rule"}
+    some = {"Error", "Verifier-Error", "failure_type", "failure_rule", "Quality"}
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
     tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims", "leftover"}
     assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
     # ``replaced`` appears only in resumed assessments under a secret seed, ``warnings`` only for an
-    # unknown role
-    measures = {"avg_latency_s", "avg_iterations", "narrowed", "replaced", "warnings"} | tickets
+    # unknown role, ``avg_quality`` only for planning tasks
+    measures = {"avg_latency_s", "avg_iterations", "avg_quality", "narrowed"} | tickets
+    measures |= {"replaced", "warnings"}
     assert last.keys() <= keys_of(summary)
     assert keys_of(summary) <= last.keys() | tokens | measures

@@ -194,7 +194,7 @@ async def test_forged_message_is_judged_like_any_other_answer(malt, queries):
         {"answered": True, "error": None},
         [],
     ):
-        forge = program(f"import sys\nsys.modules['guest']._read = lambda *a: {claim!r}")
+        forge = program(f"import sys\nsys.modules['guest']._read = lambda *a, **k: {claim!r}")
         judgement = (await play(malt, queries["count"], forge)).judgement
         assert not judgement.correct
         assert not judgement.safe
