@@ -155,6 +155,10 @@ MAX_LOGGED_CHARS = 20_000
 MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 
 
+#: Line between the move and the output of an entry of the history.
+_OUTPUT = "\nOutput:\n"
+
+
 def tell_turn(
     number: int,
     step: Step,
@@ -174,7 +178,7 @@ def tell_turn(
         [
             f"Turn {number}",
             *(f"{key.capitalize()}: {clip(str(move[key]), MAX_COMMAND_CHARS)}" for key in keys),
-            "Output:",
+            _OUTPUT.strip(),
             cut(step.output.rstrip("\n"), max_output_chars) or "(none)",
             *([outcome] if outcome else []),
         ]
@@ -265,7 +269,18 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
         left_out = f"[… {len(entries) - most} turns left out …]"
         entries[head : len(entries) - tail] = [left_out]
     level = _level([len(entry) for entry in entries], room)
-    return (*(cut(entry, level) for entry in entries), newest)
+    return (*(_shorten(entry, level) for entry in entries), newest)
+
+
+def _shorten(entry: str, max_chars: int) -> str:
+    """Return an entry with about ``max_chars`` characters; its output is shortened first."""
+    if len(entry) <= max_chars:
+        return entry
+    move, mark, output = entry.partition(_OUTPUT)
+    if not mark:
+        return cut(entry, max_chars)
+    move = clip(move, max_chars // 2)
+    return move + mark + cut(output, max_chars - len(move))
 
 
 def _level(sizes: Sequence[int], total: int) -> int:

@@ -111,8 +111,9 @@ ANSWERS = (
     re.escape("<|begin_of_solution|>"),
     # Apriel, whose prompt template opens the thought (LLaMA-Factory, llama.cpp)
     re.escape("[BEGIN FINAL RESPONSE]"),
-    # Hunyuan A13B (vLLM), ERNIE 4.5 and Reflection put the answer after a thought into a tag
-    r"(?<=>)\s{0,16}<(?:answer|output|response)>",
+    # Hunyuan A13B (vLLM), ERNIE 4.5 and Reflection put the answer into a tag directly after the
+    # thought; anywhere else, such a tag is part of the answer
+    rf"(?i:{'|'.join(f'(?<=</{name}>)' for name in TAGS)})\s{{0,16}}<(?:answer|output|response)>",
 )
 
 #: Markers at the end of an answer; they are not part of it.
@@ -134,8 +135,8 @@ ENDS = (
 
 #: Words that mark a thought: in the metadata of a part, an artifact or a message, and in the name
 #: of an artifact. They count as the last word of a key whose value is true. They also count as the
-#: last word of a value, if its key ends in a word of ``KINDS``. Both may be at any depth. In
-#: values and names, words of ``FORMS`` may follow:
+#: last word of a value, if its key ends in a word of ``KINDS`` or is ``sessionUpdate``. Both may be
+#: at any depth. In values and names, words of ``FORMS`` may follow:
 #:
 #: ==========================================  ===================================================
 #: ``adk_thought: true``                       Google ADK (google/adk-python#4242)
@@ -153,7 +154,7 @@ ENDS = (
 #:
 #: Servers that remove thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
 WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
-KINDS = frozenset({"type", "kind", "update"})
+KINDS = frozenset({"type", "kind"})
 FORMS = frozenset({"delta", "chunk", "block", "part", "text", "content", "summary"})
 #: Depth of nested metadata that is searched.
 MAX_DEPTH = 5
@@ -175,7 +176,8 @@ def marks_thought(pairs: Iterable[tuple[str, object]], depth: int = 0) -> bool:
         last = _words(key)[-1:]
         if value is True and last and last[0] in WORDS:
             return True
-        if isinstance(value, str) and last and last[0] in KINDS and names_thought(value):
+        is_kind = (last and last[0] in KINDS) or key == "sessionUpdate"
+        if isinstance(value, str) and is_kind and names_thought(value):
             return True
         if isinstance(value, dict) and depth < MAX_DEPTH:
             inner = ((str(name), one) for name, one in value.items())

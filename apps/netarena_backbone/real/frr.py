@@ -107,7 +107,10 @@ def refused_logs(output: str, logs: Path) -> str:
 
 def _is_written(path: Path, logs: Path) -> bool:
     """Return whether FRR has opened the log file: it is a file of the folder ``logs``."""
-    return path.parent == Path(LOGS) and (logs / path.name).is_file()
+    try:
+        return path.parent == Path(LOGS) and (logs / path.name).is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def missing() -> str:

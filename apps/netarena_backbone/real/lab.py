@@ -341,10 +341,10 @@ class Lab(Worker):
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
         self._changed |= self._settings.of(machine).digest != before.digest
-        if machine in self._daemons:
-            output = answer["output"]
-            if note := frr.refused_logs(output, _HOME / machine / _LOGS):
-                answer["output"] = f"{output.removesuffix(chr(10))}\n[{note}]\n"
+        logs = _HOME / machine / _LOGS
+        if machine in self._daemons and (note := frr.refused_logs(answer["output"], logs)):
+            # first, since the last line tells how the command ended
+            answer["output"] = f"[{note}]\n{answer['output']}"
         return answer
 
     def inject(self, commands: list[list[str]]) -> None:

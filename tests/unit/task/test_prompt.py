@@ -110,6 +110,16 @@ def test_newest_output_is_shown_whole_and_older_ones_are_shortened() -> None:
     assert all("lines left out" in entry for entry in kept[:2])
 
 
+def test_shortened_turn_keeps_the_beginning_and_the_end_of_a_long_command() -> None:
+    command = f"kubectl patch -p {'x' * 900} END"
+    turn = "\n".join(["Turn 1", f"Command: {command}", "Output:", *["row"] * 500])
+    shortened, newest = bound([turn, "new"], 1200)
+    assert newest == "new"
+    assert "Command: kubectl patch" in shortened
+    assert " END\nOutput:\nrow\n" in shortened
+    assert "lines left out" in shortened
+
+
 @given(
     st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
     st.integers(600, 6000),

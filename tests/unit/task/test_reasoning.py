@@ -88,7 +88,7 @@ BEGINNINGS = [
     "<|START_RESPONSE|>",
     "<|begin_of_solution|>",
     "[BEGIN FINAL RESPONSE]",
-    "</b>\n<answer>",
+    "</think>\n<answer>",
 ]
 
 
