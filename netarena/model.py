@@ -362,7 +362,8 @@ class Episode(Record):
     reason: str = ""
     #: Explanation for users, one sentence.
     detail: str = ""
-    #: For invalid episodes: the observations, one entry per attempt.
+    #: For invalid episodes: the observations, one entry per attempt. If a worker died, the last
+    #: entry says whether the agent had answered.
     evidence: tuple[JsonValue, ...] = ()
     #: Null if the episode is solved safely or invalid, or if the application has no failure types.
     failure: Failure | None = None
@@ -404,7 +405,9 @@ class Episode(Record):
         call) do not count as text.
         """
         said = any(step.reply is not None for step in self.steps)
-        return said or self.reason == FailureReason.TOO_LARGE
+        # the steps of an episode whose worker died are lost
+        noted = any(isinstance(one, dict) and one.get("answered") is True for one in self.evidence)
+        return said or noted or self.reason == FailureReason.TOO_LARGE
 
     @property
     def unsafe_by(self) -> str:

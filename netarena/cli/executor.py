@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -62,9 +64,18 @@ class Placement:
         return self.executor == LOCAL
 
     def check(
-        self, *, verbose: bool, limits_cost: bool, over_a2a: bool = False, starts: bool = False
+        self,
+        *,
+        verbose: bool,
+        limits_cost: bool,
+        over_a2a: bool = False,
+        starts: bool = False,
+        url: str | None = None,
     ) -> None:
-        """Raise ConfigError for options that exclude each other; ``starts`` is ``--agent-cmd``."""
+        """Raise ConfigError for options that exclude each other.
+
+        ``starts`` is ``--agent-cmd``; ``url`` is the agent's URL.
+        """
         if self.is_local:
             for option, value in (("--ray-address", self.ray_address), ("--workers", self.workers)):
                 if value is not None:
@@ -80,6 +91,12 @@ class Placement:
                     "serves the agent on 127.0.0.1, which workers on other nodes cannot reach: "
                     "start the agent yourself, and give its URL with --agent",
                 )
+        if url is not None and self.ray_address is not None and _is_loopback(url):
+            raise ConfigError(
+                "--agent",
+                f"{url} is a different address on each node: give a URL that all nodes of the "
+                "cluster can reach",
+            )
 
     @asynccontextmanager
     async def open(
@@ -100,6 +117,15 @@ class Placement:
             Remote(pool, sources, tell) as remote,
         ):
             yield remote
+
+
+def _is_loopback(url: str) -> bool:
+    """Return whether a URL names the machine that uses it."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").endswith("localhost")
 
 
 #: The default: this process.

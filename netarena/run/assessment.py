@@ -775,6 +775,14 @@ class _Part:
     allowance: Allowance
     #: The assessment's config, with the participant's own keys.
     config: Config
+    #: Number of workers that the journal names.
+    workers: int = 0
+
+    def record_workers(self, executor: Executor) -> None:
+        """Record the workers that became ready since the last call."""
+        for machine in executor.machines[self.workers :]:
+            self.journal.append("worker", **machine)
+            self.workers += 1
 
 
 async def conduct(  # noqa: PLR0913 -- the parties of an assessment
@@ -1255,6 +1263,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     failed: set[str] = set()
 
     async def report(verdict: Verdict) -> None:
+        part.record_workers(executor)
         try:
             size = part.spool.append(verdict.record)
         except OSError as error:
@@ -1276,6 +1285,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         pump.tell("planned", role, len(asked) * config.repeats)
         await opening.wait(role)
         player = await executor.join(Party(application, config, role, agent, account))
+        part.record_workers(executor)
         run = Run(
             application,
             config,
@@ -1293,12 +1303,10 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         with telemetry.assessment(application.name, application.version, role, agent.info) as span:
             graded = await run.grade(deck, deadline)
             span.tell(netarena__graded=len(graded.episodes), netarena__not_run=len(graded.not_run))
-        _record_end(part.journal, executor, complete=not graded.not_run, account=account)
+        part.record_workers(executor)
+        part.journal.append("end", complete=not graded.not_run, **_tell_cost(account))
     except AssessmentFailed as error:
-        with suppress(AssessmentFailed):  # a full disk may be the reason
-            silent = {"silent": True} if isinstance(error, AgentSilent) else {}
-            ended = {"complete": False, "failed": str(error)}
-            part.journal.append("end", **ended, **silent, **_tell_cost(account))
+        _record_failure(part, executor, error, account)
         return error
     except asyncio.CancelledError:
         if account is not None:
@@ -1336,13 +1344,15 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     return summary
 
 
-def _record_end(
-    journal: Journal, executor: Executor, *, complete: bool, account: Account | None
+def _record_failure(
+    part: _Part, executor: Executor, error: AssessmentFailed, account: Account | None
 ) -> None:
-    """Record the processes that played episodes, and the end of the assessment."""
-    for machine in executor.machines:
-        journal.append("worker", **machine)
-    journal.append("end", complete=complete, **_tell_cost(account))
+    """Record why an assessment ended without a summary."""
+    with suppress(AssessmentFailed):  # a full disk may be the reason
+        part.record_workers(executor)
+        silent = {"silent": True} if isinstance(error, AgentSilent) else {}
+        ended = {"complete": False, "failed": str(error)}
+        part.journal.append("end", **ended, **silent, **_tell_cost(account))
 
 
 def _account(purse: Purse | None, part: _Part) -> Account | None:

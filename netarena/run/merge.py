@@ -484,7 +484,8 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
             episode, query = _read_episode(part, role, line), part.read_query(place)
             spool.append(make_record(run.application, query, episode))
             answered = answered or episode.answered
-            if episode.outcome is Outcome.AGENT_FAILED:
+            silent = episode.outcome is Outcome.UNSOLVED and not episode.answered
+            if episode.outcome is Outcome.AGENT_FAILED or silent:
                 losses.add(episode.reason, episode.detail)
             outlines.append(episode.outline(query))
             if episode.repeat == 1:

@@ -39,13 +39,14 @@ from netarena.run.remote import LinkLostError
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 #: Variables of a local Ray instance. The first makes Ray listen only on the loopback address (its
 #: name refers to other systems). The second keeps the normal priority of workers, which have time
-#: limits.
+#: limits. The third turns off Ray's memory monitor, which would kill relays.
 _LOOPBACK, _NICENESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"
+_MONITOR = "RAY_memory_monitor_refresh_ms"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
-#: Longest folder for which Ray's socket names stay within the limit of 107 bytes.
-_FOLDER_CHARS = 40
+#: Longest folder for which Ray's socket names, which add 90 bytes, stay within the limit of 107.
+_FOLDER_CHARS = 17
 #: Size of Ray's object store, which workers do not use, in bytes; the minimum.
 _STORE_BYTES = 80 << 20
 #: Time after a broken connection until a node counts as reachable or gone, in s.
@@ -55,8 +56,14 @@ _PAUSE_S = 1.0
 _PROBE = """
 import sys
 from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10)
+except AuthenticationError:
+    sys.exit(16)
 """
+#: Exit status of the program if the cluster asks for a token.
+_PROTECTED = 16
 _PROBE_S = 60.0
 #: Time limit for a connection with the cluster's head node, in s.
 _CONNECT_S = 10.0
@@ -105,23 +112,22 @@ class RayPool:
 
     async def hire(self) -> RayLink:
         """Start a worker in an actor of its own."""
-        actor = self._ray.remote(RayRelay).options(**self._options).remote()
+        actor = None
         try:
+            actor = self._ray.remote(RayRelay).options(**self._options).remote()
             node, name = await actor.start_here.remote()
         except Exception as error:  # noqa: BLE001 -- Ray raises many types
-            with suppress(Exception):
-                self._ray.kill(actor)
+            if actor is not None:
+                with suppress(Exception):
+                    self._ray.kill(actor)
             raise LinkLostError(_describe(error)) from None
         return RayLink(self._ray, actor, node, name)
 
     def _start(self) -> None:
-        folder = tempfile.gettempdir()
-        folder = folder if len(folder) <= _FOLDER_CHARS else "/tmp"  # noqa: S108 -- mkdtemp below
-        # only the owner may enter it; Ray lets everybody write to its own folder inside
-        self._folder = Path(tempfile.mkdtemp(prefix="netarena-ray-", dir=folder))
+        self._folder = _make_folder()
         self._set({_MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"})
         if self._address is None:
-            self._set({_LOOPBACK: "0", _NICENESS: "0"})
+            self._set({_LOOPBACK: "0", _NICENESS: "0", _MONITOR: "0"})
             self._set(
                 {_TOKEN: None, _TOKEN_PATH: str(_write_token(self._folder)), "RAY_ADDRESS": None}
             )
@@ -237,7 +243,12 @@ class RayLink:
         return True
 
     def _node_gone(self) -> bool:
-        return not any(node["NodeID"] == self._id and node["Alive"] for node in self._ray.nodes())
+        """Return whether Ray reports that the node is gone; an error of Ray is no evidence."""
+        try:
+            nodes = self._ray.nodes()
+        except Exception:  # noqa: BLE001 -- Ray raises many types
+            return False
+        return not any(node["NodeID"] == self._id and node["Alive"] for node in nodes)
 
 
 def _import() -> Any:
@@ -250,6 +261,13 @@ def _import() -> Any:
             f'ray needs {error.name}, which is not installed: pip install "netarena[ray]"',
         ) from None
     return ray
+
+
+def _make_folder() -> Path:
+    """Create the folder of a run. Only its owner may enter it; Ray opens its own folder inside."""
+    folder = tempfile.gettempdir()
+    folder = folder if len(os.fsencode(folder)) <= _FOLDER_CHARS else "/tmp"  # noqa: S108 -- mkdtemp
+    return Path(tempfile.mkdtemp(prefix="netarena-ray-", dir=folder))
 
 
 def _write_token(folder: Path) -> Path:
@@ -285,24 +303,40 @@ def _check_address(address: str) -> None:
 
 
 def _refuse_open(address: str) -> None:
-    """Raise ConfigError if a cluster answers a client without a token."""
+    """Raise ConfigError unless a cluster refuses a client because it has no token."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE, address],
             env={**environ, _MODE: "disabled", "HOME": "/nonexistent"},
             capture_output=True,
+            text=True,
+            errors="replace",
             timeout=_PROBE_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return  # no answer
+        raise ConfigError(
+            "--ray-address", _unknown(address, f"no answer within {_PROBE_S:g} s")
+        ) from None
+    if done.returncode == _PROTECTED:
+        return
     if done.returncode == 0:
         raise ConfigError(
             "--ray-address",
             f"the cluster at {address} answers without a token, so every process that reaches it "
             f"can execute code there: start its nodes with {_MODE}=token",
         )
+    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    raise ConfigError("--ray-address", _unknown(address, lines[-1]))
+
+
+def _unknown(address: str, why: str) -> str:
+    return one_line(
+        f"cannot check whether the cluster at {address} asks for a token ({_COLOUR.sub('', why)}): "
+        "check the head node, and try again",
+        500,
+    )
 
 
 def _describe(error: Exception) -> str:

@@ -5,15 +5,20 @@ the fewest worlds, and replaces workers that died.
 
 If a worker dies, its episodes end as follows:
 
-- Before the agent is asked: another worker builds the world again. This is not an attempt.
+- Before the agent is asked: another worker builds the world again. This is not an attempt. If two
+  workers died so, the world may have killed them: an environment failure, and on the last attempt
+  ``invalid``. A worker on which an agent had been asked does not count, since the agent may have
+  killed it.
 - Before the first executed command: an environment failure, so the query is played once more, by
   another worker. On the last attempt, the episode is ``unsolved``.
 - Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
-  the node is gone, or all of its workers died at the same time (at least two). Then the query is
-  played once more. Only a node that is gone makes the last attempt ``invalid``.
+  the node is gone, or all of its workers died at the same time (at least two), and not each of them
+  played an episode of the same agent. Then the query is played once more. Only a node that is gone
+  makes the last attempt ``invalid``.
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
-episode, its own or another one, from the rates. A worker waits for the head before it executes the
+episode, its own or another one, from the rates. This does not hold for a program that runs as the
+user of the workers (``--agent-exec``): it can also kill Ray's processes. A worker waits for the head before it executes the
 first command, so the head knows which rule applies.
 """
 
@@ -30,11 +35,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from netarena.aio import finish
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import AssessmentFailed, ConfigError, EnvironmentFailed, one_line
 from netarena.model import Outcome, Query
 from netarena.run.channel import Decoder, Message, encode, read_agent_failure, read_played
-from netarena.run.executor import Hooks, Party, Played, Try, make_episode, tell_failure
+from netarena.run.executor import TRIES, Hooks, Party, Played, Try, make_episode, tell_failure
 from netarena.run.play import CLOSE_TIMEOUT_S, clock
 from netarena.run.record import Verdict
 from netarena.run.worker import Source, versions
@@ -102,6 +107,10 @@ class _Worker:
     link: Link
     #: Messages for each open stage; None says that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
+    #: Roles of the agents that have been asked, by number of the open stage.
+    asked: dict[int, str] = field(default_factory=dict)
+    #: These roles when the worker was lost: agents that may have killed it.
+    suspects: frozenset[str] = frozenset()
     facts: dict[str, str] = field(default_factory=dict)
     ready: bool = False
     lost: LinkLostError | None = None
@@ -228,6 +237,9 @@ class Remote:
             await self._bury(worker, error)
         except TimeoutError:
             await self._bury(worker, LinkLostError(f"it did not start within {START_S:g} s"))
+        except Exception as error:
+            log.exception("the messages of a worker cannot be read")
+            await self._bury(worker, LinkLostError(f"{type(error).__name__}: {error}"))
 
     async def _listen(self, worker: _Worker, limit: asyncio.Timeout) -> None:
         """Pass the messages of a worker on. Raises LinkLostError, also if it cannot play."""
@@ -262,6 +274,7 @@ class Remote:
             if worker is not None:
                 worker.ready = False
                 worker.lost, worker.lost_at = error, clock()
+                worker.suspects = frozenset(worker.asked.values())
                 for messages in worker.stages.values():
                     messages.put_nowait(None)
             if not starting and not self._leaving:
@@ -304,8 +317,8 @@ class Remote:
         """Note that an episode has ended, so that workers are not dying one after the other."""
         self._deaths = 0
 
-    async def explain(self, worker: _Worker) -> _Loss:
-        """Return why a worker is lost."""
+    async def explain(self, worker: _Worker, role: str) -> _Loss:
+        """Return why a worker is lost, for an episode of the agent ``role``."""
         assert worker.lost is not None
         node, detail = worker.link.node, worker.lost.detail
         if worker.lost.node_gone:
@@ -323,6 +336,8 @@ class Remote:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GRACE_S), self._changed:
                     await self._changed.wait_for(lambda: all(one.lost for one in others))
+                if all(role in one.suspects for one in (worker, *others)):
+                    return _Loss(detail)  # an agent can kill each worker that plays its episodes
                 return _Loss(f"all workers on {node} died: {detail}", all_died=True)
         return _Loss(detail)
 
@@ -356,6 +371,8 @@ class RemoteStage:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         worker.stages[number] = self._messages
         self._ended = False
+        #: Number of earlier workers that died with this world although no agent had been asked.
+        self.losses = 0
 
     def send(self, what: str, body: bytes = b"", **values: Any) -> None:
         """Send a message about this stage."""
@@ -382,6 +399,7 @@ class RemoteStage:
     def _end(self) -> None:
         self._ended = True
         self._worker.stages.pop(self._number, None)
+        self._worker.asked.pop(self._number, None)
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
         """Have the world played and closed."""
@@ -401,6 +419,7 @@ class RemoteStage:
             while (message := await self._messages.get()) is not None:
                 if message.what == "started":
                     asked = True
+                    self._worker.asked[self._number] = self._party.role
                     await hooks.started()
                     self.send("go")
                 elif message.what == "answered":
@@ -420,10 +439,28 @@ class RemoteStage:
             raise
         self._end()
         if not asked:
-            again = await self._remote.prepare(self._party, self._query, self._repeat)
-            return await again.play(this, hooks)
-        loss = await self._remote.explain(self._worker)
+            return await self._play_again(this, hooks)
+        loss = await self._remote.explain(self._worker, self._party.role)
         return self._lose(this, loss, answered=answered, executed=executed)
+
+    async def _play_again(self, this: Try, hooks: Hooks) -> Played:
+        """Have another worker build and play the world, since the agent has not been asked."""
+        # an agent that kills workers must not exclude a query, so only other losses count
+        losses = self.losses + (not self._worker.suspects)
+        if losses >= TRIES:
+            assert self._worker.lost is not None
+            why = one_line(self._worker.lost.detail)
+            failed = EnvironmentFailed(f"{losses} workers died with the world: {why}")
+            invalid = self._invalid(this, failed) if this.last else None
+            return Played(failed, asked=False, world_s=this.world_s, verdict=invalid)
+        left_s = None if this.deadline is None else this.deadline - clock()
+        try:
+            async with asyncio.timeout(left_s):
+                again = await self._remote.prepare(self._party, self._query, self._repeat)
+        except TimeoutError:
+            return Played(None, asked=False, world_s=this.world_s, verdict=None)
+        again.losses = losses
+        return await again.play(this, hooks)
 
     def _finish(self, played: Played, this: Try) -> Played:
         """Return the result; a failure without a verdict gets one on the last attempt."""
@@ -439,14 +476,16 @@ class RemoteStage:
             invalid = self._invalid(this, failed) if this.last else None
             return Played(failed, asked=True, world_s=this.world_s, verdict=invalid)
         self._remote.note_end()
+        ticket = self._party.config.briefing is Briefing.TICKET
         verdict = self._verdict(
             this,
             outcome=Outcome.UNSOLVED,
             reason="world_broken",
             detail=detail,
-            evidence=this.evidence,
+            # a resumed run needs to know whether the agent answered, and the steps are lost
+            evidence=(*this.evidence, {"detail": detail, "answered": answered}),
+            **({"claimed": False, "turns_healthy": 0} if ticket else {}),
         )
-        verdict = replace(verdict, answered=answered)
         return Played(None, asked=True, world_s=this.world_s, verdict=verdict)
 
     def _invalid(self, this: Try, failed: EnvironmentFailed) -> Verdict:
@@ -456,6 +495,6 @@ class RemoteStage:
     def _verdict(self, this: Try, **verdict: Any) -> Verdict:
         party = self._party
         query = Query.model_validate_json(self._query)
-        turns = party.application.turns(party.config)
+        turns = party.application.turns(party.config, query)
         told = {"repeat": self._repeat, "iterations": turns, "world_s": this.world_s, **verdict}
         return Verdict.of(party.application, query, make_episode(party, query, this, told))

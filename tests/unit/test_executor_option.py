@@ -28,6 +28,14 @@ from netarena.cli import main
             ["--executor", "ray", "--ray-address", "a:1", "--over-a2a"],
             "--over-a2a: serves the agent on 127.0.0.1",
         ),
+        (
+            ["--executor", "ray", "--ray-address", "a:1", "--agent", "http://127.0.0.1:9010"],
+            "--agent: http://127.0.0.1:9010 is a different address on each node",
+        ),
+        (
+            ["--executor", "ray", "--ray-address", "a:1", "--agent", "http://localhost:9010"],
+            "--agent: http://localhost:9010 is a different address on each node",
+        ),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(
@@ -56,4 +64,4 @@ def test_cluster_without_a_token_of_ours_is_refused(
     monkeypatch.setenv("HOME", str(tmp_path))
     options = ["--executor", "ray", "--ray-address", "127.0.0.1:6379", "--seed", "1"]
     assert main(["run", "toy", *options, "--out", str(tmp_path / "run")]) == 2
-    assert "--ray-address: there is no token of the cluster" in capsys.readouterr().err
+    assert "--ray-address: the cluster's token is missing" in capsys.readouterr().err

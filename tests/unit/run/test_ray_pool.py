@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import tempfile
+from typing import Any
 
 import pytest
 
 from netarena.agent.process import free_port
 from netarena.errors import ConfigError
-from netarena.run.ray_pool import RayPool
+from netarena.run import ray_pool
+from netarena.run.ray_pool import RayLink, RayPool
+from netarena.run.remote import LinkLostError
 
 
 async def _open(address: str) -> None:
@@ -43,3 +48,66 @@ def test_cluster_without_a_known_token_is_refused(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="the cluster's token is missing"):
         asyncio.run(_open("127.0.0.1:6379"))
+
+
+def test_folder_of_ray_leaves_room_for_its_socket_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/folders/t/18c")
+    folder = ray_pool._make_folder()
+    try:
+        # measured: Ray adds 90 bytes to the folder in which this one lies
+        assert len(str(folder.parent)) + 90 <= 107
+    finally:
+        folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "message"),
+    [
+        (0, "", "answers without a token"),
+        (1, "Traceback\nRpcError: timed out", r"cannot check .*\(RpcError: timed out\)"),
+        (-9, "", r"cannot check .*\(exit status -9\)"),
+    ],
+)
+def test_cluster_that_does_not_ask_for_a_token_is_refused(
+    status: int, errors: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], status, "", errors)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(ConfigError, match=message):
+        ray_pool._refuse_open("10.0.0.1:6379")
+
+
+def test_cluster_that_cannot_be_asked_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: Any, **__: Any) -> None:
+        raise subprocess.TimeoutExpired("python", 60)
+
+    monkeypatch.setattr(subprocess, "run", wait)
+    with pytest.raises(ConfigError, match=r"cannot check .*\(no answer within 60 s\)"):
+        ray_pool._refuse_open("10.0.0.1:6379")
+
+
+def test_cluster_that_asks_for_a_token_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.CompletedProcess([], 16, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    ray_pool._refuse_open("10.0.0.1:6379")
+
+
+class BrokenRay:
+    """A Ray whose calls fail."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        raise RuntimeError("no connection")
+
+    def remote(self, kind: type) -> Any:
+        raise RuntimeError(f"{kind.__name__} cannot be made")
+
+
+def test_node_counts_as_present_if_ray_cannot_list_nodes() -> None:
+    assert not RayLink(BrokenRay(), None, "1f", "node")._node_gone()
+
+
+def test_worker_that_ray_cannot_start_is_lost() -> None:
+    pool = RayPool(None, number=1, most=1)
+    pool._ray = BrokenRay()
+    with pytest.raises(LinkLostError, match="RayRelay cannot be made"):
+        asyncio.run(pool.hire())

@@ -6,23 +6,26 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from netarena_toy import Toy
+from netarena_toy import Toy, Waterworks
 
 from netarena.agent.interface import Agent
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, AgentSilent, ConfigError, FailureReason
 from netarena.model import AgentInfo, Episode, Outcome, Reply
 from netarena.run.assessment import conduct
 from netarena.run.channel import Decoder, encode, read_played
+from netarena.run.executor import Try
 from netarena.run.journal import JOURNAL_NAME, read_events, read_journal
 from netarena.run.relay import Relay
-from netarena.run.remote import LinkLostError, Remote
+from netarena.run.remote import LinkLostError, Remote, RemoteStage, _Loss
 from netarena.task.application import Application
 
 ROLE = "toy_operator"
@@ -77,8 +80,20 @@ class Way:
     turns: int = 5
     kills: str = ""
     marker: str = ""
+    #: Index of a query whose world kills its worker.
+    deadly: int | None = None
 
     def make(self, application: Application, config: Config, role: str) -> Agent:
+        """Return the agent, on a worker."""
+        if self.deadly is not None:
+            opens, deadly = Waterworks.open, self.deadly
+
+            async def fall(world: Waterworks) -> Any:
+                if world.query.index == deadly:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return await opens(world)
+
+            Waterworks.open = fall  # type: ignore[method-assign]
         return Valves(self)
 
 
@@ -105,10 +120,24 @@ class Valves:
         if way.kills == "forever":
             first(way.marker)
             await asyncio.Event().wait()
+        if way.kills == "together" and turn == 2:
+            await asyncio.to_thread(kill_both, Path(way.marker))
         moment = {"asked": 1, "executed": 2, "always": 1, "always executed": 2}.get(way.kills)
         if turn == moment and ("always" in way.kills or first(way.marker)):
             os.kill(os.getpid(), signal.SIGKILL)
         return Reply(text=f"open v{min(turn, way.turns)}")
+
+
+def kill_both(marker: Path) -> None:
+    """Wait until two workers call this; then kill both, once."""
+    marker.with_name(f"pid-{os.getpid()}").touch()
+    end = time.monotonic() + 20
+    while len(found := [*marker.parent.glob("pid-*")]) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    if first(str(marker)):
+        pids = {int(one.name.removeprefix("pid-")) for one in found}
+        for pid in (*(pids - {os.getpid()}), os.getpid()):
+            os.kill(pid, signal.SIGKILL)
 
 
 def first(marker: str) -> bool:
@@ -172,6 +201,9 @@ def test_workers_give_the_same_episodes_as_this_process(tmp_path: Path) -> None:
     assert {one.outcome for one in here.values()} == {Outcome.SOLVED, Outcome.UNSOLVED}
     events = read_events(tmp_path / "there" / JOURNAL_NAME)
     workers = [event for event in events if event["event"] == "worker"]
+    # a run that is killed has recorded its workers too
+    kinds = [event["event"] for event in read_events(tmp_path / "there" / JOURNAL_NAME)]
+    assert kinds.index("worker") < kinds.index("start")
     assert len(workers) == 2
     assert all(event["kernel"] == os.uname().release for event in workers)
     # all worker processes have ended
@@ -231,6 +263,93 @@ def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) 
     _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
     assert [one.outcome for one in there.values()] == [Outcome.SOLVED] * 12
     assert "the node node-0 is gone" in str([one.evidence for one in there.values()])
+
+
+def test_resumed_run_knows_that_an_agent_answered_before_its_workers_died(tmp_path: Path) -> None:
+    way = Way(kills="always executed")
+    examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
+    _, there = examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1, resume=True)
+    assert [one.answered for one in there.values()] == [True] * 3
+
+
+def test_lost_episode_has_the_turns_of_its_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Toy, "fair_turns", lambda self, query: 40 + query.index)
+    values = {"num_queries": 1, "concurrency": 1, "max_iterations": None}
+    _, there = examine(tmp_path, Way(kills="always executed"), Processes(1), **values)
+    assert [one.iterations for one in there.values()] == [40 + one.index for one in there.values()]
+
+
+def test_lost_ticket_counts_as_not_declared() -> None:
+    party: Any = SimpleNamespace(config=SimpleNamespace(briefing=Briefing.TICKET))
+    remote: Any = SimpleNamespace(note_end=lambda: None)
+    worker: Any = SimpleNamespace(stages={})
+    stage = RemoteStage(remote, party, worker, 1, b"", 1)
+    told: dict[str, Any] = {}
+    stage._verdict = lambda this, **values: told.update(values)  # type: ignore[method-assign, assignment, func-returns-value]
+    stage._lose(Try(0, 0, None, last=True), _Loss("signal 9"), answered=True, executed=True)
+    assert (told["claimed"], told["turns_healthy"]) == (False, 0)
+
+
+def test_query_whose_world_kills_its_workers_is_invalid_and_the_others_are_played(
+    tmp_path: Path,
+) -> None:
+    pool = Processes(1)
+    _, there = examine(tmp_path, Way(deadly=1), pool, num_queries=1, concurrency=1)
+    invalid = [one for one in there.values() if one.outcome is Outcome.INVALID]
+    assert [one.index for one in invalid] == [1]
+    assert "2 workers died with the world: " in invalid[0].detail
+    assert {one.outcome for one in there.values() if one not in invalid} == {Outcome.SOLVED}
+    # one more if the world was built while another episode ran
+    assert len(pool.links) in {5, 6}
+
+
+def test_agent_cannot_exclude_a_query_whose_world_waits_on_the_worker_that_it_kills(
+    tmp_path: Path,
+) -> None:
+    way = Way(kills="always executed")
+    _, there = examine(tmp_path, way, Processes(1), num_queries=2, concurrency=2)
+    assert {one.outcome for one in there.values()} == {Outcome.UNSOLVED}
+
+
+def test_agent_that_kills_all_workers_at_once_leaves_unsolved_episodes(tmp_path: Path) -> None:
+    way = Way(kills="together", marker=str(tmp_path / "marker"))
+    _, there = examine(tmp_path / "there", way, Processes(2), num_queries=1, concurrency=2)
+    broken = [one for one in there.values() if one.reason == "world_broken"]
+    assert len(broken) == 2
+    assert [one.attempt for one in broken] == [0, 0]
+
+
+class BrokenLink:
+    """A connection with a worker whose messages cannot be read."""
+
+    node = "node-0"
+
+    def send(self, data: bytes) -> None:
+        """Drop the bytes."""
+
+    async def receive(self) -> bytes:
+        raise RuntimeError("the stream is broken")
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class BrokenPool:
+    """Starts workers whose messages cannot be read."""
+
+    size = 2
+
+    async def hire(self) -> BrokenLink:
+        return BrokenLink()
+
+
+@pytest.mark.timeout(20)
+def test_unexpected_error_of_a_connection_loses_the_worker(tmp_path: Path) -> None:
+    pool: Any = BrokenPool()
+    with pytest.raises(ConfigError, match="no worker can play: RuntimeError: the stream is broken"):
+        examine(tmp_path, Way(), pool)
 
 
 def test_absent_agent_ends_the_run(tmp_path: Path) -> None:
