@@ -18,8 +18,10 @@ If a worker dies, its episodes end as follows:
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
 episode, its own or another one, from the rates. This does not hold for a program that runs as the
-user of the workers (``--agent-exec``): it can also kill Ray's processes. A worker waits for the head before it executes the
-first command, so the head knows which rule applies.
+user of the workers (``--agent-exec``): it can also kill Ray's processes. Participants share
+workers, so an agent that kills its worker also ends other participants' episodes there. A stopped
+worker blocks the run without limit. A worker waits for the head before it executes the first
+command, so the head knows which rule applies.
 """
 
 from __future__ import annotations
