@@ -32,7 +32,7 @@ from netarena.errors import (
 )
 from netarena.model import Ask, JsonValue, Outcome, Outline
 from netarena.run.capacity import Places
-from netarena.run.executor import TRIES, Hooks, Played, Player, Stage, Try, tell_failure
+from netarena.run.executor import Hooks, Played, Player, Stage, Try, tell_failure
 from netarena.run.journal import Journal, Past, read_episodes
 from netarena.run.play import clock
 from netarena.run.purse import Account
@@ -41,6 +41,8 @@ from netarena.run.record import Verdict
 from netarena.task.application import Application
 from netarena.task.failure import Losses
 
+#: Number of attempts before an environment failure is reported.
+TRIES = 2
 #: Number of initial requests that must fail at the endpoint before an agent counts as absent.
 ABSENT_AFTER = 5
 

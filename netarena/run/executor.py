@@ -40,9 +40,6 @@ from netarena.run.record import Verdict
 from netarena.task.application import Application
 from netarena.task.ticket import localise
 
-#: Attempts per query: one, and another after an environment failure.
-TRIES = 2
-
 
 @dataclass(frozen=True)
 class Party:

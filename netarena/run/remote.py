@@ -41,7 +41,7 @@ from netarena.config import Briefing, Config
 from netarena.errors import AssessmentFailed, ConfigError, EnvironmentFailed, one_line
 from netarena.model import Outcome, Query
 from netarena.run.channel import Decoder, Message, encode, read_agent_failure, read_played
-from netarena.run.executor import TRIES, Hooks, Party, Played, Try, make_episode, tell_failure
+from netarena.run.executor import Hooks, Party, Played, Try, make_episode, tell_failure
 from netarena.run.play import CLOSE_TIMEOUT_S, clock
 from netarena.run.record import Verdict
 from netarena.run.worker import Source, versions
@@ -55,6 +55,8 @@ LEAVE_S = 15.0
 _GRACE_S = 2.0
 #: Number of workers that may die one after the other while no episode ends.
 MOST_DEATHS = 12
+#: Number of workers that may die with one world before this is an environment failure.
+MOST_LOSSES = 2
 log = logging.getLogger(__name__)
 
 
@@ -449,7 +451,7 @@ class RemoteStage:
         """Have another worker build and play the world, since the agent has not been asked."""
         # an agent that kills workers must not exclude a query, so only other losses count
         losses = self.losses + (not self._worker.suspects)
-        if losses >= TRIES:
+        if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
             why = one_line(self._worker.lost.detail)
             failed = EnvironmentFailed(f"{losses} workers died with the world: {why}")

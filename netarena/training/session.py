@@ -25,7 +25,7 @@ from netarena.aio import finish
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
 from netarena.model import AgentInfo, Outcome, Query, Reply, Step
-from netarena.run.executor import TRIES
+from netarena.run.engine import TRIES
 from netarena.run.play import Play, World, close_world, open_world
 from netarena.task.application import Application
 from netarena.training.reward import Kind, Rewards, rewards_of
