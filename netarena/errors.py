@@ -110,7 +110,14 @@ class AssessmentFailed(NetArenaError):
 
 
 class AgentSilent(AssessmentFailed):
-    """An assessment whose agent answered in no episode. It is not ranked, and may be restarted."""
+    """An assessment whose agent answered in no episode. It is not ranked, and may be restarted.
+
+    ``reached`` says that the agent was asked and gave no usable answer, for example in time.
+    """
+
+    def __init__(self, message: str, *, reached: bool = False) -> None:
+        super().__init__(message)
+        self.reached = reached
 
 
 #: Parts of a failure's detail which mean that the agent's endpoint was reached.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import lru_cache
 
@@ -12,20 +13,29 @@ _LEAST, _MOST = 0.5, 4.0
 _REPETITIONS = 5
 
 
-@lru_cache(maxsize=1)
+#: Measurements at the same time would slow each other down.
+_ONE = threading.Lock()
+
+
 def scale() -> float:
     """Return how many times the processor time of the reference machine a program takes here.
 
     The fastest of several repetitions counts, rounded to 0.05. It is measured once per process.
     """
+    with _ONE:
+        return _scale()
+
+
+@lru_cache(maxsize=1)
+def _scale() -> float:
     fastest = min(_measure() for _ in range(_REPETITIONS))
     return min(_MOST, max(_LEAST, round(20 * fastest / REFERENCE_S) / 20))
 
 
 def _measure() -> float:
-    begin = time.process_time()
+    begin = time.thread_time()  # other threads of this process work, too
     _work()
-    return time.process_time() - begin
+    return time.thread_time() - begin
 
 
 def _work() -> int:

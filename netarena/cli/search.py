@@ -135,6 +135,12 @@ def command(  # noqa: PLR0913 -- one argument per option
                 "and --fresh",
             )  # fmt: skip
         asked = _read_asked(out, application)
+        if choice.is_made and choice.stored() != asked["agent"] and _has_results(out):
+            raise ConfigError(
+                "--resume",
+                "the results so far are of another agent: omit --agent, --agent-cmd and "
+                "--agent-exec, or start a new search",
+            )
         choice = choice if choice.is_made else Choice(**asked["agent"])
         asked["config"] |= given
     else:
@@ -153,6 +159,11 @@ def command(  # noqa: PLR0913 -- one argument per option
     folder = out or Path(RUNS) / f"search-{application}-{asked['seed']}"
     asked |= {"version": app.version_of(config), "agent": choice.stored()}
     _search(app, config, choice, asked, folder, resume=resume, wait_s=wait_s, as_json=as_json)
+
+
+def _has_results(folder: Path) -> bool:
+    log = folder / LOG_NAME
+    return log.exists() and log.stat().st_size > 0
 
 
 def _read_asked(folder: Path, application: str) -> dict[str, Any]:

@@ -348,7 +348,8 @@ class Run:
     def _never_answered(self) -> AgentSilent:
         return AgentSilent(
             f"the agent {self.agent.info.name} answered in none of {self._losses.episodes} "
-            f"episodes; {self._losses.commonest()}"
+            f"episodes; {self._losses.commonest()}",
+            reached=True,
         )
 
     async def _commit(self, verdict: Verdict) -> None:

@@ -307,7 +307,7 @@ def _refuse_open(address: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, address],
+            [sys.executable, "-P", "-c", _PROBE, address],
             env={**environ, _MODE: "disabled", "HOME": "/nonexistent"},
             capture_output=True,
             text=True,

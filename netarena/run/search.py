@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ BATCH = 8
 _TRIES = 6
 #: Environment failures in a row after which a search ends.
 _MOST_INVALID = 10
+#: The same for queries to which the agent gives no usable answer.
+_MOST_MUTE = 40
 
 #: Creates the agent for one assessment.
 MakeAgent = Callable[[Config], Agent]
@@ -122,7 +125,7 @@ class Log:
         """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
         self._path = path
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
-        whole: list[bytes] = []
+        size = 0
         for number, line in enumerate(read_lines(path) if path.exists() else (), start=1):
             try:
                 told = json.loads(line)
@@ -132,9 +135,12 @@ class Log:
                     raise ConfigError(
                         "--resume", f"{path.name}, line {number} cannot be read: start a new search"
                     ) from None
-                continue
-            whole.append(line.rstrip(b"\n") + b"\n")
-        path.write_bytes(b"".join(whole))
+                os.truncate(path, size)
+                return
+            size += len(line)
+            if not line.endswith(b"\n"):
+                with path.open("ab") as file:
+                    file.write(b"\n")
 
     def get(self, stage: str, number: int) -> dict[str, Any] | None:
         """Return the line of a query, or None."""
@@ -166,7 +172,7 @@ class Conduct:
         self._at_once = asyncio.Semaphore(self.concurrency)
         #: Contents of the queries of the search, and of fresh ones.
         self._contents: set[str] = set()
-        self._invalid = self._in_a_row = 0
+        self._invalid = self._in_a_row = self._mute = 0
 
     async def run(self, budget: int, fresh: int) -> Outcome:
         """Search with ``budget`` queries, then play fresh queries.
@@ -300,14 +306,17 @@ class Conduct:
                 out=self.folder / stage / f"{number:04}",
                 slots=self._slots,
             )
-        except AgentSilent:
-            raise
+        except AgentSilent as error:
+            self._mute += 1
+            if not error.reached or self._mute >= _MOST_MUTE:
+                raise
+            return "failed"
         except AssessmentFailed:
             self._in_a_row += 1
             if self._in_a_row >= _MOST_INVALID:
                 raise
             return "invalid"
-        self._in_a_row = 0
+        self._in_a_row = self._mute = 0
         return "solved" if summaries[role]["avg_solved_safely"] else "failed"
 
 

@@ -86,6 +86,8 @@ def test_a_wrong_resume_is_one_line(tmp_path, capsys):
     assert "has a search: add --resume, or choose another folder" in capsys.readouterr().err
     assert main([*resume, "--out", str(tmp_path), "--budget", "9"]) == 2
     assert "omit --set, --seed, --budget and --fresh" in capsys.readouterr().err
+    assert main([*resume, "--out", str(tmp_path), "--agent", "oracle"]) == 2
+    assert "the results so far are of another agent" in capsys.readouterr().err
 
 
 def test_help_has_examples(capsys):

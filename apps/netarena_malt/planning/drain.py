@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -146,6 +147,13 @@ def _draw(
     plan = [[entry["name"], planted[entry["name"]]] for entry in switches]
     bound = _urgency_bound(data) if urgent else -(-_total(data) // _MINUTES)
     return Instance(data, plan, bound)
+
+
+def _fits(places: Sequence[Place], waves: int) -> bool:
+    """Return whether random switches can be dealt to waves with one switch of each block."""
+    sizes = Counter(place.block for place in places)
+    # half of the waves stay without the largest block, so that few exchanges are needed
+    return len(places) >= 240 and len(sizes) >= 8 and 2 * max(sizes.values()) <= waves
 
 
 def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> list[list[Place]]:
@@ -372,7 +380,7 @@ def _kind(name: str, switches: int, waves: tuple[int, int], *, urgent: bool) -> 
         name=name,
         answer="table",
         rules=_RULES,
-        fits=lambda places: len({place.block for place in places}) >= 8 and len(places) >= 240,
+        fits=lambda places: _fits(places, waves[0]),
         draw=draw,
         block=_block,
         describe=_describe,

@@ -115,7 +115,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
         "depots": [{"name": d, "room": room[d], "rent": rent[d]} for d in depots],
     }
     requests = _requests(
-        planted, names, "depots", rng, {"apart": 16, "together": 8, "only": 8, "at_most": 6}
+        planted, "depots", rng, {"apart": 16, "together": 8, "only": 8, "at_most": 6}, depots
     )
     data["requests"] = numbered(requests, rng)
     return Instance(data, [[name, planted[name]] for name in names], bound)
@@ -232,7 +232,7 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
         "racks": [{"name": r, **dict(zip(_KEYS, room[r], strict=True))} for r in racks],
     }
     counts = {"apart": 8, "together": 5, "only": 5, "at_most": 4}
-    data["requests"] = numbered(_requests(planted, names, "racks", rng, counts), rng)
+    data["requests"] = numbered(_requests(planted, "racks", rng, counts, racks), rng)
     return Instance(data, [[name, planted[name]] for name in names], bound)
 
 
@@ -253,14 +253,16 @@ def _greedy_racks(data: Data) -> Plan | None:
 
 def _requests(
     planted: Mapping[str, str],
-    names: Sequence[str],
     word: str,
     rng: random.Random,
     counts: Mapping[str, int],
+    bins: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted plan satisfies; no switch is in two requests."""
-    free = rng.sample(list(names), len(names))
-    bins = sorted(set(planted.values()))
+    """Return requests that the planted plan satisfies; no switch is in two requests.
+
+    They name all ``bins`` alike, so that they do not show which ones the planted plan uses.
+    """
+    free = rng.sample(sorted(planted), len(planted))
     found: list[dict[str, Any]] = []
 
     def take(chosen: Sequence[str]) -> list[str]:

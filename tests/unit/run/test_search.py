@@ -156,6 +156,12 @@ def test_a_search_in_which_no_world_can_be_built_ends(tmp_path):
         search(tmp_path, weak_at_three, Fragile(fail_at("open", tries=99)), 40, 0)
 
 
+def test_a_query_that_the_agent_does_not_answer_is_failed(tmp_path):
+    late = AgentFailed(FailureReason.TIMEOUT, "no answer within 1 s")
+    made = search(tmp_path, lambda _: lambda _: Scripted(lambda *_: late), budget=8, fresh=0)
+    assert made.searched == (8, 8)
+
+
 def test_a_silent_agent_ends_the_search(tmp_path):
     silent = AgentFailed(FailureReason.ENDPOINT, "connection refused")
     with pytest.raises(AgentSilent, match="connection refused"):
