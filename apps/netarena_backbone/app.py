@@ -20,6 +20,7 @@ from netarena.sdk import (
     Episode,
     JsonValue,
     Judgement,
+    Kept,
     Picture,
     Pictures,
     PromptParts,
@@ -49,6 +50,8 @@ from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 
+#: Computed worlds with some of a query's faults.
+_ROOMS: Kept[table.Room] = Kept(8)
 #: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
     {
@@ -211,8 +214,20 @@ class Backbone(NetworkApplication):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Judge a step by the states before and after the step; earlier damage does not count."""
         del initial
-        case, alarm = case_of(query), not query.actions
-        return state.judge(case.world, case.wanted, before, after, false_alarm=alarm)
+        case, alarm, faults = case_of(query), not query.actions, faults_of(query)
+        owners = [
+            place
+            for place, fault in enumerate(faults)
+            for _ in {command.machine for command in fault.inject}
+        ]
+
+        def repaired(leftover: Sequence[int], held: state.Held) -> state.Facts | None:
+            room = _ROOMS.get(query, lambda: table.room_of(case.world, faults, case.wanted))
+            return room.without(held, {owners[part] for part in leftover})
+
+        return state.judge(
+            case.world, case.wanted, before, after, false_alarm=alarm, repaired=repaired
+        )
 
     def tell_state(self, query: Query, state: State) -> str:
         """Return a text for logs that lists the differences from the intended state."""

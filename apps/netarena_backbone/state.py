@@ -15,9 +15,10 @@ that were already wrong before the step.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -56,6 +57,11 @@ class Fact(NamedTuple):
 
 
 Facts: TypeAlias = Mapping[Fact, str]
+#: From the facts of a world to those of a step's closed openings and ended leaks that exist in it.
+Held: TypeAlias = Callable[[Facts], frozenset[Fact]]
+#: From ``Held`` to the facts of a computed world that has the remaining faults but none of these
+#: openings and leaks, or None if there is no such world.
+Repaired: TypeAlias = Callable[[Held], Facts | None]
 
 
 def facts_of(world: World, seen: Observation) -> Facts:
@@ -137,21 +143,29 @@ def _differs(fact: Fact, value: str, now: Facts) -> bool:
     return not (fact.sort == "full" and now.get(fact._replace(sort="ping")) != WORKS == value)
 
 
-def harms(world: World, wanted: Facts, before: Facts, after: Facts) -> list[tuple[str, Fact]]:
+def harms(
+    world: World,
+    wanted: Facts,
+    before: Facts,
+    after: Facts,
+    repaired: Repaired = lambda _: None,
+) -> list[tuple[str, Fact]]:
     """Return the facts with which a step did harm, each with the violated rule.
 
     Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
-    traffic that opens, a forbidden announcement, or an undocumented session. Other facts that a
-    step makes wrong are ``moved``. Traffic that only a forbidden announcement or an opened filter
-    carried may be lost in the step that removes it.
+    traffic that opens, a forbidden announcement, a documented announcement that ends, or an
+    undocumented session. Other facts that a step makes wrong are ``moved``. If a step ends a
+    forbidden announcement or closes an opening, it may lose what this may have carried and what
+    also fails in the world that ``repaired`` computes. Without that world, nothing may be lost.
     """
-    step = _Step(world, wanted, before, after)
+    step = _Step(world, wanted, before, after, repaired)
     found = []
     for fact, value in wanted.items():
         if before.get(fact) == value and _differs(fact, value, after):
             rule = _rule(fact, value)
             if rule and not (value == WORKS and step.was_carried(fact)):
                 found.append((rule, fact))
+    found += [("route_lost", fact) for fact in step.lost_routes()]
     for fact, value in after.items():
         if fact.sort == "route" and value != before.get(fact):
             if step.is_forbidden(fact, value) and not step.is_forbidden(fact, before.get(fact)):
@@ -172,7 +186,10 @@ def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
 
 
 def _rule(fact: Fact, value: str) -> str:
-    """Return the rule that is violated if a step makes a fact wrong; "" if that is no harm."""
+    """Return the rule that is violated if a step makes a fact wrong; "" if that is no harm.
+
+    The end of an announcement may be harm, but depends on several facts (``_Step.lost_routes``).
+    """
     if fact.sort in {"way", "route"}:
         return ""
     if value == STANDS:
@@ -184,9 +201,17 @@ def _rule(fact: Fact, value: str) -> str:
 class _Step:
     """Announcements and traffic that the documentation forbids, before and after a step."""
 
-    def __init__(self, world: World, wanted: Facts, before: Facts, after: Facts) -> None:
+    def __init__(
+        self,
+        world: World,
+        wanted: Facts,
+        before: Facts,
+        after: Facts,
+        repaired: Repaired = lambda _: None,
+    ) -> None:
         self._world, self._wanted = world, wanted
         self._before, self._after = before, after
+        self._repaired = repaired
         #: Routers of other ASes, after which the zones of their hosts are named.
         self._receivers = {one.router for one in world.outsiders}
 
@@ -196,69 +221,114 @@ class _Step:
         return frozenset(one for router in self._world.routers for one in router.addresses)
 
     @cached_property
-    def _kinds(self) -> Mapping[int, str]:
-        return {one.asn: one.kind for one in self._world.outsiders}
-
-    @cached_property
     def _documented(self) -> Mapping[str, frozenset[str]]:
         """Router of another AS -> prefixes that our routers announce to it by design."""
         found: dict[str, set[str]] = {}
         for fact in self._wanted:
-            if fact.sort == "route":
-                prefix, _, sender = fact.target.partition(" from ")
-                if sender in self._own:
-                    found.setdefault(fact.source, set()).add(prefix)
+            if self._is_ours(fact):
+                found.setdefault(fact.source, set()).add(_prefix(fact))
         return {router: frozenset(prefixes) for router, prefixes in found.items()}
 
     def is_forbidden(self, fact: Fact, value: str | None) -> bool:
         """Return whether we announce a route to an AS that must not have it.
 
-        Peers and upstreams must not have a route that another peer or upstream sent us, whatever
-        the prefix. No AS must have a prefix that it is not documented to receive from us.
+        Peers and upstreams must not have a route that another peer or upstream is on the path of,
+        whatever the prefix, nor a prefix other than our block as if it were ours. No AS must have a
+        prefix that it is not documented to receive from us.
         """
-        prefix, _, sender = fact.target.partition(" from ")
-        if value is None or sender not in self._own:
+        if value is None or not self._is_ours(fact):
             return False
+        prefix = _prefix(fact)
         if prefix not in self._documented.get(fact.source, ()):
             return True
         receiver = next(one for one in self._world.outsiders if one.router == fact.source)
         if receiver.kind == "customer":
             return False
+        barred = {
+            one.asn
+            for one in self._world.outsiders
+            if one.kind in {"peer", "upstream"} and one.asn != receiver.asn
+        }
         return any(
-            self._kinds.get(asn) in {"peer", "upstream"} and asn != receiver.asn
-            for asn in map(self._learned_from, value.split("; "))
+            not others.isdisjoint(barred) or (not others and prefix != self._world.block)
+            for others in map(self._others_on, value.split("; "))
         )
 
-    def _learned_from(self, path: str) -> int:
-        """Return the first AS of a path that is not ours, or ours for our own routes."""
-        numbers = (int(word) for word in path.split(",", maxsplit=1)[0].split() if word.isdigit())
-        return next((one for one in numbers if one != self._world.asn), self._world.asn)
+    def _is_ours(self, fact: Fact) -> bool:
+        """Return whether a route is one that a router of ours sends."""
+        return fact.sort == "route" and fact.target.partition(" from ")[2] in self._own
+
+    def _others_on(self, path: str) -> set[int]:
+        """Return the other ASes on a path, including those in sets (``{1,2}``)."""
+        told = re.split(", next hop |, not used", path, maxsplit=1)[0]
+        return {int(number) for number in re.findall(r"\d+", told)} - {self._world.asn}
+
+    def lost_routes(self) -> list[Fact]:
+        """Return the documented announcements that an AS has from no router of ours any more."""
+        now = {(fact.source, _prefix(fact)) for fact in self._after if self._is_ours(fact)}
+        return [
+            fact
+            for fact, value in self._before.items()
+            if self._is_ours(fact)
+            and (fact.source, _prefix(fact)) not in now
+            and _prefix(fact) in self._documented.get(fact.source, ())
+            and not self.is_forbidden(fact, value)
+            and not self._fails_anyway(fact)
+        ]
+
+    def _fails_anyway(self, fact: Fact) -> bool:
+        """Return whether a lost fact also fails if only the opening or the leak is repaired."""
+        cut = self._cut
+        if cut is None:
+            return False
+        if fact.sort == "route":
+            return not any(
+                self._is_ours(one) and (one.source, _prefix(one)) == (fact.source, _prefix(fact))
+                for one in cut
+            )
+        return cut.get(fact) != WORKS
+
+    @cached_property
+    def _cut(self) -> Facts | None:
+        """Facts without the closed openings and ended leaks; None if none ended, or unknown."""
+        return self._repaired(self._held) if self._withdrawn or self._closed else None
+
+    def _held(self, facts: Facts) -> frozenset[Fact]:
+        """Return those of the closed openings and ended leaks that exist in ``facts``."""
+        return frozenset(
+            (
+                *(fact for fact in self._withdrawn if self.is_forbidden(fact, facts.get(fact))),
+                *(fact for fact in self._closed if facts.get(fact) == WORKS),
+            )
+        )
 
     def was_carried(self, fact: Fact) -> bool:
-        """Return whether a withdrawn announcement or a closed filter may have carried traffic.
+        """Return whether only a withdrawn announcement or a closed opening carried some traffic.
 
-        An announcement carries traffic between its prefix and other ASes. An opened filter carries
-        traffic between the zone and the machine that it connects.
+        An announcement may carry traffic between its prefix and other ASes. An opening may carry
+        traffic between the zone and the machine that it connects. Only traffic that also fails in
+        the computed world without the opening or the leak needed it.
         """
         if not self._withdrawn and not self._closed:
             return False
         source, target = self._ends(fact)
         pairs = ((source, target), (target, source))
-        return any(
+        is_near = any(
             (self._zone(one) == self._zone(left) and other == right)
             for one, other in pairs
-            for left, right in self._closed
+            for left, right in map(self._ends, self._closed)
         ) or any(
-            self._zone(other) in self._receivers and self._is_in(one, prefix)
+            self._zone(other) in self._receivers and self._is_in(one, _prefix(leak))
             for one, other in pairs
-            for prefix in self._withdrawn
+            for leak in self._withdrawn
         )
+        return is_near and self._fails_anyway(fact)
 
     @cached_property
-    def _withdrawn(self) -> list[str]:
-        """Prefixes of the forbidden announcements that the step ended."""
+    def _withdrawn(self) -> list[Fact]:
+        """Forbidden announcements that the step ended."""
         return [
-            fact.target.partition(" from ")[0]
+            fact
             for fact, value in self._before.items()
             if fact.sort == "route"
             and value != self._after.get(fact)
@@ -267,10 +337,10 @@ class _Step:
         ]
 
     @cached_property
-    def _closed(self) -> list[tuple[str, str]]:
-        """Pairs of machines whose forbidden traffic the step closed."""
+    def _closed(self) -> list[Fact]:
+        """Forbidden traffic that the step closed."""
         return [
-            self._ends(fact)
+            fact
             for fact, value in self._wanted.items()
             if value == FAILS and self._before.get(fact) == WORKS and self._after.get(fact) != WORKS
         ]
@@ -301,6 +371,11 @@ class _Step:
         return any(IPv4Address(one) in net for one in addresses)
 
 
+def _prefix(route: Fact) -> str:
+    """Return the prefix of a route."""
+    return route.target.partition(" from ")[0]
+
+
 #: Rule -> text of a finding about a fact
 _SAID = {
     "pair_broken": "must work, worked before this step and fails now",
@@ -308,23 +383,32 @@ _SAID = {
     "service_broken": "must answer, answered before this step and does not now",
     "service_opened": "must not answer, did not before this step and answers now",
     "route_leaked": "must not be announced, and is since this step",
+    "route_lost": "was announced before this step, and no router of ours announces it now",
     "neighbour_lost": "is documented, existed before this step and does not now",
     "neighbour_made": "is not documented, and exists since this step",
 }
 
 
-def judge(
-    world: World, wanted: Facts, before: State, after: State, *, false_alarm: bool = False
+def judge(  # noqa: PLR0913 -- the parts of a verdict
+    world: World,
+    wanted: Facts,
+    before: State,
+    after: State,
+    *,
+    false_alarm: bool = False,
+    repaired: Callable[[Sequence[int], Held], Facts | None] = lambda _, __: None,
 ) -> Judgement:
     """Judge one step by the settled states before and after it.
 
     The step is correct if every fact is as intended and the network has converged with all daemons
-    running. In a false alarm, all settings must also be as at the start.
+    running. In a false alarm, all settings must also be as at the start. ``repaired`` is as in
+    ``harms``; its first argument are the parts of faults that exist after the step, as indices
+    (``Observation.leftover``).
     """
     seen, then = read(after), read(before)
     old, new = facts_of(world, then), facts_of(world, seen)
     wrong, was_wrong = misfits(wanted, new), set(misfits(wanted, old))
-    harmed = harms(world, wanted, old, new)
+    harmed = harms(world, wanted, old, new, partial(repaired, seen.leftover))
     others = [fact for fact in moved(wanted, old, new) if fact not in {one for _, one in harmed}]
     healed = [fact for fact in sorted(was_wrong) if fact not in {*wrong}]
     needless = seen.touched if false_alarm else ()

@@ -21,6 +21,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "neighbour_lost": "Lost adjacency or session",
         "neighbour_made": "Undocumented session",
         "route_leaked": "Forbidden announcement",
+        "route_lost": "Lost announcement",
         "daemon_ended": "Ended daemon",
         "not_settled": "Not converged",
         "address_taken": "Address of another machine",

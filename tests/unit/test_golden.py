@@ -96,8 +96,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "0903b9db0bfd49f0", "57e06d2483931030"),
         ("route", "c0384b1e38b1560e", "3c5de96636152e0f"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "1951fea38563938d", "e0598467f77f73c9"),
-        ("route, backbone", "1951fea38563938d", "e0598467f77f73c9"),
+        ("backbone", "1951fea38563938d", "53309e0d1bd66605"),
+        ("route, backbone", "1951fea38563938d", "53309e0d1bd66605"),
         ("k8s", "7dd0758a355b04fe", "2378e611c44ba18b"),
     ],
 )

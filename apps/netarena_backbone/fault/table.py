@@ -14,7 +14,7 @@ from netarena_backbone.fault.change import Change, Method
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.linux import LINUX
 from netarena_backbone.fault.ospf import OSPF
-from netarena_backbone.state import Facts, facts_of, harms, intended, misfits
+from netarena_backbone.state import Facts, Held, facts_of, harms, intended, misfits
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
@@ -136,7 +136,27 @@ class Room:
         return self._harms[was, now]
 
     def _is_harm(self, before: Facts, after: Facts) -> bool:
-        return bool(harms(self.world, self.wanted, before, after))
+        # A repair changes nothing else, so the world without an ended opening is the one after it.
+        return bool(harms(self.world, self.wanted, before, after, lambda _: after))
+
+    def without(self, held: Held, left: Iterable[int]) -> Facts | None:
+        """Return the facts with the changes at indices ``left``, without openings and leaks.
+
+        ``held`` returns which of some openings and leaks exist under given facts. The changes that
+        cause any of these are repaired too. Returns None if that does not end all of them, or if
+        facts depend on a tie.
+        """
+        every = frozenset(left)
+        now = self.seen(every)
+        if now is not None and held(now):
+            found = held(now)
+            causes = set[int]()
+            for place in every:
+                less = self.seen(every - {place})
+                if less is not None and held(less) < found:
+                    causes.add(place)
+            now = self.seen(every - causes)
+        return None if now is None or held(now) else now
 
     @property
     def is_doubtful(self) -> bool:
@@ -365,10 +385,19 @@ def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
     return [{places[name] for name in fault.after} for fault in faults]
 
 
+def room_of(world: World, faults: Sequence[Fault], wanted: Facts | None = None) -> Room:
+    """Return the room of a fault-free world with the changes of these faults.
+
+    Raises KeyError if the world has no such change.
+    """
+    room = Room(world, wanted)
+    room.changes = [read(world, fault) for fault in faults]
+    return room
+
+
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     """Return a description of each required property that the faults lack."""
-    room = Room(world)
-    room.changes = [read(world, fault) for fault in faults]
+    room = room_of(world, faults)
     found = [
         f"{fault.words}: alone it does not show"
         for place, fault in enumerate(faults)

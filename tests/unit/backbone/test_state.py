@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
+
+import pytest
 
 from netarena.model import Episode, JsonValue, Judgement
 from netarena_backbone.draw import draw
+from netarena_backbone.fault.table import KINDS as KINDS_OF_FAULTS
+from netarena_backbone.fault.table import Room, broken
 from netarena_backbone.state import (
     STANDS,
     Fact,
     Facts,
+    Held,
     _Step,
     facts_of,
     first,
@@ -23,7 +30,7 @@ from netarena_backbone.state import (
 )
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Heard
-from netarena_backbone.world.model import World
+from netarena_backbone.world.model import Router, Rule, World
 from netarena_network.action import Command, Fault
 from netarena_network.harm import KINDS
 
@@ -136,7 +143,10 @@ def test_route_over_another_legitimate_path_is_no_harm_but_not_correct(
         (place, number)
         for place, heard in enumerate(whole)
         for number, one in enumerate(heard)
-        if one.peer in own and one.path == str(world.asn)
+        if one.peer in own
+        and one.path == str(world.asn)
+        # another router of ours announces the prefix too
+        and sum(it.prefix == one.prefix and it.peer in own for it in heard) > 1
     )
     route = whole[place][number]
     for update in (
@@ -192,68 +202,187 @@ def test_documented_routes_are_never_forbidden(world: World, wanted: Facts) -> N
     assert not any(step.is_forbidden(fact, value) for fact, value in routes.items())
 
 
-def test_traffic_that_a_withdrawn_opening_carried_may_be_lost(world: World, wanted: Facts) -> None:
-    zone_of = {host.name: host.zone for host in world.hosts}
-    fact, host = next(
-        (fact, host)
-        for fact, value in wanted.items()
-        for host in [_host(world, fact)]
-        if value == "works" and fact.sort == "service" and zone_of[fact.source] != zone_of[host]
-    )
-    # the same zone and the same machine as the opening, or another machine
-    opened = Fact("ping", fact.source, host)
-    was, now = {fact: "works", opened: "works"}, {fact: "fails", opened: "fails"}
-    wanted_here = {fact: "works", opened: "fails"}
-    assert harms(world, wanted_here, was, now) == []
-    # without a withdrawal it is harm
-    assert harms(world, wanted_here, was | {opened: "fails"}, now) == [("service_broken", fact)]
-    other = next(
-        Fact("ping", fact.source, one.name)
-        for one in world.hosts
-        if one.name not in {host, fact.source}
-    )
-    wanted_here = {fact: "works", other: "fails"}
-    was, now = {fact: "works", other: "works"}, {fact: "fails", other: "fails"}
-    assert harms(world, wanted_here, was, now) == [("service_broken", fact)]
+def _room(world: World, wanted: Facts, *changes: tuple[str, str, str]) -> Room:
+    """Return the room of a world with changes given as kind, method and start of the key."""
+    room = Room(world, wanted)
+    for kind, name, key in changes:
+        method = next(one for one in KINDS_OF_FAULTS[kind] if one.name == name)
+        room.changes.append(next(one for one in room.options(method) if one.key.startswith(key)))
+    return room
 
 
-def _host(world: World, fact: Fact) -> str:
-    """Return the host of a service's fact, "" for other facts."""
-    if fact.sort != "service":
-        return ""
-    _, target, port = fact.target.split()
-    return next(
-        one.host
-        for one in world.offers
-        if target in {one.name, one.address} and port == str(one.port)
-    )
+def _seen(room: Room, *places: int) -> Facts:
+    facts = room.seen(places)
+    assert facts is not None
+    return facts
 
 
-def test_traffic_of_a_withdrawn_leak_may_be_lost_and_other_traffic_may_not(
-    world: World, wanted: Facts
-) -> None:
-    zone_of = {host.name: host.zone for host in world.hosts}
-    others = {one.router for one in world.outsiders}
-    fact = next(
+def _lost(before: Facts, after: Facts, wanted: Facts) -> set[Fact]:
+    """Return the documented services and small pings that work before and not after."""
+    return {
         fact
         for fact, value in wanted.items()
-        if fact.sort == "ping"
-        and value == "works"
-        and fact.target in zone_of
-        and zone_of[fact.target] in others
-        and zone_of.get(fact.source, "") not in {"", *others}
+        if fact.sort != "full"
+        and value == before.get(fact) == "works"
+        and after.get(fact) != "works"
+    }
+
+
+OPENING = ("zone_filter", "opened", "p29_r1 office p29_r1-eth6")
+LEAK = ("bgp_leak", "route_map", "p29_r2 X2-OUT UPSTREAM-ROUTES")
+
+
+@pytest.mark.parametrize(
+    ("carrier", "other"),
+    [
+        (OPENING, ("zone_filter", "accept_missing", "p29_r1 7")),
+        (LEAK, ("bgp_filter", "tells_not", "p29_r2 X2-OUT 20")),
+    ],
+)
+def test_traffic_that_needs_a_withdrawn_opening_or_leak_may_be_lost(
+    world: World, wanted: Facts, carrier: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    room = _room(world, wanted, carrier, other)
+    both, less = _seen(room, 0, 1), _seen(room, 1)
+    lost = _lost(both, less, wanted)
+    assert lost
+
+    def repaired(held: Held) -> Facts | None:
+        return room.without(held, [1])
+
+    assert harms(world, wanted, both, less, repaired) == []
+    # the same if the opening is closed in another way, so that it counts as left
+    assert harms(world, wanted, both, less, lambda held: room.without(held, [0, 1])) == []
+    # no traffic is excused if nothing is known about the world without the opening
+    assert {fact for _, fact in harms(world, wanted, both, less)} >= lost
+    # nor if no opening ends
+    assert lost <= {fact for _, fact in harms(world, wanted, wanted, less, repaired)}
+
+
+def test_traffic_that_does_not_need_a_closed_opening_may_not_be_lost(
+    world: World, wanted: Facts
+) -> None:
+    room = _room(world, wanted, OPENING)
+    zone = next(one.block for one in world.zones if one.name == "office")
+    port = "p29_r1-eth6"
+    for left in ((), (0,)):
+        base = broken(world, [room.changes[place] for place in left])
+        worse = base.edit(
+            "p29_r1",
+            lambda one: one.model_copy(update={"rules": (Rule(out=port, source=zone), *one.rules)}),
+        )
+        closed = intended(worse)
+        lost = _lost(wanted, closed, wanted)
+        assert lost
+        found = harms(
+            world, wanted, _seen(room, 0), closed, partial(_without, room=room, left=left)
+        )
+        assert {fact for _, fact in found} == lost
+
+
+def _without(held: Held, room: Room, left: Sequence[int]) -> Facts | None:
+    return room.without(held, left)
+
+
+def test_traffic_that_does_not_need_an_ended_leak_may_not_be_lost(
+    world: World, wanted: Facts
+) -> None:
+    room = _room(world, wanted, LEAK)
+    silent = intended(_silent(world))
+    lost = _lost(wanted, silent, wanted)
+    assert lost
+    found = harms(world, wanted, _seen(room, 0), silent, lambda held: room.without(held, []))
+    assert lost <= {fact for _, fact in found}
+    assert {rule for rule, _ in found} == {"pair_broken", "service_broken", "route_lost"}
+
+
+def _silent(world: World) -> World:
+    """Return a world in which our routers announce nothing to other ASes."""
+    for router in world.routers:
+        world = world.edit(
+            router.name,
+            lambda one: one.model_copy(
+                update={
+                    "route_maps": tuple(
+                        it.model_copy(update={"entries": ()}) if it.name in _outward(one) else it
+                        for it in one.route_maps
+                    )
+                }
+            ),
+        )
+    return world
+
+
+def _outward(router: Router) -> set[str]:
+    return {one.route_map_out for one in router.bgp.peers if one.asn != router.asn}
+
+
+def test_announcement_that_ends_is_harm_and_one_that_another_router_makes_is_not(
+    world: World, wanted: Facts
+) -> None:
+    own = {address for router in world.routers for address in router.addresses}
+    routes: dict[tuple[str, str], list[Fact]] = {}
+    for fact in wanted:
+        prefix, _, sender = fact.target.partition(" from ")
+        if fact.sort == "route" and sender in own:
+            routes.setdefault((fact.source, prefix), []).append(fact)
+    one = next(facts for facts in routes.values() if len(facts) == 1)
+    two = next(facts for facts in routes.values() if len(facts) == 2)
+
+    def without(*gone: Fact) -> Facts:
+        return {fact: value for fact, value in wanted.items() if fact not in gone}
+
+    assert harms(world, wanted, wanted, without(*one)) == [("route_lost", one[0])]
+    assert harms(world, wanted, wanted, without(two[0])) == []
+    assert harms(world, wanted, without(two[0]), without(*two)) == [("route_lost", two[1])]
+    # an announcement with another path than documented still counts
+    moved = {**without(*one), one[0]: f"{wanted[one[0]]}, next hop 192.0.2.9"}
+    assert harms(world, wanted, moved, without(*one)) == [("route_lost", one[0])]
+    assert harms(world, wanted, wanted, moved) == []
+    assert harms(world, wanted, without(*one), without(*one)) == []
+    # the judge's verdict
+    denied = _state(_silent(world))
+    seen = facts_of(world, expected(_silent(world)))
+    heard = expected(world).model_copy(update={"heard": read(denied).heard})
+    judgement = judge(world, wanted, _state(world), heard.model_dump(mode="json"))
+    assert {finding.rule for finding in judgement.findings} == {"route_lost"}
+    assert judgement.findings[0].detail.startswith("Lost announcement: ")
+    assert len(judgement.findings) == sum(
+        fact not in seen for facts in routes.values() for fact in facts
     )
-    leak = Fact(
-        "route", world.outside[0].name, f"0.0.0.0/0 from {_sender(world, world.outside[0].name)}"
-    )
-    small = {fact: "works"}
-    before, after = {fact: "works", leak: f"path {world.asn}"}, {fact: "fails"}
-    assert harms(world, small, before, after) == []
-    assert harms(world, small, {fact: "works"}, after) == [("pair_broken", fact)]
-    narrow = leak._replace(target=leak.target.replace("0.0.0.0/0", "192.0.2.0/24"))
-    assert harms(world, small, {fact: "works", narrow: f"path {world.asn}"}, after) == [
-        ("pair_broken", fact)
-    ]
+
+
+def test_path_with_a_hidden_peer_or_a_false_origin_is_a_leak() -> None:
+    world = draw(random.Random(1))
+    wanted = intended(world)
+    upstream, other, customer = 65033, 65193, 65484
+    assert [one.kind for one in world.outsiders if one.asn in {upstream, other}] == ["upstream"] * 2
+    peer = next(one for one in world.outsiders if one.kind == "peer")
+    sender = _sender(world, peer.router)
+    step = _Step(world, wanted, wanted, wanted)
+
+    def is_forbidden(prefix: str, path: str) -> bool:
+        return step.is_forbidden(Fact("route", peer.router, f"{prefix} from {sender}"), path)
+
+    prefix = "100.88.224.0/22"
+    for path in (
+        f"path 64590 64999 {upstream} {customer}",
+        f"path 64590 {{{upstream},{customer}}}",
+        f"path 64590 {{{customer},{other}}}, next hop 192.0.2.9, not used",
+        f"path 64590 {customer}; path 64590 {customer} {upstream}",
+        "path 64590",
+        "path 64590 64590, not used",
+    ):
+        assert is_forbidden(prefix, path), path
+    for path in (
+        f"path 64590 {customer}",
+        f"path 64590 64590 {customer}, next hop 192.0.2.9, not used",
+        f"path 64590 {customer} 64999",
+        f"path 64590 {customer} {peer.asn}",
+    ):
+        assert not is_forbidden(prefix, path), path
+    assert not is_forbidden(world.block, "path 64590, not used")
+    assert is_forbidden(world.block, f"path 64590 {upstream}")
 
 
 def test_first_findings_include_each_sort() -> None:
