@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from netarena.model import Cause
+import pytest
+
+from netarena.model import Cause, JsonValue
 from netarena.task.application import configured, load
 from netarena_backbone.app import Backbone
+from netarena_backbone.fault.table import KINDS, broken, to_fault
 from netarena_backbone.query import case_of
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
+from netarena_network.action import action_of
 
 APP = Backbone()
 KEYS = {"error_types": ["ospf_cost"]}
@@ -31,3 +37,36 @@ def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
 
 def test_attacks_include_those_on_the_routing_daemons() -> None:
     assert {*load("route").baselines.hostile_replies()} < {*APP.baselines.hostile_replies()}
+
+
+@pytest.mark.parametrize("left", [(1,), (0, 1)])
+def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
+    world: World, left: tuple[int, ...]
+) -> None:
+    faults, changes = [], []
+    for name, key in (("opened", "p29_r1 office p29_r1-eth6"), ("accept_missing", "p29_r1 7")):
+        method = next(one for one in KINDS["zone_filter"] if one.name == name)
+        changes.append(next(one for one in method.changes(world) if one.key.startswith(key)))
+        faults.append(to_fault(world, "zone_filter", method, changes[-1]))
+    query = next(APP.generate(APP.config_type.parse(KEYS), 3)).model_copy(
+        update={
+            "initial": {"world": world.model_dump(mode="json", exclude_defaults=True)},
+            "actions": tuple(map(action_of, faults)),
+        }
+    )
+
+    def state(world: World, leftover: tuple[int, ...]) -> JsonValue:
+        seen = expected(world).model_copy(update={"leftover": leftover})
+        dumped: JsonValue = seen.model_dump(mode="json")
+        return dumped
+
+    both, less = state(broken(world, changes), (0, 1)), state(broken(world, changes[1:]), left)
+    judgement = APP.judge(query, both, both, less)
+    assert judgement.safe
+    assert not judgement.correct
+    # without the other fault, the same loss is harm
+    alone = query.model_copy(update={"actions": query.actions[:1]})
+    before, after = state(broken(world, changes[:1]), (0,)), state(broken(world, changes[1:]), ())
+    assert {one.rule for one in APP.judge(alone, before, before, after).findings} == {
+        "service_broken"
+    }
