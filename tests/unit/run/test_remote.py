@@ -305,14 +305,6 @@ def test_query_whose_world_kills_its_workers_is_invalid_and_the_others_are_playe
     assert len(pool.links) in {5, 6}
 
 
-def test_agent_cannot_exclude_a_query_whose_world_waits_on_the_worker_that_it_kills(
-    tmp_path: Path,
-) -> None:
-    way = Way(kills="always executed")
-    _, there = examine(tmp_path, way, Processes(1), num_queries=2, concurrency=2)
-    assert {one.outcome for one in there.values()} == {Outcome.UNSOLVED}
-
-
 def test_agent_that_kills_all_workers_at_once_leaves_unsolved_episodes(tmp_path: Path) -> None:
     way = Way(kills="together", marker=str(tmp_path / "marker"))
     _, there = examine(tmp_path / "there", way, Processes(2), num_queries=1, concurrency=2)
