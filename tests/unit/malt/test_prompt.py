@@ -10,7 +10,7 @@ from netarena.task.prompt import Example
 from netarena.task.prompt import render as render_prompt
 from netarena_malt.app import Malt
 from netarena_malt.prompt import EXAMPLE_TOPOLOGY, EXAMPLES, Limits, examples, prompt_parts
-from netarena_malt.query import MaltConfig, execute
+from netarena_malt.query import PLANNING_LEVEL, MaltConfig, execute
 from netarena_malt.topology import NODE_KINDS, build
 from tests.fake.deal import deal
 
@@ -94,7 +94,8 @@ def test_example_never_equals_a_drawn_query() -> None:
         assert "ju1" not in words
         assert "dc9" in example.task
     for level in MaltConfig.LEVELS:
-        assert not [query for query in draw(20, level) if "dc9" in query.text]
+        number = 1 if level == PLANNING_LEVEL else 20  # planning tasks take long to draw
+        assert not [query for query in draw(number, level) if "dc9" in query.text]
 
 
 @pytest.mark.parametrize(
