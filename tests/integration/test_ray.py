@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requires("ray"), pytest.mark.timeout
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]) -> dict[str, Any]:
-    """What one Ray played; applications that this machine cannot run are left out."""
+    """Return what a script played on Ray and locally, with the applications that can run here."""
     names = [name for name, needs in NEEDS.items() if not any(map(lacking, needs))]
     out = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])

@@ -461,9 +461,7 @@ def _requests(
                 "spines": wider({spine[name] for name in inside}),
             }
             found.append(request | ({"limit": most} if most else {}))
-    return [
-        request for request in found if len(request["demands"]) > 1 and request.get("limit") != 0
-    ]
+    return [request for request in found if len(request["demands"]) > 1]
 
 
 def _block(

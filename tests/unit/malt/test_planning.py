@@ -571,3 +571,21 @@ def test_plans_may_have_more_values_than_other_data(planning: bool, number: int,
 def test_scale_of_the_machine_is_measured_once_and_limited() -> None:
     assert pace.scale() == pace.scale()
     assert 0.5 <= pace.scale() <= 4.0
+
+
+@pytest.mark.parametrize("name", ["depots", "racks"])
+def test_requests_do_not_show_which_places_the_planted_plan_uses(name: str) -> None:
+    instances = [drawn(name, seed) for seed in range(1, 4)]
+    named = [{n for r in one.data["requests"] for n in r.get(name, ())} for one in instances]
+    unused = [
+        {n["name"] for n in one.data[name]} - {row[1] for row in one.plan} for one in instances
+    ]
+    assert all(unused)
+    assert any(names & rest for names, rest in zip(named, unused, strict=True))
+
+
+def test_network_with_one_large_block_has_no_drain_schedules() -> None:
+    crowded = [Place(f"s{n}", f"b{max(0, n - 200)}", "r", 1, spine=False) for n in range(260)]
+    assert not [label for label in catalogue.carried(crowded) if "waves" in label]
+    spread = [Place(f"s{n}", f"b{n % 20}", "r", 1, spine=False) for n in range(260)]
+    assert [label for label in catalogue.carried(spread) if "waves" in label]

@@ -141,7 +141,7 @@ def kill_both(marker: Path) -> None:
 
 
 def first(marker: str) -> bool:
-    """Whether no process has asked this before."""
+    """Return whether this is the first call with ``marker``, in any process."""
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
