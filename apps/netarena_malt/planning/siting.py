@@ -39,26 +39,43 @@ _RACKS = 20
 _NEW_SWITCHES = 140
 _SPARE_RACKS = 4
 _PLACE_RESOURCES = ("watts", "rack units", "uplinks")
+#: Their keys in the data.
+_KEYS = ("watts", "units", "uplinks")
 
 
 # Depots.
 
 
 def _depot_model(data: Data) -> Model:
-    switches, depots = data["switches"], data["depots"]
+    return _model(data, "depots", "depot", (("parts", "parts", "room"),))
+
+
+def _rack_model(data: Data) -> Model:
+    resources = zip(_PLACE_RESOURCES, _KEYS, _KEYS, strict=True)
+    return _model(data, "racks", "rack", tuple(resources))
+
+
+def _model(
+    data: Data, bins: str, bin_word: str, resources: Sequence[tuple[str, str, str]]
+) -> Model:
+    """Return the assignment of switches to the bins under the key ``bins``.
+
+    ``resources`` has a name, a key of switches and a key of bins for each resource.
+    """
+    switches, places = data["switches"], data[bins]
     item_of = {entry["name"]: number for number, entry in enumerate(switches)}
-    bin_of = {entry["name"]: number for number, entry in enumerate(depots)}
+    bin_of = {entry["name"]: number for number, entry in enumerate(places)}
     prices = [{bin_of[name]: price for name, price in entry["costs"].items()} for entry in switches]
     return Model(
         items=tuple(item_of),
         bins=tuple(bin_of),
-        resources=("parts",),
-        needs=tuple((entry["parts"],) for entry in switches),
-        room=tuple((entry["room"],) for entry in depots),
+        resources=tuple(name for name, _, _ in resources),
+        needs=tuple(tuple(entry[key] for _, key, _ in resources) for entry in switches),
+        room=tuple(tuple(entry[key] for _, _, key in resources) for entry in places),
         cost=lambda item, bin_: prices[item].get(bin_),
-        opening=tuple(entry["rent"] for entry in depots),
-        requests=tuple(_numbers(data, item_of, bin_of, "depots")),
-        bin_word="depot",
+        opening=tuple(entry["rent"] for entry in places if "rent" in entry),
+        requests=tuple(_numbers(data, item_of, bin_of, bins)),
+        bin_word=bin_word,
     )
 
 
@@ -155,26 +172,6 @@ def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
 
 
 # Racks.
-
-
-def _rack_model(data: Data) -> Model:
-    switches, racks = data["switches"], data["racks"]
-    item_of = {entry["name"]: number for number, entry in enumerate(switches)}
-    bin_of = {entry["name"]: number for number, entry in enumerate(racks)}
-    prices = [{bin_of[name]: price for name, price in entry["costs"].items()} for entry in switches]
-    return Model(
-        items=tuple(item_of),
-        bins=tuple(bin_of),
-        resources=_PLACE_RESOURCES,
-        needs=tuple(tuple(entry[key] for key in _KEYS) for entry in switches),
-        room=tuple(tuple(entry[key] for key in _KEYS) for entry in racks),
-        cost=lambda item, bin_: prices[item].get(bin_),
-        requests=tuple(_numbers(data, item_of, bin_of, "racks")),
-        bin_word="rack",
-    )
-
-
-_KEYS = ("watts", "units", "uplinks")
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
